@@ -1,0 +1,44 @@
+"""fixed-window: a count for each window ``[k*P, (k+1)*P)`` from the epoch.
+
+State: (end of the window, count). Up to 2N may pass around a window's edge.
+"""
+
+from __future__ import annotations
+
+from ..decision import Decision, Spent
+from .base import Algorithm
+
+State = tuple[int, int] | None
+
+
+class FixedWindow(Algorithm):
+    """Allowed when ``count + c <= N`` in the window that ``now`` lies in."""
+
+    name = "fixed-window"
+
+    @property
+    def lifetime(self) -> int:
+        return self.period
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        if state is not None and now < state[0]:
+            end, count = state
+        else:
+            end, count = now - now % self.period + self.period, 0
+        room = self.amount - count
+        if cost == 0 or cost > room:
+            retry = 0 if cost == 0 else None if cost > self.amount else end - now
+            return state, Decision(cost == 0, room if room > 0 else 0, retry, end - now if count else 0, now)
+        # A clock that went back counts in the window that was reached.
+        at = now if now >= end - self.period else end - self.period
+        return (end, count + cost), Decision(True, room - cost, 0, end - now, at)
+
+    def charge(self, state: State, now: int, cost: int) -> State:
+        if state is not None and now < state[0]:
+            return state[0], state[1] + cost
+        return now - now % self.period + self.period, cost
+
+    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+        if state is None or not 0 < state[0] - spent.at_us <= self.period:
+            return state
+        return (state[0], state[1] - cost) if state[1] > cost else None

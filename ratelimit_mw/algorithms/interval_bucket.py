@@ -1,0 +1,55 @@
+"""token-bucket with ``refill = "interval"``: full again once P has passed since the last refill, nothing between.
+
+State: (time of the last refill, tokens spent since).
+"""
+
+from __future__ import annotations
+
+from ..decision import Decision, Spent
+from ..quota import Quota
+from .base import Algorithm
+
+State = tuple[int, int] | None
+
+
+class IntervalTokenBucket(Algorithm):
+    """Allowed when ``spent + c <= B`` since the last refill; the first counted hit is a refill too."""
+
+    name = "token-bucket"
+    takes_burst = True
+
+    def __init__(self, quota: Quota) -> None:
+        super().__init__(quota)
+        self.capacity = self.limit
+
+    @property
+    def lifetime(self) -> int:
+        return self.period
+
+    @property
+    def variant(self) -> str:
+        return "interval"
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        refilled, spent = self._refilled(state, now)
+        room = self.capacity - spent
+        live = state is not None and refilled == state[0]
+        reset = refilled + self.period - now if live else 0
+        if cost == 0:
+            return state, Decision(True, max(0, room), 0, reset, now)
+        if cost > room:
+            return state, Decision(False, max(0, room), None if cost > self.capacity else reset, reset, now)
+        reset = refilled + self.period - now
+        return (refilled, spent + cost), Decision(True, room - cost, 0, reset, max(now, refilled))
+
+    def _refilled(self, state: State, now: int) -> tuple[int, int]:
+        return (now, 0) if state is None or now - state[0] >= self.period else state
+
+    def charge(self, state: State, now: int, cost: int) -> State:
+        refilled, spent = self._refilled(state, now)
+        return refilled, spent + cost
+
+    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+        if state is None or not 0 <= spent.at_us - state[0] < self.period:
+            return state
+        return state[0], max(0, state[1] - cost)

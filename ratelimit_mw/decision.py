@@ -1,0 +1,222 @@
+"""What a limiter answers: a ``Decision`` for each limit, a ``Verdict`` for the request. Pure data, no I/O.
+
+Inside, times are whole microseconds (``*_us``); what users read is in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from .clock import SECOND
+from .errors import RateLimitExceeded
+from .quota import checked_cost
+
+if TYPE_CHECKING:
+    from .limit import Limit
+    from .quota import Quota
+
+__all__ = ["Change", "Decision", "Hit", "Spent", "Verdict"]
+
+
+class Decision:
+    """The answer of one limit.
+
+    With "5/minute" after the third hit of a fixed window, 20 s into it: ``allowed`` True, ``limit`` 5,
+    ``remaining`` 2, ``reset_after`` 40.0, ``retry_after`` 0.0.
+    """
+
+    __slots__ = ("allowed", "at_us", "bound", "delay_us", "remaining", "reset_us", "retry_us")
+
+    bound: Limit
+
+    def __init__(
+        self,
+        allowed: bool,
+        remaining: int,
+        retry_us: int | None,
+        reset_us: int,
+        at_us: int,
+        delay_us: int = 0,
+    ) -> None:
+        self.allowed = allowed
+        self.remaining = remaining
+        self.retry_us = retry_us
+        self.reset_us = reset_us
+        self.at_us = at_us
+        self.delay_us = delay_us
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule."""
+        return self.bound.rule
+
+    @property
+    def quota(self) -> Quota:
+        return self.bound.quota
+
+    @property
+    def limit(self) -> int:
+        """The most that can pass at once: the quota's amount, or a bucket's capacity."""
+        return self.bound.limit
+
+    @property
+    def shadow(self) -> bool:
+        """True for a rule that only watches: it never refuses."""
+        return self.bound.shadow
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds until this same cost would be allowed; 0.0 when allowed, None when it can never fit."""
+        return None if self.retry_us is None else self.retry_us / SECOND
+
+    @property
+    def reset_after(self) -> float:
+        """Seconds until the state cannot be told from a fresh one."""
+        return self.reset_us / SECOND
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait before going on (leaky-bucket queue), else 0.0."""
+        return self.delay_us / SECOND
+
+    @property
+    def at(self) -> float:
+        """The store's time of the hit, in seconds since 1970."""
+        return self.at_us / SECOND
+
+    def __repr__(self) -> str:
+        return (
+            f"Decision(rule={self.rule!r}, quota='{self.quota}', allowed={self.allowed}, limit={self.limit},"
+            f" remaining={self.remaining}, reset_after={self.reset_after}, retry_after={self.retry_after})"
+        )
+
+
+class Hit(NamedTuple):
+    """One key charged with one cost under one limit."""
+
+    limit: Limit
+    key: str
+    cost: int
+
+
+class Spent(NamedTuple):
+    """What a hit has spent: at which store time (microseconds), how much, and after which delay."""
+
+    at_us: int
+    cost: int
+    delay_us: int = 0
+
+
+class Change(NamedTuple):
+    """A correction after the fact: ``cost`` of what was ``spent`` is given back, or, with None, charged anew."""
+
+    limit: Limit
+    key: str
+    cost: int
+    spent: Spent | None
+
+
+class Verdict:
+    """The answer to one request. True when it is allowed, so ``if verdict:`` means what it says.
+
+    >>> verdict = Verdict((), ())
+    >>> bool(verdict), verdict.retry_after, verdict.rules
+    (True, 0.0, ())
+    """
+
+    __slots__ = ("_spent", "allowed", "decisions", "hits", "true_cost")
+
+    def __init__(self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True) -> None:
+        self.hits = hits
+        self.decisions = decisions
+        self.allowed = allowed
+        self.true_cost: int | None = None
+        self._spent: list[list[Spent] | None] | None = None
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+    @property
+    def refusing(self) -> list[Decision]:
+        """The decisions that refused the request; shadow rules are never among them."""
+        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.bound.shadow]
+
+    @property
+    def retry_us(self) -> int | None:
+        waits = [d.retry_us for d in self.refusing]
+        return None if None in waits else max(waits, default=0)  # type: ignore[type-var]
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds: 0.0 when allowed, the largest of the refusing limits', None when it can never fit."""
+        wait = self.retry_us
+        return None if wait is None else wait / SECOND
+
+    @property
+    def delay(self) -> float:
+        """Seconds to wait before going on: the largest of the decisions' delays; 0.0 when refused."""
+        if not self.allowed:
+            return 0.0
+        return max((d.delay_us for d in self.decisions if not d.bound.shadow), default=0) / SECOND
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of the rules that looked at the request, in their order."""
+        return tuple(dict.fromkeys(d.rule for d in self.decisions))
+
+    def settle(self, cost: int) -> None:
+        """State the true cost of the request; the adapter applies it once the response is sent.
+
+        Outside an adapter use ``limiter.settle(verdict, cost)``. ``ConfigError`` for anything but a whole number.
+        """
+        self.true_cost = checked_cost(cost)
+
+    def raise_for_limit(self) -> None:
+        """Raise ``RateLimitExceeded`` when refused, else do nothing."""
+        if not self.allowed:
+            raise RateLimitExceeded(self)
+
+    # -- what it has spent: kept by the limiter, so that giving back twice gives back once -------------------
+
+    @property
+    def spent(self) -> list[list[Spent] | None]:
+        """What each hit has spent and not got back; None where nothing may be spent: refused, or a peek."""
+        if self._spent is None:
+            self._spent = [
+                [Spent(d.at_us, cost, d.delay_us)] if self.allowed and d.allowed else None
+                for (_, _, cost), d in zip(self.hits, self.decisions, strict=True)
+            ]
+        return self._spent
+
+    def forget_spending(self) -> Verdict:
+        """The same verdict as one that spent nothing and never will."""
+        self._spent = [None] * len(self.hits)
+        return self
+
+    def changes(self, due: Sequence[int]) -> list[tuple[list[Spent], Change]]:
+        """What makes ``due`` the amount that each hit has spent: the newest is given back first."""
+        found = []
+        for (limit, key, _), spends, target in zip(self.hits, self.spent, due, strict=True):
+            over = sum(spent.cost for spent in spends or ()) - target
+            if spends is not None and over < 0:
+                found.append((spends, Change(limit, key, -over, None)))
+            for spent in reversed(spends or ()):
+                back = min(over, spent.cost)
+                if back > 0:
+                    found.append((spends or [], Change(limit, key, back, spent)))
+                    over -= back
+        return found
+
+    @staticmethod
+    def changed(changes: Sequence[tuple[list[Spent], Change]], times: Sequence[int]) -> None:
+        """Note that a store has carried the changes out, at its ``times``."""
+        for (spends, change), at in zip(changes, times, strict=True):
+            if change.spent is None:
+                spends.append(Spent(at, change.cost))
+            else:
+                left = change.spent._replace(cost=change.spent.cost - change.cost)
+                spends[spends.index(change.spent)] = left
+
+    def __repr__(self) -> str:
+        return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"

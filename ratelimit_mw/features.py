@@ -1,0 +1,144 @@
+"""Names of features, and composing a key from their values so that no two different sets share one.
+
+A feature is what is known of a request, by name. ``None``, ``""`` and absence all mean: unknown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+from typing import Any, Final
+
+from .errors import ConfigError
+
+__all__ = ["BUILT_IN", "UNKNOWN_IP", "UNMATCHED", "Features", "KeyMaker", "checked_name", "parse_key"]
+
+Features = Mapping[str, Any]
+"""Feature values by name. Values that are not text are taken by their ``str``."""
+
+BUILT_IN: Final = ("ip", "user", "email", "endpoint", "region", "method", "path", "host", "group", "plan")
+_FAMILIES: Final = ("header", "cookie", "query", "json", "form", "path")
+
+UNKNOWN_IP: Final = "unknown"
+"""The one value of ``ip`` for requests without an address."""
+
+UNMATCHED: Final = "unmatched"
+"""The one value of ``endpoint`` for requests that no route matched."""
+
+_NAME = re.compile(r"[a-z_][a-z0-9_]*|(?:" + "|".join(_FAMILIES) + r"):[A-Za-z0-9_.$\[\]-]+", re.ASCII)
+_LONGEST_PART: Final = 64
+_log = logging.getLogger("ratelimit_mw")
+
+
+def checked_name(name: object, also: Iterable[str] = ()) -> str:
+    """The name of a feature, header names in lower case; ``ConfigError`` for nonsense and near misses.
+
+    A name of your own is any word that is not a misspelt built-in one: a typo must not become "unknown".
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
+        families = ", ".join(f"{family}:NAME" for family in _FAMILIES)
+        raise ConfigError(f"expected a feature, one of {', '.join(BUILT_IN)}, {families} or your own; got {name!r}")
+    name = name.strip()
+    known = (*BUILT_IN, *also)
+    if name not in known and (close := difflib.get_close_matches(name, known, 1, 0.75)):
+        raise ConfigError(f"unknown feature {name!r}: did you mean {close[0]!r}? (a name of your own must not look like it)")
+    return name.lower() if name.startswith("header:") else name
+
+
+def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
+    """The entries of a rule's ``key``, each with its alternatives.
+
+    >>> parse_key(["endpoint", "user|ip"])
+    (('endpoint',), ('user', 'ip'))
+    """
+    entries = [key] if isinstance(key, str) else key
+    if not isinstance(entries, list | tuple):
+        raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}')
+    return tuple(_alternatives(entry, f"[{i}]") for i, entry in enumerate(entries))
+
+
+def _alternatives(entry: object, place: str) -> tuple[str, ...]:
+    try:
+        if not isinstance(entry, str):
+            raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}')
+        return tuple(checked_name(name) for name in entry.split("|"))
+    except ConfigError as error:
+        raise error.within(place) from None
+
+
+class KeyMaker:
+    """Makes the part of a key that tells clients apart.
+
+    >>> KeyMaker(parse_key(["endpoint", "user|ip"]), "/login").of({"ip": "192.0.2.7"})
+    'endpoint=6:/login&ip=192.0.2.7'
+    """
+
+    def __init__(self, entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED) -> None:
+        last = len(entries) - 1
+        self._entries = tuple((_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries))
+
+        self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else ""
+
+    def of(self, features: Features) -> str | None:
+        """The key part, or None when all alternatives of an entry are unknown."""
+        if self._only:  # the common case, made short
+            value = features.get(self._only)
+            if type(value) is str and 0 < len(value) <= 16:
+                return f"{self._only}={value}"
+        return self._joined(features)
+
+    def _joined(self, features: Features) -> str | None:
+        made = ""
+        for names, fallback, last in self._entries:
+            for name in names:
+                value = features.get(name)
+                if value is not None and value != "":
+                    break
+            else:
+                if fallback is None:
+                    return None
+                name, value = fallback
+                if name == "ip":
+                    _warn_unknown_ip()
+            if type(value) is not str:
+                value = str(value)
+            if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
+                made += f"{name}#{_digest(value)}"
+            elif last:
+                made += f"{name}={value}"
+            else:
+                # All parts but the last say how long they are: "a/b" + "c" and "a" + "b/c" differ.
+                made += f"{name}={len(value)}:{value}&"
+        return made
+
+
+def _reachable(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What can be asked for before ``endpoint``, which is never unknown, ends the search."""
+    return names[: names.index("endpoint") + 1] if "endpoint" in names else names
+
+
+def _fallback(names: tuple[str, ...], endpoint: str) -> tuple[str, str] | None:
+    """The value that stands for an entry when all its alternatives are unknown: a limit must not vanish."""
+    if "endpoint" in names:
+        return "endpoint", endpoint
+    return ("ip", UNKNOWN_IP) if "ip" in names else None
+
+
+def _digest(value: str) -> str:
+    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, key=b"ratelimit_mw").hexdigest()
+
+
+_warned: list[bool] = []
+
+
+def _warn_unknown_ip() -> None:
+    if not _warned:
+        _warned.append(True)
+        _log.warning(
+            "a request has no client address; all such requests share the ip %r."
+            " Behind a Unix socket, add 'unix' to trusted_proxies",
+            UNKNOWN_IP,
+        )

@@ -1,0 +1,42 @@
+"""A ``Limit``: one quota of one rule, ready to decide. Built at start-up, shared by all requests."""
+
+from __future__ import annotations
+
+from .algorithms import build
+from .errors import ConfigError
+from .quota import Quota, format_duration
+
+__all__ = ["FORMAT", "Limit"]
+
+FORMAT = "1"
+"""The version of keys and states; changed when either changes its meaning."""
+
+
+class Limit:
+    """What a store needs of a rule to decide one key.
+
+    ``prefix`` starts every key of this limit. It holds what makes states incompatible - rule, algorithm, period,
+    format - and not the amount: what was spent survives a changed amount.
+    """
+
+    __slots__ = ("algorithm", "decide", "limit", "policy", "prefix", "quota", "rule", "shadow")
+
+    def __init__(self, rule: str, number: int, quota: Quota, algorithm: object, shadow: bool = False) -> None:
+        if quota.concurrent:
+            raise ConfigError(f"{str(quota)!r}: limits on requests in flight are not part of this version")
+        self.rule = rule
+        self.quota = quota
+        self.shadow = shadow
+        self.algorithm = build(algorithm, quota)
+        self.decide = self.algorithm.decide
+        self.limit = self.algorithm.limit
+        self.policy = rule if number == 0 else f"{rule}-{number + 1}"
+        kind = f"{self.algorithm.name}.{self.algorithm.variant}" if self.algorithm.variant else self.algorithm.name
+        self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
+
+    def __repr__(self) -> str:
+        return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace("|", "%7C")

@@ -1,0 +1,203 @@
+"""The ``Limiter``: rules and a store behind one call. Knows nothing of HTTP.
+
+Every method has an ``a`` twin for event loops. Both are a few lines around the same code without I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+from .clock import Clock, checked_clock, now_us
+from .decision import Decision, Hit, Verdict
+from .errors import ConfigError
+from .features import Features
+from .plan import Plan, UnknownKeyError
+from .quota import checked_cost
+from .rules import Rule
+from .ruleset import RuleSet
+from .settings import Settings, load_settings
+from .stores import MemoryStore, Store, open_store
+
+__all__ = ["Limiter"]
+
+
+class Limiter:
+    """Decides requests by rules.
+
+    >>> from ratelimit_mw.testing import ManualClock
+    >>> clock = ManualClock(1_000_000.0)
+    >>> limiter = Limiter([Rule(name="api", limits="2/minute")], clock=clock)
+    >>> [limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(3)]
+    [True, True, False]
+    >>> clock.advance(limiter.peek({"ip": "192.0.2.7"}).retry_after)
+    >>> limiter.hit({"ip": "192.0.2.7"}).allowed
+    True
+
+    ``store`` is an address or a ``Store``. A ``clock`` given here rules on every store; without one the store's
+    own time counts. Raises ``ConfigError`` for rules or addresses that cannot mean anything.
+    """
+
+    def __init__(
+        self,
+        rules: Iterable[Rule] = (),
+        store: str | Store = "memory://",
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.rules = RuleSet(_rules(rules))
+        self.settings = settings if settings is not None else Settings()
+        self._clock = None if clock is None else checked_clock(clock)
+        self.store = open_store(store) if isinstance(store, str) else store
+        if not isinstance(self.store, Store):
+            raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
+        self._memory = self.store if isinstance(self.store, MemoryStore) else None
+        self._memory_clock = self._clock or (self._memory.clock if self._memory else now_us)
+
+    @classmethod
+    def from_settings(cls, settings: str | PathLike[str] | Mapping[str, Any] | Settings, clock: Clock | None = None) -> Limiter:
+        """A limiter from a settings file, a dictionary or loaded ``Settings``."""
+        loaded = settings if isinstance(settings, Settings) else load_settings(settings)
+        return cls(loaded.rules, loaded.store, clock, loaded)
+
+    # -- deciding ------------------------------------------------------------------------------------------
+
+    def match(self, features: Features) -> Plan:
+        """The plan for a request: which rules look at it."""
+        return self.rules.plan(features.get("method", ""), features.get("path", ""), features.get("host", ""))
+
+    def hit(self, features: Features, cost: int | None = None) -> Verdict:
+        """Decide a request and, when it is allowed, spend ``cost`` (each rule's own when None) on every limit."""
+        return self.decide(self.match(features), features, cost)
+
+    async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
+        return await self.adecide(self.match(features), features, cost)
+
+    def peek(self, features: Features, cost: int | None = None) -> Verdict:
+        """The answer that ``hit`` would give; nothing is spent."""
+        return self.decide(self.match(features), features, cost, spend=False)
+
+    async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
+        return await self.adecide(self.match(features), features, cost, spend=False)
+
+    def decide(
+        self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
+    ) -> Verdict:
+        """``hit`` or ``peek`` for a plan that is known already. ``request`` is what cost functions are given."""
+        if plan.lone is not None and spend and self._memory is not None:
+            # One limit on the memory store: no list of hits, nothing to agree on.
+            limit, key_of, own_cost = plan.lone
+            key = key_of(features)
+            if key is None:
+                return Verdict((), ())
+            spending = own_cost if cost is None else checked_cost(cost)
+            key = limit.prefix + key
+            decision = self._memory.apply_one(limit, key, spending, self._memory_clock())
+            return Verdict(((limit, key, spending),), (decision,), decision.allowed)
+        hits = self._hits(plan, features, cost, request)
+        if isinstance(hits, Verdict):
+            return hits
+        return self._verdict(hits, self.store.apply(hits, self._now(), spend) if hits else [], spend)
+
+    async def adecide(
+        self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
+    ) -> Verdict:
+        if self._memory is not None:
+            return self.decide(plan, features, cost, spend, request)
+        hits = self._hits(plan, features, cost, request)
+        if isinstance(hits, Verdict):
+            return hits
+        return self._verdict(hits, await self.store.aapply(hits, self._now(), spend) if hits else [], spend)
+
+    def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit] | Verdict:
+        if cost is not None:
+            checked_cost(cost)
+        try:
+            return plan.hits(features, cost, request)
+        except UnknownKeyError as refusal:
+            return refusal.verdict((self._clock or now_us)())
+
+    @staticmethod
+    def _verdict(hits: Sequence[Hit], decisions: Sequence[Decision], spend: bool) -> Verdict:
+        allowed = all(decision.allowed or decision.bound.shadow for decision in decisions)
+        verdict = Verdict(tuple(hits), tuple(decisions), allowed)
+        return verdict if spend else verdict.forget_spending()
+
+    def _now(self) -> int | None:
+        return None if self._clock is None else self._clock()
+
+    # -- afterwards ----------------------------------------------------------------------------------------
+
+    def refund(self, verdict: Verdict) -> None:
+        """Give back what this verdict spent, where it was counted; a second time, nothing."""
+        self._correct(verdict, [0] * len(verdict.hits))
+
+    async def arefund(self, verdict: Verdict) -> None:
+        await self._acorrect(verdict, [0] * len(verdict.hits))
+
+    def settle(self, verdict: Verdict, cost: int) -> None:
+        """Make ``cost`` what this verdict has spent: the rest is given back, more is charged without asking."""
+        self._correct(verdict, [checked_cost(cost)] * len(verdict.hits))
+
+    async def asettle(self, verdict: Verdict, cost: int) -> None:
+        await self._acorrect(verdict, [checked_cost(cost)] * len(verdict.hits))
+
+    def conclude(self, verdict: Verdict, status: int) -> None:
+        """After the response: apply the true cost that was stated, and undo what does not count by its status."""
+        self._correct(verdict, self._due(verdict, status))
+
+    async def aconclude(self, verdict: Verdict, status: int) -> None:
+        await self._acorrect(verdict, self._due(verdict, status))
+
+    def _due(self, verdict: Verdict, status: int) -> list[int]:
+        """What each hit should have spent in the end."""
+        due = []
+        for (limit, _, _), spends in zip(verdict.hits, verdict.spent, strict=True):
+            rule = self.rules.by_name.get(limit.rule)
+            statuses = rule.rule.statuses if rule else None
+            held = sum(spent.cost for spent in spends or ())
+            true_cost = held if verdict.true_cost is None else verdict.true_cost
+            due.append(true_cost if statuses is None or status in statuses else 0)
+        return due
+
+    def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
+        if changes := verdict.changes(due):
+            times = self.store.correct([change for _, change in changes], self._now())
+            verdict.changed(changes, times)
+
+    async def _acorrect(self, verdict: Verdict, due: Sequence[int]) -> None:
+        if changes := verdict.changes(due):
+            times = await self.store.acorrect([change for _, change in changes], self._now())
+            verdict.changed(changes, times)
+
+    def reset(self, rule: str, features: Features) -> None:
+        """Forget one key of one rule. ``ConfigError`` for a rule that nobody has and for a key that is unknown."""
+        self.store.forget(self._keys(rule, features))
+
+    async def areset(self, rule: str, features: Features) -> None:
+        await self.store.aforget(self._keys(rule, features))
+
+    def _keys(self, rule: str, features: Features) -> list[str]:
+        compiled = self.rules.by_name.get(rule)
+        if compiled is None:
+            raise ConfigError(f"there is no rule {rule!r}; there are {', '.join(self.rules.by_name) or 'none'}")
+        key = compiled.key.of(features)
+        if key is None:
+            raise ConfigError(f"the key of rule {rule!r} needs {compiled.rule.key!r}; got {sorted(features)}")
+        return list(dict.fromkeys(limit.prefix + key for limit in compiled.all_limits()))
+
+    def close(self) -> None:
+        """Close the store; harmless when called twice."""
+        self.store.close()
+
+    async def aclose(self) -> None:
+        await self.store.aclose()
+
+
+def _rules(rules: Iterable[Rule]) -> list[Rule]:
+    found = [rules] if isinstance(rules, Rule) else list(rules)
+    for i, rule in enumerate(found):
+        if not isinstance(rule, Rule):
+            raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
+    return found

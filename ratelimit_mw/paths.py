@@ -1,0 +1,134 @@
+"""Which path patterns match a path: one tree for all of them, walked once. Pure; knows no rules.
+
+``*`` stands for anything within a segment, ``{name}`` for one segment, ``**`` and ``{name:path}`` for any number
+of segments, none included. Paths are compared with ``//`` collapsed and one trailing slash ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .errors import ConfigError
+
+__all__ = ["PathTree", "checked_pattern", "normalised", "pattern_matches"]
+
+_PARAMETER = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+_DEEP = "**"
+
+
+def normalised(path: str) -> str:
+    """The path as it is compared: ``normalised("//a//b/")`` is ``'/a/b'``.
+
+    >>> normalised("//a//b/"), normalised("/")
+    ('/a/b', '/')
+    """
+    if "//" in path:
+        path = re.sub("/{2,}", "/", path)
+    return path[:-1] if len(path) > 1 and path[-1] == "/" else path
+
+
+def checked_pattern(pattern: object) -> str:
+    """The pattern itself; ``ConfigError`` unless it can match something."""
+    if not isinstance(pattern, str) or not pattern.startswith("/"):
+        raise ConfigError(f'expected a path pattern such as "/login", "/items/{{id}}" or "/api/**"; got {pattern!r}')
+    if "?" in pattern or "#" in pattern:
+        raise ConfigError(f"a path pattern has no query and no fragment; got {pattern!r}")
+    for segment in _segments(pattern):
+        if segment != _DEEP and _DEEP in segment:
+            raise ConfigError(f"** stands alone between slashes; got {segment!r} in {pattern!r}")
+        if re.search(r"[{}]", _PARAMETER.sub("", segment)):
+            raise ConfigError(f"unbalanced braces in {pattern!r}; a parameter is written {{name}}")
+    return pattern
+
+
+class _Node:
+    __slots__ = ("deep", "exact", "found", "globs", "repeats", "single")
+
+    def __init__(self, repeats: bool = False) -> None:
+        self.exact: dict[str, _Node] = {}
+        self.globs: dict[str, tuple[re.Pattern[str], _Node]] = {}
+        self.single: _Node | None = None
+        self.deep: _Node | None = None
+        self.repeats = repeats
+        self.found: list[int] = []
+
+    def child(self, segment: str) -> _Node:
+        """The node behind a segment of a pattern, made when it is not there."""
+        if segment == _DEEP:
+            self.deep = self.deep or _Node(repeats=True)
+            return self.deep
+        if segment == "*":
+            self.single = self.single or _Node()
+            return self.single
+        if "*" in segment:
+            return self.globs.setdefault(segment, (_glob(segment), _Node()))[1]
+        return self.exact.setdefault(segment, _Node())
+
+    def after(self, segment: str) -> Iterable[_Node]:
+        """The nodes behind a segment of a path."""
+        if segment in self.exact:
+            yield self.exact[segment]
+        for pattern, node in self.globs.values():
+            if pattern.fullmatch(segment):
+                yield node
+        if self.single is not None:
+            yield self.single
+        if self.repeats:
+            yield self
+
+
+class PathTree:
+    """All patterns at once; the numbers of those that match a path.
+
+    >>> tree = PathTree([(0, "/api/**"), (1, "/api/items/{id}"), (2, "/login")])
+    >>> tree.match("/api/items/7/")
+    (0, 1)
+    """
+
+    def __init__(self, patterns: Iterable[tuple[int, str]]) -> None:
+        self._root = _Node()
+        for number, pattern in patterns:
+            node = self._root
+            for segment in _segments(pattern):
+                node = node.child(segment)
+            node.found.append(number)
+
+    def match(self, path: str) -> tuple[int, ...]:
+        """In rising order. The walk keeps a set of nodes, so no path can make it branch without bound."""
+        nodes = _with_deep([self._root])
+        for segment in _split(normalised(path)):
+            nodes = _with_deep(node for here in nodes for node in here.after(segment))
+            if not nodes:
+                return ()
+        return tuple(sorted({number for node in nodes for number in node.found}))
+
+
+def pattern_matches(pattern: str, path: str) -> bool:
+    """Whether one pattern matches one path."""
+    return bool(PathTree([(0, pattern)]).match(path))
+
+
+def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
+    """The nodes, each once, and the ``**`` nodes behind them, which need no segment."""
+    found: dict[int, _Node] = {}
+    for start in nodes:
+        node: _Node | None = start
+        while node is not None and id(node) not in found:
+            found[id(node)] = node
+            node = node.deep
+    return list(found.values())
+
+
+def _segments(pattern: str) -> list[str]:
+    """The segments of a pattern, parameters turned into stars: "/a/{x}/{y:path}" -> a, *, **."""
+    starred = _PARAMETER.sub(lambda found: _DEEP if found[2] == "path" else "*", normalised(pattern))
+    return _split(starred)
+
+
+def _split(path: str) -> list[str]:
+    return path[1:].split("/") if len(path) > 1 else []
+
+
+def _glob(segment: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(part) for part in re.split(r"\*+", segment)), re.DOTALL)

@@ -1,0 +1,99 @@
+"""A ``Plan``: what the rules that match a request need and will charge. One per combination of rules; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .decision import Decision, Hit, Verdict
+from .features import UNMATCHED, Features, KeyMaker
+from .limit import Limit
+from .quota import Quota, checked_cost
+from .rules import Rule
+
+__all__ = ["CompiledRule", "Plan"]
+
+
+class CompiledRule:
+    """A rule with its limits built and its key ready to be made."""
+
+    def __init__(self, rule: Rule, name: str) -> None:
+        self.rule = rule
+        self.name = name
+        self.shadow = rule.mode == "shadow"
+        self.limits = self._limits(rule.quotas)
+        self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
+        patterns = rule.matches.paths
+        self.key = KeyMaker(rule.entries, patterns[0] if patterns else UNMATCHED)
+        self.cost = rule.cost
+
+    def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
+        return tuple(Limit(self.name, i, quota, self.rule.algorithm, self.shadow) for i, quota in enumerate(quotas))
+
+    def limits_for(self, features: Features) -> tuple[Limit, ...]:
+        """The limits of this client: by its key, else by a feature, else the rule's own."""
+        for by, table in self.tables:
+            names = (by,) if by else self.rule.entries[0]
+            value = next((features[name] for name in names if features.get(name) not in (None, "")), None)
+            if value is not None and (limits := table.get(str(value))):
+                return limits
+        return self.limits
+
+    def all_limits(self) -> list[Limit]:
+        """Every limit that any client may meet."""
+        return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
+
+    def cost_of(self, request: Any) -> int:
+        return checked_cost(self.cost(request)) if callable(self.cost) else self.cost
+
+
+class Plan:
+    """The rules that look at one request, compiled."""
+
+    def __init__(self, rules: Sequence[CompiledRule]) -> None:
+        self.rules = tuple(rules)
+        self.needs = tuple(dict.fromkeys(name for rule in rules for name in rule.rule.needs))
+        self.limits = tuple(limit for rule in rules for limit in rule.limits)
+        self.judges_outcome = any(rule.rule.statuses is not None for rule in rules)
+        self.lone = self._lone()
+
+    def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
+        """The one limit, its key and its cost, when there is nothing else to ask: the fast path."""
+        if len(self.rules) != 1 or len(self.limits) != 1:
+            return None
+        rule = self.rules[0]
+        plain = not (rule.tables or rule.shadow or rule.rule.matches.features or rule.rule.when_unknown == "refuse")
+        return (rule.limits[0], rule.key.of, rule.cost) if plain and not callable(rule.cost) else None
+
+    def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
+        """One hit for each limit of each rule that applies. Raises ``UnknownKey`` where a rule refuses unknown keys."""
+        hits: list[Hit] = []
+        for rule in self.rules:
+            if rule.rule.matches.features and not rule.rule.matches.takes_features(features):
+                continue
+            key = rule.key.of(features)
+            if key is None:
+                if rule.rule.when_unknown == "refuse" and not rule.shadow:
+                    raise UnknownKeyError(rule)
+                continue
+            spend = rule.cost_of(features if request is None else request) if cost is None else cost
+            limits = rule.limits_for(features) if rule.tables else rule.limits
+            hits += [Hit(limit, limit.prefix + key, spend) for limit in limits]
+        return hits
+
+
+class UnknownKeyError(Exception):
+    """A rule refuses requests whose key is unknown, and this one's is. Never leaves the package."""
+
+    def __init__(self, rule: CompiledRule) -> None:
+        super().__init__(rule.name)
+        self.rule = rule
+
+    def verdict(self, now: int) -> Verdict:
+        """The refusal, without a store: waiting does not help."""
+        decisions = []
+        for limit in self.rule.limits:
+            decision = Decision(False, 0, None, 0, now)
+            decision.bound = limit
+            decisions.append(decision)
+        return Verdict([Hit(limit, "", 0) for limit in self.rule.limits], decisions, allowed=False)

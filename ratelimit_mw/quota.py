@@ -1,0 +1,169 @@
+"""Quotas and durations, and their text forms. Refuses nonsense when built; knows no algorithm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from .clock import SECOND, to_us
+from .errors import ConfigError
+
+__all__ = ["MAX_AMOUNT", "MAX_PERIOD", "Quota", "checked_cost", "parse_duration", "parse_quotas"]
+
+MAX_AMOUNT: Final = 10**12
+MAX_PERIOD: Final = 366 * 86_400 * SECOND
+
+_DAY = 86_400 * SECOND
+_UNITS: Final[dict[str, int]] = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), SECOND // 1000),
+    **dict.fromkeys(("s", "second", "seconds"), SECOND),
+    **dict.fromkeys(("m", "minute", "minutes"), 60 * SECOND),
+    **dict.fromkeys(("h", "hour", "hours"), 3600 * SECOND),
+    **dict.fromkeys(("d", "day", "days"), _DAY),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * _DAY),
+    # As `limits` reads them, so that its strings mean here what they meant there.
+    **dict.fromkeys(("month", "months"), 30 * _DAY),
+    **dict.fromkeys(("year", "years"), 360 * _DAY),
+}
+_NAMED: Final = {_UNITS[name]: name for name in ("week", "day", "hour", "minute", "second")}
+_SHORT: Final = (("w", 7 * _DAY), ("d", _DAY), ("h", 3600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1000))
+
+_QUOTA = re.compile(r"\s*(\d{1,18})\s*(?:/|\sper\s)\s*(\d{1,18})?\s*([a-z]+)(?:\s+burst\s+(\d{1,18}))?\s*", re.A | re.I)
+_CONCURRENT = re.compile(r"\s*(\d{1,18})\s+concurrent\s*", re.A | re.I)
+_DURATION = re.compile(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([a-z]+)\s*", re.A | re.I)
+_EXPECTED = 'AMOUNT/PERIOD such as "5/minute", "100 per 15 minutes", "100/minute burst 20" or "10 concurrent"'
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """``amount`` per ``period_us`` microseconds, with an optional ``burst`` for buckets.
+
+    >>> Quota.parse("100/minute burst 20")
+    Quota(amount=100, period_us=60000000, burst=20, concurrent=False)
+    >>> str(Quota.of(5, 60))
+    '5/minute'
+
+    ``concurrent`` quotas count requests in flight; their period is 0. Exact for amounts up to 10**12 and
+    periods from 1 microsecond to 366 days; anything beyond raises ``ConfigError``.
+    """
+
+    amount: int
+    period_us: int
+    burst: int | None = None
+    concurrent: bool = False
+
+    def __post_init__(self) -> None:
+        _whole("amount", self.amount, 1, MAX_AMOUNT)
+        if self.burst is not None:
+            _whole("burst", self.burst, 1, MAX_AMOUNT)
+        if self.concurrent:
+            _whole("period of a concurrent quota", self.period_us, 0, 0)
+        else:
+            _whole("period in microseconds", self.period_us, 1, MAX_PERIOD, hint=" (366 days)")
+
+    @classmethod
+    def of(cls, amount: int, period: float, burst: int | None = None) -> Quota:
+        """A quota from numbers, ``period`` in seconds: ``Quota.of(5, 60)`` is "5/minute"."""
+        return cls(amount, parse_duration(period), burst)
+
+    @classmethod
+    def parse(cls, text: str) -> Quota:
+        """One quota from its text; ``ConfigError`` shows the text and what was expected."""
+        if not isinstance(text, str):
+            raise ConfigError(f"expected a quota as text, {_EXPECTED}; got {text!r}")
+        if concurrent := _CONCURRENT.fullmatch(text):
+            return _shown(text, lambda: cls(int(concurrent[1]), 0, concurrent=True))
+        found = _QUOTA.fullmatch(text)
+        if found is None or found[3].lower() not in _UNITS:
+            raise ConfigError(f"cannot read the quota {text!r}: expected {_EXPECTED}")
+        amount, count, unit, burst = found.groups()
+        period = int(count or 1) * _UNITS[unit.lower()]
+        return _shown(text, lambda: cls(int(amount), period, int(burst) if burst else None))
+
+    @property
+    def period(self) -> float:
+        """The period in seconds; 0.0 for a concurrent quota."""
+        return self.period_us / SECOND
+
+    def __str__(self) -> str:
+        if self.concurrent:
+            return f"{self.amount} concurrent"
+        burst = "" if self.burst is None else f" burst {self.burst}"
+        return f"{self.amount}/{_NAMED.get(self.period_us) or format_duration(self.period_us)}{burst}"
+
+
+def parse_quotas(limits: object) -> tuple[Quota, ...]:
+    """All quotas of one rule, from text ("5/minute; 20/hour"), a ``Quota`` or a list of them.
+
+    Raises ``ConfigError`` for none at all and for two with the same period, which would share one key.
+    """
+    if isinstance(limits, str | Quota):
+        found = _quotas_of(limits)
+    elif isinstance(limits, Iterable):
+        found = [quota for i, item in enumerate(limits) for quota in _placed(item, f"[{i}]")]
+    else:
+        raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}")
+    if not found:
+        raise ConfigError(f"a rule needs at least one limit: {_EXPECTED}")
+    periods = [quota.period_us for quota in found]
+    for quota in found:
+        if periods.count(quota.period_us) > 1:
+            raise ConfigError(f"two limits of one rule have the period of {str(quota)!r}; keep one, or make two rules")
+    return tuple(found)
+
+
+def parse_duration(value: object) -> int:
+    """A duration in whole microseconds, from text ("250ms", "15 minutes") or from seconds (1.5).
+
+    >>> parse_duration("250ms"), parse_duration(1.5)
+    (250000, 1500000)
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_PERIOD // SECOND:
+        return to_us(value)
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found[2].lower() not in _UNITS:
+        raise ConfigError(f'expected a duration such as "250ms", "2s" or "15 minutes"; got {value!r}')
+    return round(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def format_duration(us: int) -> str:
+    """The shortest exact text of a duration: ``format_duration(5_400_000_000)`` is ``'90m'``."""
+    for unit, size in _SHORT:
+        if us % size == 0:
+            return f"{us // size}{unit}"
+    return f"{us / SECOND:.6f}s"
+
+
+def checked_cost(cost: object) -> int:
+    """The cost itself; ``ConfigError`` unless it is a whole number from 0 to 10**12."""
+    if type(cost) is not int or not 0 <= cost <= MAX_AMOUNT:
+        raise ConfigError(f"a cost is a whole number from 0 to {MAX_AMOUNT}; got {cost!r}")
+    return cost
+
+
+def _quotas_of(item: object) -> list[Quota]:
+    if isinstance(item, Quota):
+        return [item]
+    return [Quota.parse(part) for part in re.split(r"[;,|]", item)] if isinstance(item, str) else [Quota.parse(item)]  # type: ignore[arg-type]
+
+
+def _placed(item: object, place: str) -> list[Quota]:
+    try:
+        return _quotas_of(item)
+    except ConfigError as error:
+        raise error.within(place) from None
+
+
+def _shown(text: str, build: object) -> Quota:
+    try:
+        quota: Quota = build()  # type: ignore[operator]
+        return quota
+    except ConfigError as error:
+        raise ConfigError(f"cannot use the quota {text!r}: {error}") from None
+
+
+def _whole(what: str, value: object, low: int, high: int, hint: str = "") -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise ConfigError(f"the {what} is a whole number from {low} to {high}{hint}; got {value!r}")

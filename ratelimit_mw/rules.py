@@ -1,0 +1,226 @@
+"""A ``Rule``: which requests, which key, which quotas, which algorithm. Checked when built; decides nothing."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from .algorithms import DEFAULT
+from .errors import ConfigError
+from .features import Features, checked_name, parse_key
+from .limit import Limit
+from .paths import checked_pattern
+from .quota import Quota, checked_cost, parse_quotas
+
+__all__ = ["Match", "Rule", "one_of"]
+
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
+
+_RULE_NAME = re.compile(r"[\x21-\x7e]{1,200}")
+_TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Which requests a rule is about; empty means all. ``features`` are (name, values that match)."""
+
+    paths: tuple[str, ...] = ()
+    methods: frozenset[str] = frozenset()
+    hosts: tuple[str, ...] = ()
+    features: tuple[tuple[str, frozenset[str]], ...] = ()
+
+    @classmethod
+    def of(cls, match: object) -> Match:
+        """From ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``; ``ConfigError`` names what is wrong."""
+        if not isinstance(match, Mapping):
+            raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
+        known: dict[str, Callable[[str], str]] = {"path": checked_pattern, "methods": _method, "host": _host}
+        found = {name: _texts(name, match[name], check) for name, check in known.items() if name in match}
+        others = [name for name in match if name not in known]
+        features = tuple((_feature(name), frozenset(_texts(str(name), match[name], _value))) for name in others)
+        methods = frozenset(found.get("methods", ()))
+        if "GET" in methods:  # every framework answers HEAD where it answers GET
+            methods |= {"HEAD"}
+        return cls(found.get("path", ()), methods, found.get("host", ()), features)
+
+    def takes_method(self, method: str) -> bool:
+        """Pre-flights are left alone unless a rule names OPTIONS."""
+        return method in self.methods if self.methods else method != "OPTIONS"
+
+    def takes_host(self, host: str) -> bool:
+        return not self.hosts or any(_host_matches(pattern, host) for pattern in self.hosts)
+
+    def takes_features(self, features: Features) -> bool:
+        return all(str(features.get(name) or "") in values for name, values in self.features)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule.
+
+    >>> rule = Rule(name="login", limits="5/minute; 20/hour", key=["endpoint", "user|ip"])
+    >>> [str(quota) for quota in rule.quotas], rule.entries
+    (['5/minute', '20/hour'], (('endpoint',), ('user', 'ip')))
+
+    ``limits``: a quota, its text, or a list; ``key``: features joined, "a|b" the first that is known, ``[]`` one
+    limit for everybody; ``match``: omitted, every request; ``cost``: a whole number, or a function of the request;
+    ``when_unknown``: "skip" or "refuse" a request whose key is unknown; ``mode``: "enforce" or "shadow";
+    ``count_when``: ``{"status": [401, 403]}``, only responses with these count; ``per_key``: limits by the value of
+    a one-part key; ``per``: limits by feature and value. Raises ``ConfigError`` for anything that cannot mean something.
+    """
+
+    limits: Any
+    name: str | None = None
+    key: Any = ("ip",)
+    match: Any = field(default_factory=dict)
+    algorithm: Any = DEFAULT
+    cost: int | Callable[[Any], int] = 1
+    when_unknown: str = "skip"
+    mode: str = "enforce"
+    count_when: Any = None
+    per_key: Mapping[str, Any] = field(default_factory=dict)
+    per: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    quotas: tuple[Quota, ...] = field(init=False, repr=False, compare=False)
+    entries: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
+    matches: Match = field(init=False, repr=False, compare=False)
+    tables: tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...] = field(init=False, repr=False, compare=False)
+    statuses: frozenset[int] | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except ConfigError as error:
+            raise ConfigError(error.message, error.path, f"rule {self.name!r}" if self.name else "") from None
+
+    def _check(self) -> None:
+        made: dict[str, tuple[str, Callable[[], object]]] = {
+            "name": ("name", lambda: _rule_name(self.name)),
+            "quotas": ("limits", lambda: parse_quotas(self.limits)),
+            "entries": ("key", lambda: parse_key(self.key)),
+            "matches": ("match", lambda: Match.of(self.match)),
+            "cost": ("cost", lambda: self.cost if callable(self.cost) else checked_cost(self.cost)),
+            "when_unknown": ("when_unknown", lambda: one_of(self.when_unknown, "skip", "refuse")),
+            "mode": ("mode", lambda: one_of(self.mode, "enforce", "shadow")),
+            "statuses": ("count_when", lambda: _statuses(self.count_when)),
+            "tables": ("", self._tables),
+        }
+        for attribute, (place, make) in made.items():
+            object.__setattr__(self, attribute, _placed(place, make))
+        self._check_algorithm()
+
+    def _tables(self) -> tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]:
+        """(feature, limits by value), the ones by key first, under the name ""."""
+        if self.per_key and len(self.entries) != 1:
+            raise ConfigError("only a rule whose key has one part can have limits by key", "per_key")
+        tables = [("", _limits_by_value("per_key", self.per_key))] if self.per_key else []
+        for name, limits in _table("per", self.per).items():
+            tables.append((_placed("per", lambda name=name: checked_name(name)), _limits_by_value(f"per.{name}", limits)))
+        return tuple(tables)
+
+    def _check_algorithm(self) -> None:
+        """Builds every limit once, so that a burst or a period that does not fit is found now."""
+        for i, quota in enumerate(self.quotas):
+            try:
+                Limit(self.name or "", 0, quota, self.algorithm)
+            except ConfigError as error:
+                whole = not isinstance(self.algorithm, str) or "no algorithm" in error.message
+                raise error.within("algorithm" if whole else f"limits[{i}]") from None
+        for name, table in self.tables:
+            for value, quotas in table.items():
+                place = f"per.{name}" if name else "per_key"
+                for quota in quotas:
+                    _placed(f"{place}[{value!r}]", lambda quota=quota: Limit("", 0, quota, self.algorithm))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features it looks at besides method, path and host, in a stable order."""
+        names = [name for entry in self.entries for name in entry]
+        names += [name for name, _ in self.matches.features]
+        names += [name for name, _ in self.tables if name]
+        return tuple(dict.fromkeys(names))
+
+
+def one_of(value: object, *expected: str) -> str:
+    """The value itself; ``ConfigError`` unless it is one of the words expected."""
+    if not isinstance(value, str) or value not in expected:
+        raise ConfigError(f"expected {' or '.join(map(repr, expected))}; got {value!r}")
+    return value
+
+
+def _placed(place: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ConfigError as error:
+        raise (error.within(place) if place else error) from None
+
+
+def _rule_name(name: object) -> str | None:
+    if name is not None and not (isinstance(name, str) and _RULE_NAME.fullmatch(name)):
+        raise ConfigError(f"a rule's name is 1 to 200 printable ASCII characters without spaces; got {name!r}")
+    return name
+
+
+def _texts(place: str, value: object, check: Callable[[str], str]) -> tuple[str, ...]:
+    items = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    if not items:
+        raise ConfigError("an empty list matches nothing; leave it out to match everything", place)
+    return tuple(_placed(place, lambda item=item: check(item)) for item in items)
+
+
+def _feature(name: object) -> str:
+    return str(_placed("", lambda: checked_name(name, also=("methods",))))
+
+
+def _value(value: object) -> str:
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        raise ConfigError(f"expected a text to compare with; got {value!r}")
+    return str(value)
+
+
+def _method(method: object) -> str:
+    name = method.upper() if isinstance(method, str) else ""
+    if name not in METHODS and (not _TOKEN.fullmatch(name) or difflib.get_close_matches(name, METHODS, 1, 0.75)):
+        raise ConfigError(f"expected an HTTP method such as {', '.join(METHODS[:6])}; got {method!r}")
+    return name
+
+
+def _host(host: object) -> str:
+    name = host.lower() if isinstance(host, str) else ""
+    if not _HOST.fullmatch(name):
+        raise ConfigError(f'expected a host without port such as "example.com" or "*.example.com"; got {host!r}')
+    return name
+
+
+def _host_matches(pattern: str, host: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+
+
+def _statuses(count_when: object) -> frozenset[int] | None:
+    if count_when is None:
+        return None
+    statuses = count_when.get("status") if isinstance(count_when, Mapping) and set(count_when) == {"status"} else None
+    items = [statuses] if isinstance(statuses, int) else statuses
+    if not isinstance(items, list | tuple | set) or not items:
+        raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
+    for status in items:
+        if type(status) is not int or not 100 <= status <= 599:
+            raise ConfigError(f"expected HTTP statuses from 100 to 599; got {status!r}", "status")
+    return frozenset(items)
+
+
+def _table(place: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"expected a table; got {value!r}", place)
+    return value
+
+
+def _limits_by_value(place: str, table: object) -> dict[str, tuple[Quota, ...]]:
+    return {
+        str(value): _placed(f"{place}[{value!r}]", lambda limits=limits: parse_quotas(limits))
+        for value, limits in _table(place, table).items()
+    }

@@ -1,0 +1,203 @@
+"""Settings files and dictionaries into rules: typed, strict, and an error with its place for anything unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from .errors import ConfigError, MissingExtraError
+from .quota import parse_duration
+from .rules import Rule, one_of
+from .ruleset import RuleSet
+
+__all__ = ["Settings", "load_settings", "schema"]
+
+FAMILIES: Final = ("x-ratelimit", "ratelimit")
+
+_UNKNOWN: Final = "unknown field "
+
+Limits = str | list[str]
+Duration = str | int | float
+
+
+class Outcome(msgspec.Struct, forbid_unknown_fields=True):
+    """Which responses count."""
+
+    status: int | list[int]
+
+
+class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One ``[[rules]]`` table."""
+
+    limits: Limits
+    name: str | None = None
+    match: dict[str, str | list[str]] = {}
+    key: str | list[str] = msgspec.field(default_factory=lambda: ["ip"])
+    algorithm: str | dict[str, Any] = "sliding-window-counter"
+    cost: int = 1
+    when_unknown: Literal["skip", "refuse"] = "skip"
+    mode: Literal["enforce", "shadow"] = "enforce"
+    count_when: Outcome | None = None
+    per_key: str | dict[str, Limits] = {}
+    per: dict[str, dict[str, Limits]] = {}
+    priority: Literal["normal"] = "normal"
+
+
+class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The whole file."""
+
+    rules: list[RuleTable] = []
+    store: str = "memory://"
+    trusted_proxies: list[str] = []
+    forwarded_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
+    ipv6_prefix: int = 64
+    headers: list[Literal["x-ratelimit", "ratelimit"]] = msgspec.field(default_factory=lambda: list(FAMILIES))
+    reset: Literal["delta", "epoch"] = "delta"
+    retry_jitter: Duration = 0
+    on_store_error: Literal["allow", "deny", "local"] = "local"
+    store_timeout: Duration = "50ms"
+    schema_address: str = msgspec.field(default="", name="$schema")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Loaded settings. Durations are whole microseconds."""
+
+    rules: tuple[Rule, ...] = ()
+    store: str = "memory://"
+    trusted_proxies: tuple[str, ...] = ()
+    forwarded_header: str = "x-forwarded-for"
+    ipv6_prefix: int = 64
+    headers: tuple[str, ...] = FAMILIES
+    reset: str = "delta"
+    retry_jitter: int = 0
+    on_store_error: str = "local"
+    store_timeout: int = 50_000
+    source: str = field(default="", compare=False)
+
+
+def load_settings(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
+    """Settings from a ``.toml``, ``.json`` or ``.yaml`` file, from ``pyproject.toml`` or from a dictionary.
+
+    Raises ``ConfigError`` with the place of the mistake, such as ``rules[1].limits[0]``, and ``OSError`` for a
+    file that cannot be read.
+
+    >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
+    'api'
+    """
+    if isinstance(source, Mapping):
+        return _settings(dict(source), Path(), "")
+    path = Path(fspath(source))
+    try:
+        return _settings(_read(path), path.parent, str(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a settings file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsTable)}
+
+
+def _read(path: Path) -> Any:
+    decode = _DECODERS.get(path.suffix.lower())
+    if decode is None:
+        raise ConfigError(f"expected a file ending in {', '.join(_DECODERS)}")
+    try:
+        data = decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {error}") from None
+    return _own_table(data) if path.name == "pyproject.toml" else data
+
+
+def _yaml(data: bytes) -> Any:
+    try:
+        return msgspec.yaml.decode(data)
+    except ImportError:
+        raise MissingExtraError("a settings file in YAML", "yaml") from None
+
+
+_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    ".toml": msgspec.toml.decode,
+    ".json": msgspec.json.decode,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+
+
+def _own_table(data: Any) -> Any:
+    table = data.get("tool", {}).get("ratelimit_mw")
+    if table is None:
+        raise ConfigError("there is no [tool.ratelimit_mw] table")
+    return table
+
+
+def _settings(data: Any, folder: Path, source: str) -> Settings:
+    if not isinstance(data, dict):
+        raise ConfigError(f"expected a table at the top; got {type(data).__name__}")
+    try:
+        table = msgspec.convert(data, SettingsTable)
+    except msgspec.ValidationError as error:
+        raise _readable(error) from None
+    rules = tuple(_rule(rule, i, folder) for i, rule in enumerate(table.rules))
+    try:
+        RuleSet(rules)
+    except ConfigError as error:
+        raise error.within("rules") from None
+    return Settings(
+        rules=rules,
+        store=table.store,
+        trusted_proxies=tuple(table.trusted_proxies),
+        forwarded_header=table.forwarded_header,
+        ipv6_prefix=table.ipv6_prefix,
+        headers=tuple(table.headers),
+        reset=table.reset,
+        retry_jitter=_duration("retry_jitter", table.retry_jitter),
+        on_store_error=table.on_store_error,
+        store_timeout=_duration("store_timeout", table.store_timeout),
+        source=source,
+    )
+
+
+def _rule(table: RuleTable, i: int, folder: Path) -> Rule:
+    given = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "priority"}
+    try:
+        if isinstance(table.per_key, str):
+            given["per_key"] = _limits_file(folder / table.per_key)
+        if table.count_when is not None:
+            given["count_when"] = {"status": table.count_when.status}
+        return Rule(**given)
+    except ConfigError as error:
+        raise error.within(f"rules[{i}]") from None
+
+
+def _limits_file(path: Path) -> Any:
+    try:
+        return _read(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "per_key") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", "per_key") from None
+
+
+def _duration(name: str, value: Duration) -> int:
+    try:
+        return parse_duration(value)
+    except ConfigError as error:
+        raise error.within(name) from None
+
+
+def _readable(error: msgspec.ValidationError) -> ConfigError:
+    """msgspec's "Expected `int`, got `str` - at `$.rules[1].cost`" with the place first."""
+    message, _, place = str(error).replace("Object contains unknown field `", _UNKNOWN + "`").partition(" - at `$")
+    place = place.rstrip("`").removeprefix(".")
+    if message.startswith(_UNKNOWN):
+        fields = RuleTable if re.fullmatch(r"rules\[\d+\]", place) else SettingsTable if not place else Outcome
+        message += f"; expected one of {', '.join(f.encode_name for f in msgspec.structs.fields(fields))}"
+    return ConfigError(message.replace("`", "'"), place)
