@@ -6,7 +6,7 @@ Inside, times are whole microseconds (``*_us``); what users read is in seconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .clock import SECOND
 from .errors import RateLimitExceeded
@@ -117,6 +117,12 @@ class Change(NamedTuple):
     spent: Spent | None
 
 
+class Settles(Protocol):
+    """What can settle a verdict: a limiter."""
+
+    def settle(self, verdict: Verdict, cost: int) -> None: ...
+
+
 class Verdict:
     """The answer to one request. True when it is allowed, so ``if verdict:`` means what it says.
 
@@ -125,13 +131,16 @@ class Verdict:
     (True, 0.0, ())
     """
 
-    __slots__ = ("_spent", "allowed", "decisions", "hits", "true_cost")
+    __slots__ = ("_settles", "_spent", "allowed", "decisions", "hits", "true_cost")
 
-    def __init__(self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True) -> None:
+    def __init__(
+        self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True
+    ) -> None:
         self.hits = hits
         self.decisions = decisions
         self.allowed = allowed
         self.true_cost: int | None = None
+        self._settles: Settles | None = None
         self._spent: list[list[Spent] | None] | None = None
 
     def __bool__(self) -> bool:
@@ -171,6 +180,14 @@ class Verdict:
         Outside an adapter use ``limiter.settle(verdict, cost)``. ``ConfigError`` for anything but a whole number.
         """
         self.true_cost = checked_cost(cost)
+        if self._settles is not None:
+            self._settles.settle(self, cost)
+
+    def settle_with(self, limiter: Settles) -> None:
+        """For adapters: the response is out of their hands, so what is stated, before or from now on, is settled."""
+        self._settles = limiter
+        if self.true_cost is not None:
+            limiter.settle(self, self.true_cost)
 
     def raise_for_limit(self) -> None:
         """Raise ``RateLimitExceeded`` when refused, else do nothing."""

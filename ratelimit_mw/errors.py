@@ -5,12 +5,14 @@ Wrong input is a ``ConfigError`` and says where, what was found and what was exp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .decision import Verdict
 
-__all__ = ["ConfigError", "MissingExtraError", "RateLimitError", "RateLimitExceeded", "StoreError"]
+__all__ = ["ConfigError", "MissingExtraError", "RateLimitError", "RateLimitExceeded", "StoreError", "placed"]
 
 
 class RateLimitError(Exception):
@@ -40,6 +42,15 @@ class ConfigError(RateLimitError, ValueError):
     def __str__(self) -> str:
         place = ", ".join(part for part in (self.of, self.path) if part)
         return f"{place}: {self.message}" if place else self.message
+
+
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """What goes wrong in here is a mistake at ``place``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise (error.within(place) if place else error) from None
 
 
 class MissingExtraError(RateLimitError, ImportError):

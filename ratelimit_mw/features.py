@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from .errors import ConfigError
+from .errors import ConfigError, placed
 
-__all__ = ["BUILT_IN", "UNKNOWN_IP", "UNMATCHED", "Features", "KeyMaker", "checked_name", "parse_key"]
+__all__ = ["BUILT_IN", "UNKNOWN_IP", "UNMATCHED", "Features", "UNREADABLE", "KeyMaker", "checked_name", "parse_key"]
 
 Features = Mapping[str, Any]
 """Feature values by name. Values that are not text are taken by their ``str``."""
@@ -27,6 +27,9 @@ UNKNOWN_IP: Final = "unknown"
 
 UNMATCHED: Final = "unmatched"
 """The one value of ``endpoint`` for requests that no route matched."""
+
+UNREADABLE: Final = object()
+"""The value of a feature that is there but cannot be read. No text equals it, so no client can choose it."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]*|(?:" + "|".join(_FAMILIES) + r"):[A-Za-z0-9_.$\[\]-]+", re.ASCII)
 _LONGEST_PART: Final = 64
@@ -44,7 +47,9 @@ def checked_name(name: object, also: Iterable[str] = ()) -> str:
     name = name.strip()
     known = (*BUILT_IN, *also)
     if name not in known and (close := difflib.get_close_matches(name, known, 1, 0.75)):
-        raise ConfigError(f"unknown feature {name!r}: did you mean {close[0]!r}? (a name of your own must not look like it)")
+        raise ConfigError(
+            f"unknown feature {name!r}: did you mean {close[0]!r}? (a name of your own must not look like it)"
+        )
     return name.lower() if name.startswith("header:") else name
 
 
@@ -57,16 +62,13 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
     entries = [key] if isinstance(key, str) else key
     if not isinstance(entries, list | tuple):
         raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}')
-    return tuple(_alternatives(entry, f"[{i}]") for i, entry in enumerate(entries))
-
-
-def _alternatives(entry: object, place: str) -> tuple[str, ...]:
-    try:
-        if not isinstance(entry, str):
-            raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}')
-        return tuple(checked_name(name) for name in entry.split("|"))
-    except ConfigError as error:
-        raise error.within(place) from None
+    found = []
+    for i, entry in enumerate(entries):
+        with placed(f"[{i}]"):
+            if not isinstance(entry, str):
+                raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}')
+            found.append(tuple(checked_name(name) for name in entry.split("|")))
+    return tuple(found)
 
 
 class KeyMaker:
@@ -78,7 +80,9 @@ class KeyMaker:
 
     def __init__(self, entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED) -> None:
         last = len(entries) - 1
-        self._entries = tuple((_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries))
+        self._entries = tuple(
+            (_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries)
+        )
 
         self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else ""
 
@@ -104,6 +108,9 @@ class KeyMaker:
                 if name == "ip":
                     _warn_unknown_ip()
             if type(value) is not str:
+                if value is UNREADABLE:
+                    made += f"{name}!&"
+                    continue
                 value = str(value)
             if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
                 made += f"{name}#{_digest(value)}"

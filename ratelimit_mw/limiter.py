@@ -11,7 +11,7 @@ from typing import Any
 
 from .clock import Clock, checked_clock, now_us
 from .decision import Decision, Hit, Verdict
-from .errors import ConfigError
+from .errors import ConfigError, placed
 from .features import Features
 from .plan import Plan, UnknownKeyError
 from .quota import checked_cost
@@ -49,14 +49,17 @@ class Limiter:
         self.rules = RuleSet(_rules(rules))
         self.settings = settings if settings is not None else Settings()
         self._clock = None if clock is None else checked_clock(clock)
-        self.store = open_store(store) if isinstance(store, str) else store
+        with placed("store"):
+            self.store = open_store(store) if isinstance(store, str) else store
         if not isinstance(self.store, Store):
             raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._memory_clock = self._clock or (self._memory.clock if self._memory else now_us)
 
     @classmethod
-    def from_settings(cls, settings: str | PathLike[str] | Mapping[str, Any] | Settings, clock: Clock | None = None) -> Limiter:
+    def from_settings(
+        cls, settings: str | PathLike[str] | Mapping[str, Any] | Settings, clock: Clock | None = None
+    ) -> Limiter:
         """A limiter from a settings file, a dictionary or loaded ``Settings``."""
         loaded = settings if isinstance(settings, Settings) else load_settings(settings)
         return cls(loaded.rules, loaded.store, clock, loaded)
@@ -196,7 +199,7 @@ class Limiter:
 
 
 def _rules(rules: Iterable[Rule]) -> list[Rule]:
-    found = [rules] if isinstance(rules, Rule) else list(rules)
+    found = list(rules)
     for i, rule in enumerate(found):
         if not isinstance(rule, Rule):
             raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")

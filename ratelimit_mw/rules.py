@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .algorithms import DEFAULT
-from .errors import ConfigError
+from .algorithms import DEFAULT, checked_spec
+from .errors import ConfigError, placed
 from .features import Features, checked_name, parse_key
 from .limit import Limit
 from .paths import checked_pattern
@@ -41,7 +41,9 @@ class Match:
         known: dict[str, Callable[[str], str]] = {"path": checked_pattern, "methods": _method, "host": _host}
         found = {name: _texts(name, match[name], check) for name, check in known.items() if name in match}
         others = [name for name in match if name not in known]
-        features = tuple((_feature(name), frozenset(_texts(str(name), match[name], _value))) for name in others)
+        features = tuple(
+            (checked_name(name, also=known), frozenset(_texts(str(name), match[name], _value))) for name in others
+        )
         methods = frozenset(found.get("methods", ()))
         if "GET" in methods:  # every framework answers HEAD where it answers GET
             methods |= {"HEAD"}
@@ -70,7 +72,7 @@ class Rule:
     limit for everybody; ``match``: omitted, every request; ``cost``: a whole number, or a function of the request;
     ``when_unknown``: "skip" or "refuse" a request whose key is unknown; ``mode``: "enforce" or "shadow";
     ``count_when``: ``{"status": [401, 403]}``, only responses with these count; ``per_key``: limits by the value of
-    a one-part key; ``per``: limits by feature and value. Raises ``ConfigError`` for anything that cannot mean something.
+    a one-part key; ``per``: limits by feature and value. ``ConfigError`` for anything that cannot mean something.
     """
 
     limits: Any
@@ -98,7 +100,7 @@ class Rule:
             raise ConfigError(error.message, error.path, f"rule {self.name!r}" if self.name else "") from None
 
     def _check(self) -> None:
-        made: dict[str, tuple[str, Callable[[], object]]] = {
+        checks: dict[str, tuple[str, Callable[[], object]]] = {
             "name": ("name", lambda: _rule_name(self.name)),
             "quotas": ("limits", lambda: parse_quotas(self.limits)),
             "entries": ("key", lambda: parse_key(self.key)),
@@ -109,8 +111,9 @@ class Rule:
             "statuses": ("count_when", lambda: _statuses(self.count_when)),
             "tables": ("", self._tables),
         }
-        for attribute, (place, make) in made.items():
-            object.__setattr__(self, attribute, _placed(place, make))
+        for attribute, (place, check) in checks.items():
+            with placed(place):
+                object.__setattr__(self, attribute, check())
         self._check_algorithm()
 
     def _tables(self) -> tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]:
@@ -119,22 +122,23 @@ class Rule:
             raise ConfigError("only a rule whose key has one part can have limits by key", "per_key")
         tables = [("", _limits_by_value("per_key", self.per_key))] if self.per_key else []
         for name, limits in _table("per", self.per).items():
-            tables.append((_placed("per", lambda name=name: checked_name(name)), _limits_by_value(f"per.{name}", limits)))
+            with placed("per"):
+                feature = checked_name(name)
+            tables.append((feature, _limits_by_value(f"per.{name}", limits)))
         return tuple(tables)
 
     def _check_algorithm(self) -> None:
         """Builds every limit once, so that a burst or a period that does not fit is found now."""
+        with placed("algorithm"):
+            checked_spec(self.algorithm)
         for i, quota in enumerate(self.quotas):
-            try:
-                Limit(self.name or "", 0, quota, self.algorithm)
-            except ConfigError as error:
-                whole = not isinstance(self.algorithm, str) or "no algorithm" in error.message
-                raise error.within("algorithm" if whole else f"limits[{i}]") from None
+            with placed(f"limits[{i}]"):
+                Limit("", 0, quota, self.algorithm)
         for name, table in self.tables:
             for value, quotas in table.items():
-                place = f"per.{name}" if name else "per_key"
                 for quota in quotas:
-                    _placed(f"{place}[{value!r}]", lambda quota=quota: Limit("", 0, quota, self.algorithm))
+                    with placed(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
+                        Limit("", 0, quota, self.algorithm)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -152,13 +156,6 @@ def one_of(value: object, *expected: str) -> str:
     return value
 
 
-def _placed(place: str, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except ConfigError as error:
-        raise (error.within(place) if place else error) from None
-
-
 def _rule_name(name: object) -> str | None:
     if name is not None and not (isinstance(name, str) and _RULE_NAME.fullmatch(name)):
         raise ConfigError(f"a rule's name is 1 to 200 printable ASCII characters without spaces; got {name!r}")
@@ -169,11 +166,8 @@ def _texts(place: str, value: object, check: Callable[[str], str]) -> tuple[str,
     items = value if isinstance(value, list | tuple | set | frozenset) else [value]
     if not items:
         raise ConfigError("an empty list matches nothing; leave it out to match everything", place)
-    return tuple(_placed(place, lambda item=item: check(item)) for item in items)
-
-
-def _feature(name: object) -> str:
-    return str(_placed("", lambda: checked_name(name, also=("methods",))))
+    with placed(place):
+        return tuple(check(item) for item in items)
 
 
 def _value(value: object) -> str:
@@ -203,7 +197,7 @@ def _host_matches(pattern: str, host: str) -> bool:
 def _statuses(count_when: object) -> frozenset[int] | None:
     if count_when is None:
         return None
-    statuses = count_when.get("status") if isinstance(count_when, Mapping) and set(count_when) == {"status"} else None
+    statuses: Any = count_when.get("status") if isinstance(count_when, Mapping) and set(count_when) == {"status"} else None
     items = [statuses] if isinstance(statuses, int) else statuses
     if not isinstance(items, list | tuple | set) or not items:
         raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
@@ -220,7 +214,8 @@ def _table(place: str, value: object) -> Mapping[str, Any]:
 
 
 def _limits_by_value(place: str, table: object) -> dict[str, tuple[Quota, ...]]:
-    return {
-        str(value): _placed(f"{place}[{value!r}]", lambda limits=limits: parse_quotas(limits))
-        for value, limits in _table(place, table).items()
-    }
+    found = {}
+    for value, limits in _table(place, table).items():
+        with placed(f"{place}[{value!r}]"):
+            found[str(value)] = parse_quotas(limits)
+    return found

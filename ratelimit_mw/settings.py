@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from .errors import ConfigError, MissingExtraError
+from .errors import ConfigError, MissingExtraError, placed
 from .quota import parse_duration
-from .rules import Rule, one_of
+from .rules import Rule
 from .ruleset import RuleSet
 
 __all__ = ["Settings", "load_settings", "schema"]
@@ -145,13 +146,19 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         table = msgspec.convert(data, SettingsTable)
     except msgspec.ValidationError as error:
         raise _readable(error) from None
-    rules = tuple(_rule(rule, i, folder) for i, rule in enumerate(table.rules))
-    try:
+    rules = []
+    for i, rule in enumerate(table.rules):
+        with placed(f"rules[{i}]"):
+            rules.append(_rule(rule, folder))
+    with placed("rules"):
         RuleSet(rules)
-    except ConfigError as error:
-        raise error.within("rules") from None
+    for i, proxy in enumerate(table.trusted_proxies):
+        with placed(f"trusted_proxies[{i}]"):
+            checked_proxy(proxy)
+    if not 1 <= table.ipv6_prefix <= 128:
+        raise ConfigError(f"expected a prefix length from 1 to 128; got {table.ipv6_prefix}", "ipv6_prefix")
     return Settings(
-        rules=rules,
+        rules=tuple(rules),
         store=table.store,
         trusted_proxies=tuple(table.trusted_proxies),
         forwarded_header=table.forwarded_header,
@@ -165,16 +172,13 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     )
 
 
-def _rule(table: RuleTable, i: int, folder: Path) -> Rule:
+def _rule(table: RuleTable, folder: Path) -> Rule:
     given = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "priority"}
-    try:
-        if isinstance(table.per_key, str):
-            given["per_key"] = _limits_file(folder / table.per_key)
-        if table.count_when is not None:
-            given["count_when"] = {"status": table.count_when.status}
-        return Rule(**given)
-    except ConfigError as error:
-        raise error.within(f"rules[{i}]") from None
+    if isinstance(table.per_key, str):
+        given["per_key"] = _limits_file(folder / table.per_key)
+    if table.count_when is not None:
+        given["count_when"] = {"status": table.count_when.status}
+    return Rule(**given)
 
 
 def _limits_file(path: Path) -> Any:
@@ -186,11 +190,19 @@ def _limits_file(path: Path) -> Any:
         raise ConfigError(f"{path}: {error}", "per_key") from None
 
 
+def checked_proxy(text: str) -> str:
+    """An address, a network or "unix"; ``ConfigError`` for anything else."""
+    if text != "unix":
+        try:
+            ip_network(text)
+        except ValueError as error:
+            raise ConfigError(f'expected an address, a network such as "10.0.0.0/8", or "unix": {error}') from None
+    return text
+
+
 def _duration(name: str, value: Duration) -> int:
-    try:
+    with placed(name):
         return parse_duration(value)
-    except ConfigError as error:
-        raise error.within(name) from None
 
 
 def _readable(error: msgspec.ValidationError) -> ConfigError:

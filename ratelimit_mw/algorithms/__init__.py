@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ..errors import ConfigError
+from ..errors import ConfigError, placed
 from ..quota import Quota, parse_duration
 from .base import Algorithm
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
@@ -18,7 +18,7 @@ from .interval_bucket import IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
 from .window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
 
-__all__ = ["DEFAULT", "Algorithm", "build", "names", "register"]
+__all__ = ["DEFAULT", "Algorithm", "build", "checked_spec", "names", "register"]
 
 DEFAULT: Final = "sliding-window-counter"
 
@@ -89,6 +89,11 @@ def build(spec: object, quota: Quota) -> Algorithm:
     return _builder(spec)(quota)
 
 
+def checked_spec(spec: object) -> None:
+    """``ConfigError`` unless ``spec`` names an algorithm and options that it has, whatever the quota."""
+    _builder(spec)
+
+
 def _builder(spec: object) -> Builder:
     name, options = _split(spec)
     if name not in _BUILDERS:
@@ -99,10 +104,8 @@ def _builder(spec: object) -> Builder:
         known = _OPTIONS.get(name, {})
         if option not in known:
             raise ConfigError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
-        try:
+        with placed(option):
             return known[option](value)
-        except ConfigError as error:
-            raise error.within(option) from None
     return _BUILDERS[name]
 
 

@@ -16,7 +16,7 @@ __all__ = ["MemoryStore", "Store", "open_store"]
 def _memory(address: SplitResult, options: dict[str, str]) -> Store:
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
-    return MemoryStore(**{name: _whole(name, text) for name, text in options.items()})
+    return MemoryStore(_whole("max_keys", options["max_keys"])) if "max_keys" in options else MemoryStore()
 
 
 _OPENERS: Final[dict[str, tuple[Callable[[SplitResult, dict[str, str]], Store], tuple[str, ...]]]] = {
@@ -29,7 +29,7 @@ def open_store(address: str) -> Store:
 
     ``ConfigError`` for an unknown scheme or option; it never shows what may hold a password.
     """
-    split = urlsplit(address) if isinstance(address, str) else urlsplit("")
+    split = urlsplit(address)
     if split.scheme not in _OPENERS:
         known = ", ".join(f"{scheme}://" for scheme in _OPENERS)
         raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")

@@ -110,13 +110,13 @@ class MemoryStore(Store):
             shelf = self._shelf_of.get(limit) or self._place(limit, now)
             state = shelf.young.get(key)
             if state is None:
-                state = self._find(shelf, limit, key)
+                state = self._find(shelf, key)
             kept, decision = limit.decide(state, now, cost)
             if kept is not state:
                 if key in shelf.young:
                     shelf.young[key] = kept
                 else:
-                    self._keep(shelf, limit, key, kept)
+                    self._keep(shelf, key, kept)
         finally:
             self._lock.release()
         decision.bound = limit
@@ -127,7 +127,7 @@ class MemoryStore(Store):
             now = self.clock() if now is None else now
             self._sweep(now)
             shelves = [self._shelf_of.get(hit.limit) or self._place(hit.limit, now) for hit in hits]
-            states = [self._find(shelf, hit.limit, hit.key) for shelf, hit in zip(shelves, hits, strict=True)]
+            states = [self._find(shelf, hit.key) for shelf, hit in zip(shelves, hits, strict=True)]
             decided = [hit.limit.decide(state, now, hit.cost) for hit, state in zip(hits, states, strict=True)]
             allowed = all(d.allowed or hit.limit.shadow for hit, (_, d) in zip(hits, decided, strict=True))
             answers = []
@@ -135,7 +135,7 @@ class MemoryStore(Store):
                 if decision.allowed and not allowed:
                     kept, decision = hit.limit.decide(state, now, 0)
                 if spend and kept is not state:
-                    self._keep(shelf, hit.limit, hit.key, kept)
+                    self._keep(shelf, hit.key, kept)
                 decision.bound = hit.limit
                 answers.append(decision)
             return answers
@@ -151,12 +151,12 @@ class MemoryStore(Store):
     def _change(self, change: Change, now: int) -> None:
         limit, key, cost, spent = change
         shelf = self._shelf_of.get(limit) or self._place(limit, now)
-        state = self._find(shelf, limit, key)
+        state = self._find(shelf, key)
         if spent is not None:
-            self._keep(shelf, limit, key, limit.algorithm.give_back(state, now, spent, cost))
+            self._keep(shelf, key, limit.algorithm.give_back(state, now, spent, cost))
             return
         state = limit.algorithm.charge(state, now, cost)
-        self._keep(shelf, limit, key, state)
+        self._keep(shelf, key, state)
         resets_in = limit.decide(state, now, 0)[1].reset_us
         if resets_in > shelf.span:
             shelf.debts[key] = now + resets_in
@@ -177,7 +177,7 @@ class MemoryStore(Store):
         shelf.shared.pop(slot, None)
         shelf.shared_old.pop(slot, None)
 
-    def _find(self, shelf: _Shelf, limit: Limit, key: str) -> Any:
+    def _find(self, shelf: _Shelf, key: str) -> Any:
         """The state of a key; at first sight of a key, that of the others it may have shared one with."""
         state = shelf.young.get(key)
         if state is None:
@@ -189,12 +189,10 @@ class MemoryStore(Store):
                     state = shelf.shared_old.get(slot)
         return state
 
-    def _keep(self, shelf: _Shelf, limit: Limit, key: str, state: Any) -> None:
+    def _keep(self, shelf: _Shelf, key: str, state: Any) -> None:
         if state is None:
             self._drop(shelf, key)
-        elif key in shelf.young:
-            shelf.young[key] = state
-        elif shelf.old.pop(key, None) is not None:
+        elif key in shelf.young or shelf.old.pop(key, None) is not None:
             shelf.young[key] = state
         elif self._keys < self._max_keys:
             shelf.young[key] = state

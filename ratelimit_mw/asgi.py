@@ -1,0 +1,192 @@
+"""ASGI middleware. Translates the protocol and nothing else: no counting, no rules, no headers of its own.
+
+app = RateLimitMiddleware(app, settings="ratelimit.toml")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from .decision import Verdict
+from .http.guard import Guard, SettingsSource
+from .http.headers import Header
+from .http.rejection import Rejection
+from .http.request import Request
+from .limiter import Limiter
+from .plan import Plan
+
+__all__ = ["ASGIRequest", "RateLimitMiddleware"]
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_DECIDED = "_ratelimit_mw"
+
+
+class ASGIRequest(Request):
+    """A request over an ASGI scope."""
+
+    @property
+    def method(self) -> str:
+        return self.native["method"]  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        path: str = self.native["path"]
+        # Starlette keeps what the server was told apart from what its mounts add; rules know the mounts.
+        root: str = self.native.get("app_root_path") or self.native.get("root_path") or ""
+        return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
+
+    @property
+    def peer(self) -> str | None:
+        client = self.native.get("client")
+        return client[0] if client else None
+
+    @property
+    def query_string(self) -> str:
+        return self.native.get("query_string", b"").decode("latin-1")  # type: ignore[no-any-return]
+
+    def header_lines(self, name: str) -> list[str]:
+        wanted = name.encode("latin-1", "replace")
+        return [value.decode("latin-1") for key, value in self.native["headers"] if key.lower() == wanted]
+
+    def header_names(self) -> list[str]:
+        return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
+
+    def one_of(self, values: list[str]) -> str:
+        return values[-1]
+
+
+def _user(request: Request) -> str | None:
+    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before."""
+    user = request.native.get("user")
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    return str(getattr(user, "display_name", "")) or None
+
+
+class RateLimitMiddleware:
+    """Decides every HTTP request by the rules; refuses it, or adds the headers to its response.
+
+    Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
+    functions of the request, by feature name, sync or async; ``rejection`` is your own answer: a function of the
+    request and the verdict that returns a ``Rejection`` or an ASGI application. ``trusted_proxies``, ``headers``
+    and the other HTTP settings may be given here too. Raises ``ConfigError`` when built for what cannot work.
+
+    The application finds the verdict in ``scope["state"]["ratelimit"]``.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: SettingsSource | None = None,
+        *,
+        limiter: Limiter | None = None,
+        features: Mapping[str, Callable[[Any], Any]] | None = None,
+        rejection: Callable[[ASGIRequest, Verdict], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.app = app
+        self._guard = Guard(settings, limiter, features or {}, rejection, _user, options)
+        self.limiter = self._guard.limiter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = ASGIRequest(scope)
+        plan = self._guard.plan(request)
+        decided = (scope.get("state") or {}).get(_DECIDED, ())
+        if not plan.rules or (decided and self._guard.has_decided(decided)):
+            await self.app(scope, receive, send)
+            return
+        features: dict[str, Any] = {}
+        for name, read in self._guard.reader.reads(plan):
+            value = read(request)
+            features[name] = await value if inspect.isawaitable(value) else value
+        verdict = await self.limiter.adecide(plan, features, request=request)
+        scope = _with_state(scope, ratelimit=verdict, **{_DECIDED: (*decided, self.limiter)})
+        if not verdict.allowed:
+            await self._refuse(request, verdict, scope, receive, send)
+            return
+        if delay := verdict.delay:
+            await asyncio.sleep(delay)
+        await self._run(plan, verdict, scope, receive, send)
+
+    async def _run(self, plan: Plan, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500  # what the server answers when the application raises before it has answered
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = self._started(message, verdict)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_headers)
+        except asyncio.CancelledError:
+            raise  # nobody knows how it would have ended: what was reserved stays spent
+        except Exception:
+            await self._conclude(plan, verdict, status)
+            raise
+        await self._conclude(plan, verdict, status)
+
+    async def _conclude(self, plan: Plan, verdict: Verdict, status: int) -> None:
+        if plan.judges_outcome or verdict.true_cost is not None:
+            await self.limiter.aconclude(verdict, status)
+
+    def _started(self, message: Message, verdict: Verdict) -> Message:
+        """The message with a new header list: ours replace what the application set under these names."""
+        added = self._guard.writer.headers(verdict)
+        if not added:
+            return message
+        ours = self._guard.writer.names
+        given: Iterable[Header] = message.get("headers") or ()
+        kept = [header for header in given if bytes(header[0]).lower() not in ours]
+        return {**message, "headers": kept + added}
+
+    async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = self._guard.writer.headers(verdict)
+        answer: Any = self._guard.rejection(request, verdict, headers)
+        if self._guard.refuse is not None:
+            answer = self._guard.refuse(request, verdict)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        if not isinstance(answer, Rejection):
+            await _answered(answer, headers)(scope, receive, send)
+            return
+        own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": own + headers})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+
+
+def _answered(app: ASGIApp, headers: list[Header]) -> ASGIApp:
+    """An application's own refusal, with the rate limit headers."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in headers}
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [header for header in message.get("headers") or () if header[0].lower() not in names]
+                message = {**message, "headers": kept + headers}
+            await send(message)
+
+        await app(scope, receive, send_with_headers)
+
+    return answered
+
+
+def _with_state(scope: Scope, **values: Any) -> Scope:
+    """The scope with ``values`` in its state. A state that is there belongs to this request alone."""
+    state = scope.get("state")
+    if state is None:
+        return {**scope, "state": values}
+    state.update(values)
+    return scope

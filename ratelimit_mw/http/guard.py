@@ -1,0 +1,74 @@
+"""What every middleware is made of: limiter, features, headers and refusals, put together once at start-up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from os import PathLike
+from typing import Any, Final
+
+from ..decision import Verdict
+from ..errors import ConfigError
+from ..limiter import Limiter
+from ..plan import Plan
+from ..settings import Settings, load_settings
+from .client_ip import ClientIP
+from .features import FeatureReader, Read
+from .headers import Header, HeaderWriter
+from .rejection import Rejection, rejection
+from .request import Request
+
+__all__ = ["Guard"]
+
+HTTP_OPTIONS: Final = ("trusted_proxies", "forwarded_header", "ipv6_prefix", "headers", "reset", "retry_jitter")
+
+SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
+
+
+class Guard:
+    """Built by a middleware from its arguments; raises ``ConfigError`` for any that cannot work."""
+
+    def __init__(
+        self,
+        settings: SettingsSource | None,
+        limiter: Limiter | None,
+        features: Mapping[str, Callable[[Any], Any]],
+        refuse: Callable[[Any, Verdict], Any] | None,
+        user: Read,
+        options: Mapping[str, Any],
+    ) -> None:
+        if (settings is None) == (limiter is None):
+            raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
+        self.limiter = limiter if limiter is not None else Limiter.from_settings(settings)  # type: ignore[arg-type]
+        if not isinstance(self.limiter, Limiter):
+            raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
+        if refuse is not None and not callable(refuse):
+            raise ConfigError(f"expected a function of the request and the verdict; got {refuse!r}", "rejection")
+        http = _with_options(self.limiter.settings, options)
+        client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
+        self.rules = self.limiter.rules
+        self.reader = FeatureReader(self.rules.needs, client_ip, features, user)
+        self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
+        self.refuse = refuse
+
+    def plan(self, request: Request) -> Plan:
+        return self.rules.plan(request.method, request.path, request.host if self.rules.needs_host else "")
+
+    def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
+        """The package's own answer to a refused request, without the rate limit headers."""
+        waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
+        return rejection(verdict, request.headers.get("accept", ""), waits[0] if waits else None)
+
+    def has_decided(self, others: tuple[Limiter, ...]) -> bool:
+        """Whether one of the limiters that decided this request is this one, or one with the same settings."""
+        mine = self.limiter
+        return any(mine is other or (mine.settings.rules and mine.settings == other.settings) for other in others)
+
+
+def _with_options(settings: Settings, options: Mapping[str, Any]) -> Settings:
+    """The HTTP settings, where the middleware's arguments replace the file's."""
+    for name in options:
+        if name not in HTTP_OPTIONS:
+            raise ConfigError(f"the middleware has no argument {name!r}; it has {', '.join(HTTP_OPTIONS)}")
+    given = load_settings(dict(options))
+    return dataclasses.replace(settings, **{name: getattr(given, name) for name in options})

@@ -1,0 +1,193 @@
+"""WSGI middleware. Translates the protocol and nothing else: no counting, no rules, no headers of its own.
+
+app = RateLimitMiddleware(app, settings="ratelimit.toml")
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from .decision import Verdict
+from .errors import ConfigError
+from .http.guard import Guard, SettingsSource
+from .http.headers import Header
+from .http.rejection import Rejection
+from .http.request import Request
+from .limiter import Limiter
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+__all__ = ["RateLimitMiddleware", "WSGIRequest"]
+
+VERDICT = "ratelimit_mw.verdict"
+_DECIDED = "ratelimit_mw.decided"
+
+
+class WSGIRequest(Request):
+    """A request over a WSGI environ."""
+
+    @property
+    def method(self) -> str:
+        return self.native["REQUEST_METHOD"]  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        path: str = self.native.get("PATH_INFO", "")
+        return path.encode("latin-1").decode("utf-8", "replace") or "/"
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.get("REMOTE_ADDR") or None
+
+    @property
+    def query_string(self) -> str:
+        return self.native.get("QUERY_STRING", "")  # type: ignore[no-any-return]
+
+    def header_lines(self, name: str) -> list[str]:
+        """WSGI servers join the lines of one name; a name with an underscore cannot be asked for."""
+        key = name.upper().replace("-", "_")
+        value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
+        return [] if value is None else [value]
+
+    def header_names(self) -> list[str]:
+        return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
+
+    def one_of(self, values: list[str]) -> str:
+        return values[0]
+
+
+def _user(request: Request) -> str | None:
+    """Whom the server has authenticated."""
+    return request.native.get("REMOTE_USER") or None
+
+
+class RateLimitMiddleware:
+    """Decides every request by the rules; refuses it, or adds the headers to its response.
+
+    Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
+    functions of the request, by feature name; ``rejection`` is your own answer: a function of the request and the
+    verdict that returns a ``Rejection`` or a WSGI application. ``trusted_proxies``, ``headers`` and the other HTTP
+    settings may be given here too. Raises ``ConfigError`` when built for what cannot work.
+
+    The application finds the verdict in ``environ["ratelimit_mw.verdict"]``. A request that has to queue
+    (leaky-bucket queue) sleeps in its worker thread.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        settings: SettingsSource | None = None,
+        *,
+        limiter: Limiter | None = None,
+        features: Mapping[str, Callable[[Any], Any]] | None = None,
+        rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.app = app
+        self._guard = Guard(settings, limiter, features or {}, rejection, _user, options)
+        self.limiter = self._guard.limiter
+        if self._guard.reader.is_async:
+            raise ConfigError("an async function cannot be awaited under WSGI", "features")
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        request = WSGIRequest(environ)
+        plan = self._guard.plan(request)
+        decided = environ.get(_DECIDED, ())
+        if not plan.rules or (decided and self._guard.has_decided(decided)):
+            return self.app(environ, start_response)
+        features = {name: read(request) for name, read in self._guard.reader.reads(plan)}
+        verdict = self.limiter.decide(plan, features, request=request)
+        environ[VERDICT] = verdict
+        environ[_DECIDED] = (*decided, self.limiter)
+        if not verdict.allowed:
+            return self._refuse(request, verdict, start_response)
+        if delay := verdict.delay:
+            time.sleep(delay)
+        response = _Response(start_response, self._guard.writer.headers(verdict), self._guard.writer.names)
+        if plan.judges_outcome:
+            return _Concluded(self.app, environ, response, verdict, self.limiter)
+        body = self.app(environ, response.start)
+        # Handed on as it is, so that servers still see their file wrappers and lengths. A cost that is
+        # stated from now on is settled at once.
+        verdict.settle_with(self.limiter)
+        return body
+
+    def _refuse(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
+        headers = self._guard.writer.headers(verdict)
+        answer: Any = self._guard.rejection(request, verdict, headers)
+        if self._guard.refuse is not None:
+            answer = self._guard.refuse(request, verdict)
+        if not isinstance(answer, Rejection):
+            names = frozenset(name for name, _ in headers)
+            return answer(request.native, _Response(start_response, headers, names).start)  # type: ignore[no-any-return]
+        start_response(f"{answer.status} {answer.reason}", answer.headers + _text(headers))
+        return [] if request.method == "HEAD" else [answer.body]
+
+
+class _Response:
+    """Starts the response with a new header list: ours replace what the application set under these names."""
+
+    def __init__(self, start_response: StartResponse, headers: list[Header], names: frozenset[bytes]) -> None:
+        self._start_response = start_response
+        self._headers = _text(headers)
+        self._names = {name.decode("ascii") for name in names}
+        self.status = 500  # what the server answers when the application raises before it has answered
+
+    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
+        self.status = int(status[:3])
+        headers = [header for header in headers if header[0].lower() not in self._names] + self._headers
+        if exc_info is None:
+            return self._start_response(status, headers)
+        try:
+            return self._start_response(status, headers, exc_info)
+        finally:
+            del exc_info  # it would keep every frame of the failure alive
+
+
+class _Concluded:
+    """The application's iterable, with what the outcome decides settled once it ends, however it ends."""
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        environ: MutableMapping[str, Any],
+        response: _Response,
+        verdict: Verdict,
+        limiter: Limiter,
+    ) -> None:
+        self._response = response
+        self._verdict = verdict
+        self._limiter = limiter
+        self._open = True
+        try:
+            self._body = app(environ, response.start)  # type: ignore[arg-type]
+        except Exception:
+            self._conclude()
+            raise
+        self._chunks = iter(self._body)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        try:
+            if self._open and hasattr(self._body, "close"):
+                self._body.close()
+        finally:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        if self._open:
+            self._open = False
+            self._limiter.conclude(self._verdict, self._response.status)
+            self._verdict.settle_with(self._limiter)
+
+
+def _text(headers: list[Header]) -> list[tuple[str, str]]:
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
