@@ -163,7 +163,7 @@ def _rule_name(name: object) -> str | None:
 
 
 def _texts(place: str, value: object, check: Callable[[str], str]) -> tuple[str, ...]:
-    items = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
     if not items:
         raise ConfigError("an empty list matches nothing; leave it out to match everything", place)
     with placed(place):
@@ -197,7 +197,8 @@ def _host_matches(pattern: str, host: str) -> bool:
 def _statuses(count_when: object) -> frozenset[int] | None:
     if count_when is None:
         return None
-    statuses: Any = count_when.get("status") if isinstance(count_when, Mapping) and set(count_when) == {"status"} else None
+    told = isinstance(count_when, Mapping) and set(count_when) == {"status"}
+    statuses: Any = count_when["status"] if told else None
     items = [statuses] if isinstance(statuses, int) else statuses
     if not isinstance(items, list | tuple | set) or not items:
         raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
