@@ -197,8 +197,9 @@ def _host_matches(pattern: str, host: str) -> bool:
 def _statuses(count_when: object) -> frozenset[int] | None:
     if count_when is None:
         return None
-    told = isinstance(count_when, Mapping) and set(count_when) == {"status"}
-    statuses: Any = count_when["status"] if told else None
+    if not isinstance(count_when, Mapping) or set(count_when) != {"status"}:
+        raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
+    statuses = count_when["status"]
     items = [statuses] if isinstance(statuses, int) else statuses
     if not isinstance(items, list | tuple | set) or not items:
         raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
