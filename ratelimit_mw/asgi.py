@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from .decision import Verdict
@@ -16,7 +16,6 @@ from .http.headers import Header
 from .http.rejection import Rejection
 from .http.request import Request
 from .limiter import Limiter
-from .plan import Plan
 
 __all__ = ["ASGIRequest", "RateLimitMiddleware"]
 
@@ -39,8 +38,11 @@ class ASGIRequest(Request):
     @property
     def path(self) -> str:
         path: str = self.native["path"]
+        root: str = self.native.get("root_path", "")
+        if not root:
+            return path
         # Starlette keeps what the server was told apart from what its mounts add; rules know the mounts.
-        root: str = self.native.get("app_root_path") or self.native.get("root_path") or ""
+        root = self.native.get("app_root_path", root)
         return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
 
     @property
@@ -93,64 +95,64 @@ class RateLimitMiddleware:
         **options: Any,
     ) -> None:
         self.app = app
-        self._guard = Guard(settings, limiter, features or {}, rejection, _user, options)
-        self.limiter = self._guard.limiter
+        self._guard = guard = Guard(settings, limiter, features or {}, rejection, _user, options)
+        self.limiter = guard.limiter
+        self._mine = (self.limiter,)
+        self._plan = guard.plan
+        self._features = guard.reader.of
+        self._may_await = guard.reader.may_await
+        self._headers = guard.writer.headers
+        self._names = guard.writer.names
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - every call counts here
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         request = ASGIRequest(scope)
-        plan = self._guard.plan(request)
-        decided = (scope.get("state") or {}).get(_DECIDED, ())
+        plan = self._plan(request)
+        state = scope.get("state")
+        decided = state.get(_DECIDED, ()) if state else ()
         if not plan.rules or (decided and self._guard.has_decided(decided)):
             await self.app(scope, receive, send)
             return
-        features: dict[str, Any] = {}
-        for name, read in self._guard.reader.reads(plan):
-            value = read(request)
-            features[name] = await value if inspect.isawaitable(value) else value
-        verdict = await self.limiter.adecide(plan, features, request=request)
-        scope = _with_state(scope, ratelimit=verdict, **{_DECIDED: (*decided, self.limiter)})
+        features = self._features(plan, request)
+        if self._may_await:
+            for name, value in features.items():
+                if inspect.isawaitable(value):
+                    features[name] = await value
+        if self.limiter.waits:
+            verdict = await self.limiter.adecide(plan, features, request=request)
+        else:
+            verdict = self.limiter.decide(plan, features, request=request)
+        if state is None:
+            state = {}
+            scope = {**scope, "state": state}
+        state["ratelimit"] = verdict
+        state[_DECIDED] = decided + self._mine
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
-        if delay := verdict.delay:
-            await asyncio.sleep(delay)
-        await self._run(plan, verdict, scope, receive, send)
-
-    async def _run(self, plan: Plan, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+        if plan.delays and verdict.delay:
+            await asyncio.sleep(verdict.delay)
         status = 500  # what the server answers when the application raises before it has answered
 
-        async def send_with_headers(message: Message) -> None:
+        def send_with_headers(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = self._started(message, verdict)
-            await send(message)
+                if added := self._headers(verdict):
+                    message = _with_headers(message, added, self._names)
+            return send(message)
 
         try:
             await self.app(scope, receive, send_with_headers)
         except asyncio.CancelledError:
             raise  # nobody knows how it would have ended: what was reserved stays spent
         except Exception:
-            await self._conclude(plan, verdict, status)
+            await self.limiter.aconclude(verdict, status)
             raise
-        await self._conclude(plan, verdict, status)
-
-    async def _conclude(self, plan: Plan, verdict: Verdict, status: int) -> None:
         if plan.judges_outcome or verdict.true_cost is not None:
             await self.limiter.aconclude(verdict, status)
-
-    def _started(self, message: Message, verdict: Verdict) -> Message:
-        """The message with a new header list: ours replace what the application set under these names."""
-        added = self._guard.writer.headers(verdict)
-        if not added:
-            return message
-        ours = self._guard.writer.names
-        given: Iterable[Header] = message.get("headers") or ()
-        kept = [header for header in given if bytes(header[0]).lower() not in ours]
-        return {**message, "headers": kept + added}
 
     async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._guard.writer.headers(verdict)
@@ -166,27 +168,22 @@ class RateLimitMiddleware:
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
 
 
+def _with_headers(message: Message, added: list[Header], names: Collection[bytes]) -> Message:
+    """The message with a new header list: ``added`` replace what the application set under ``names``."""
+    given: Iterable[Header] = message.get("headers") or ()
+    return {**message, "headers": [header for header in given if header[0].lower() not in names] + added}
+
+
 def _answered(app: ASGIApp, headers: list[Header]) -> ASGIApp:
     """An application's own refusal, with the rate limit headers."""
+    names = {name for name, _ in headers}
 
     async def answered(scope: Scope, receive: Receive, send: Send) -> None:
-        names = {name for name, _ in headers}
-
-        async def send_with_headers(message: Message) -> None:
+        def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                kept = [header for header in message.get("headers") or () if header[0].lower() not in names]
-                message = {**message, "headers": kept + headers}
-            await send(message)
+                message = _with_headers(message, headers, names)
+            return send(message)
 
         await app(scope, receive, send_with_headers)
 
     return answered
-
-
-def _with_state(scope: Scope, **values: Any) -> Scope:
-    """The scope with ``values`` in its state. A state that is there belongs to this request alone."""
-    state = scope.get("state")
-    if state is None:
-        return {**scope, "state": values}
-    state.update(values)
-    return scope

@@ -5,7 +5,8 @@ Inside, times are whole microseconds (``*_us``); what users read is in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .clock import SECOND
@@ -100,6 +101,10 @@ class Hit(NamedTuple):
     cost: int
 
 
+make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
+"""A ``Hit`` from its three fields, faster than calling the class."""
+
+
 class Spent(NamedTuple):
     """What a hit has spent: at which store time (microseconds), how much, and after which delay."""
 
@@ -117,12 +122,6 @@ class Change(NamedTuple):
     spent: Spent | None
 
 
-class Settles(Protocol):
-    """What can settle a verdict: a limiter."""
-
-    def settle(self, verdict: Verdict, cost: int) -> None: ...
-
-
 class Verdict:
     """The answer to one request. True when it is allowed, so ``if verdict:`` means what it says.
 
@@ -131,7 +130,7 @@ class Verdict:
     (True, 0.0, ())
     """
 
-    __slots__ = ("_settles", "_spent", "allowed", "decisions", "hits", "true_cost")
+    __slots__ = ("_spending", "allowed", "decisions", "hits")
 
     def __init__(
         self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True
@@ -139,9 +138,7 @@ class Verdict:
         self.hits = hits
         self.decisions = decisions
         self.allowed = allowed
-        self.true_cost: int | None = None
-        self._settles: Settles | None = None
-        self._spent: list[list[Spent] | None] | None = None
+        self._spending: Spending | None = None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -179,49 +176,78 @@ class Verdict:
 
         Outside an adapter use ``limiter.settle(verdict, cost)``. ``ConfigError`` for anything but a whole number.
         """
-        self.true_cost = checked_cost(cost)
-        if self._settles is not None:
-            self._settles.settle(self, cost)
+        self.spending.state(checked_cost(cost))
 
-    def settle_with(self, limiter: Settles) -> None:
-        """For adapters: the response is out of their hands, so what is stated, before or from now on, is settled."""
-        self._settles = limiter
-        if self.true_cost is not None:
-            limiter.settle(self, self.true_cost)
+    @property
+    def true_cost(self) -> int | None:
+        """The cost that was stated, if any."""
+        return None if self._spending is None else self._spending.true_cost
 
     def raise_for_limit(self) -> None:
         """Raise ``RateLimitExceeded`` when refused, else do nothing."""
         if not self.allowed:
             raise RateLimitExceeded(self)
 
-    # -- what it has spent: kept by the limiter, so that giving back twice gives back once -------------------
+    def spent_nothing(self) -> Verdict:
+        """The same verdict as the answer to a peek."""
+        self._spending = Spending(self, spent=False)
+        return self
 
     @property
-    def spent(self) -> list[list[Spent] | None]:
-        """What each hit has spent and not got back; None where nothing may be spent: refused, or a peek."""
-        if self._spent is None:
-            self._spent = [
-                [Spent(d.at_us, cost, d.delay_us)] if self.allowed and d.allowed else None
-                for (_, _, cost), d in zip(self.hits, self.decisions, strict=True)
-            ]
-        return self._spent
+    def spending(self) -> Spending:
+        """The account of what this verdict has spent; kept by the limiter."""
+        if self._spending is None:
+            self._spending = Spending(self)
+        return self._spending
 
-    def forget_spending(self) -> Verdict:
-        """The same verdict as one that spent nothing and never will."""
-        self._spent = [None] * len(self.hits)
-        return self
+    def __repr__(self) -> str:
+        return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
+
+
+class Settles(Protocol):
+    """What can settle a verdict: a limiter."""
+
+    def settle(self, verdict: Verdict, cost: int) -> None: ...
+
+
+class Spending:
+    """What a verdict has spent and not got back, so that giving back twice gives back once."""
+
+    def __init__(self, verdict: Verdict, spent: bool = True) -> None:
+        self._verdict = verdict
+        self._settles: Settles | None = None
+        self.true_cost: int | None = None
+        # None where nothing may be spent: refused, or only a peek.
+        self.spent: list[list[Spent] | None] = [
+            [Spent(d.at_us, cost, d.delay_us)] if spent and verdict.allowed and d.allowed else None
+            for (_, _, cost), d in zip(verdict.hits, verdict.decisions, strict=True)
+        ]
+
+    def state(self, cost: int) -> None:
+        """Note the true cost; settle it at once when the response is out of the adapter's hands."""
+        self.true_cost = cost
+        if self._settles is not None:
+            self._settles.settle(self._verdict, cost)
+
+    def settle_with(self, limiter: Settles) -> None:
+        """From now on a stated cost is settled at once; so is one that was stated before."""
+        self._settles = limiter
+        if self.true_cost is not None:
+            limiter.settle(self._verdict, self.true_cost)
 
     def changes(self, due: Sequence[int]) -> list[tuple[list[Spent], Change]]:
         """What makes ``due`` the amount that each hit has spent: the newest is given back first."""
         found = []
-        for (limit, key, _), spends, target in zip(self.hits, self.spent, due, strict=True):
-            over = sum(spent.cost for spent in spends or ()) - target
-            if spends is not None and over < 0:
+        for (limit, key, _), spends, target in zip(self._verdict.hits, self.spent, due, strict=True):
+            if spends is None:
+                continue
+            over = sum(spent.cost for spent in spends) - target
+            if over < 0:
                 found.append((spends, Change(limit, key, -over, None)))
-            for spent in reversed(spends or ()):
+            for spent in reversed(spends):
                 back = min(over, spent.cost)
                 if back > 0:
-                    found.append((spends or [], Change(limit, key, back, spent)))
+                    found.append((spends, Change(limit, key, back, spent)))
                     over -= back
         return found
 
@@ -232,8 +258,4 @@ class Verdict:
             if change.spent is None:
                 spends.append(Spent(at, change.cost))
             else:
-                left = change.spent._replace(cost=change.spent.cost - change.cost)
-                spends[spends.index(change.spent)] = left
-
-    def __repr__(self) -> str:
-        return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
+                spends[spends.index(change.spent)] = change.spent._replace(cost=change.spent.cost - change.cost)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -84,17 +84,23 @@ class KeyMaker:
             (_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries)
         )
 
-        self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else ""
+        self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else None
+
+    def after(self, prefix: str) -> Callable[[Features], str | None]:
+        """``of`` with a prefix, with the common case made short: one feature whose value is a short text."""
+        only, start = self._only, f"{prefix}{self._only}="
+
+        def made(features: Features) -> str | None:
+            value = features.get(only)  # type: ignore[arg-type]
+            if type(value) is str and value != "" and len(value) <= _LONGEST_PART and value.isascii():
+                return start + value
+            key = self.of(features)
+            return None if key is None else prefix + key
+
+        return made
 
     def of(self, features: Features) -> str | None:
         """The key part, or None when all alternatives of an entry are unknown."""
-        if self._only:  # the common case, made short
-            value = features.get(self._only)
-            if type(value) is str and 0 < len(value) <= 16:
-                return f"{self._only}={value}"
-        return self._joined(features)
-
-    def _joined(self, features: Features) -> str | None:
         made = ""
         for names, fallback, last in self._entries:
             for name in names:

@@ -54,6 +54,7 @@ class Limiter:
         if not isinstance(self.store, Store):
             raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
+        self.waits = self._memory is None
         self._memory_clock = self._clock or (self._memory.clock if self._memory else now_us)
 
     @classmethod
@@ -95,7 +96,6 @@ class Limiter:
             if key is None:
                 return Verdict((), ())
             spending = own_cost if cost is None else checked_cost(cost)
-            key = limit.prefix + key
             decision = self._memory.apply_one(limit, key, spending, self._memory_clock())
             return Verdict(((limit, key, spending),), (decision,), decision.allowed)
         hits = self._hits(plan, features, cost, request)
@@ -123,9 +123,12 @@ class Limiter:
 
     @staticmethod
     def _verdict(hits: Sequence[Hit], decisions: Sequence[Decision], spend: bool) -> Verdict:
-        allowed = all(decision.allowed or decision.bound.shadow for decision in decisions)
+        allowed = True
+        for decision in decisions:
+            if not decision.allowed and not decision.bound.shadow:
+                allowed = False
         verdict = Verdict(tuple(hits), tuple(decisions), allowed)
-        return verdict if spend else verdict.forget_spending()
+        return verdict if spend else verdict.spent_nothing()
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
@@ -156,7 +159,7 @@ class Limiter:
     def _due(self, verdict: Verdict, status: int) -> list[int]:
         """What each hit should have spent in the end."""
         due = []
-        for (limit, _, _), spends in zip(verdict.hits, verdict.spent, strict=True):
+        for (limit, _, _), spends in zip(verdict.hits, verdict.spending.spent, strict=True):
             rule = self.rules.by_name.get(limit.rule)
             statuses = rule.rule.statuses if rule else None
             held = sum(spent.cost for spent in spends or ())
@@ -165,14 +168,14 @@ class Limiter:
         return due
 
     def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
-        if changes := verdict.changes(due):
+        if changes := verdict.spending.changes(due):
             times = self.store.correct([change for _, change in changes], self._now())
-            verdict.changed(changes, times)
+            verdict.spending.changed(changes, times)
 
     async def _acorrect(self, verdict: Verdict, due: Sequence[int]) -> None:
-        if changes := verdict.changes(due):
+        if changes := verdict.spending.changes(due):
             times = await self.store.acorrect([change for _, change in changes], self._now())
-            verdict.changed(changes, times)
+            verdict.spending.changed(changes, times)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget one key of one rule. ``ConfigError`` for a rule that nobody has and for a key that is unknown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .decision import Decision, Hit, Verdict
+from .decision import Decision, Hit, Verdict, make_hit
 from .features import UNMATCHED, Features, KeyMaker
 from .limit import Limit
 from .quota import Quota, checked_cost
@@ -25,7 +25,9 @@ class CompiledRule:
         self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
         patterns = rule.matches.paths
         self.key = KeyMaker(rule.entries, patterns[0] if patterns else UNMATCHED)
-        self.cost = rule.cost
+        self.where = rule.matches.takes_features if rule.matches.features else None
+        self.refuses_unknown = rule.when_unknown == "refuse" and not self.shadow
+        self.fixed_cost = None if callable(rule.cost) else rule.cost
 
     def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         return tuple(Limit(self.name, i, quota, self.rule.algorithm, self.shadow) for i, quota in enumerate(quotas))
@@ -44,7 +46,8 @@ class CompiledRule:
         return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
 
     def cost_of(self, request: Any) -> int:
-        return checked_cost(self.cost(request)) if callable(self.cost) else self.cost
+        """What a cost function says of this request; ``ConfigError`` unless it is a whole number."""
+        return checked_cost(self.rule.cost(request)) if callable(self.rule.cost) else self.rule.cost
 
 
 class Plan:
@@ -55,30 +58,36 @@ class Plan:
         self.needs = tuple(dict.fromkeys(name for rule in rules for name in rule.rule.needs))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         self.judges_outcome = any(rule.rule.statuses is not None for rule in rules)
+        self.delays = any(limit.algorithm.delays for rule in rules for limit in rule.all_limits())
         self.lone = self._lone()
 
     def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
         """The one limit, its key and its cost, when there is nothing else to ask: the fast path."""
         if len(self.rules) != 1 or len(self.limits) != 1:
             return None
-        rule = self.rules[0]
-        plain = not (rule.tables or rule.shadow or rule.rule.matches.features or rule.rule.when_unknown == "refuse")
-        return (rule.limits[0], rule.key.of, rule.cost) if plain and not callable(rule.cost) else None
+        rule, limit = self.rules[0], self.limits[0]
+        if rule.tables or rule.shadow or rule.where or rule.refuses_unknown or rule.fixed_cost is None:
+            return None
+        return limit, rule.key.after(limit.prefix), rule.fixed_cost
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
         """One hit for each limit of each rule that applies. Raises ``UnknownKey`` where a rule refuses unknown keys."""
         hits: list[Hit] = []
         for rule in self.rules:
-            if rule.rule.matches.features and not rule.rule.matches.takes_features(features):
+            if rule.where is not None and not rule.where(features):
                 continue
             key = rule.key.of(features)
             if key is None:
-                if rule.rule.when_unknown == "refuse" and not rule.shadow:
+                if rule.refuses_unknown:
                     raise UnknownKeyError(rule)
                 continue
-            spend = rule.cost_of(features if request is None else request) if cost is None else cost
-            limits = rule.limits_for(features) if rule.tables else rule.limits
-            hits += [Hit(limit, limit.prefix + key, spend) for limit in limits]
+            spend = cost
+            if spend is None:
+                spend = rule.fixed_cost
+                if spend is None:
+                    spend = rule.cost_of(features if request is None else request)
+            for limit in rule.limits_for(features) if rule.tables else rule.limits:
+                hits.append(make_hit((limit, limit.prefix + key, spend)))  # noqa: PERF401 - twice as fast as extend
         return hits
 
 

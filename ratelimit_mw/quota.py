@@ -30,9 +30,13 @@ _UNITS: Final[dict[str, int]] = {
 _NAMED: Final = {_UNITS[name]: name for name in ("week", "day", "hour", "minute", "second")}
 _SHORT: Final = (("w", 7 * _DAY), ("d", _DAY), ("h", 3600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1000))
 
-_QUOTA = re.compile(r"\s*(\d{1,18})\s*(?:/|\sper\s)\s*(\d{1,18})?\s*([a-z]+)(?:\s+burst\s+(\d{1,18}))?\s*", re.A | re.I)
+_NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
+# "5per minute" and "5 perminute" are strings of `limits`.
+_QUOTA = re.compile(
+    rf"\s*(\d{{1,18}})\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?\s*", re.A | re.I
+)
 _CONCURRENT = re.compile(r"\s*(\d{1,18})\s+concurrent\s*", re.A | re.I)
-_DURATION = re.compile(r"\s*(\d{1,18}(?:\.\d{1,6})?)\s*([a-z]+)\s*", re.A | re.I)
+_DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD such as "5/minute", "100 per 15 minutes", "100/minute burst 20" or "10 concurrent"'
 
 
@@ -59,6 +63,8 @@ class Quota:
         if self.burst is not None:
             _whole("burst", self.burst, 1, MAX_AMOUNT)
         if self.concurrent:
+            if self.burst is not None:
+                raise ConfigError(f"a concurrent quota has no burst; got {self.burst!r}")
             _whole("period of a concurrent quota", self.period_us, 0, 0)
         else:
             _whole("period in microseconds", self.period_us, 1, MAX_PERIOD, hint=" (366 days)")
@@ -79,7 +85,7 @@ class Quota:
         if found is None or found[3].lower() not in _UNITS:
             raise ConfigError(f"cannot read the quota {text!r}: expected {_EXPECTED}")
         amount, count, unit, burst = found.groups()
-        period = int(count or 1) * _UNITS[unit.lower()]
+        period = _microseconds(count or "1", unit)
         return _shown(text, lambda: cls(int(amount), period, int(burst) if burst else None))
 
     @property
@@ -125,7 +131,7 @@ def parse_duration(value: object) -> int:
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2].lower() not in _UNITS:
         raise ConfigError(f'expected a duration such as "250ms", "2s" or "15 minutes"; got {value!r}')
-    return round(float(found[1]) * _UNITS[found[2].lower()])
+    return _microseconds(found[1], found[2])
 
 
 def format_duration(us: int) -> str:
@@ -134,6 +140,11 @@ def format_duration(us: int) -> str:
         if us % size == 0:
             return f"{us // size}{unit}"
     return f"{us / SECOND:.6f}s"
+
+
+def _microseconds(number: str, unit: str) -> int:
+    size = _UNITS[unit.lower()]
+    return int(number) * size if number.isdigit() else round(float(number) * size)
 
 
 def checked_cost(cost: object) -> int:
@@ -146,7 +157,13 @@ def checked_cost(cost: object) -> int:
 def _quotas_of(item: object) -> list[Quota]:
     if isinstance(item, Quota):
         return [item]
-    return [Quota.parse(part) for part in re.split(r"[;,|]", item)] if isinstance(item, str) else [Quota.parse(item)]  # type: ignore[arg-type]
+    if not isinstance(item, str):
+        raise ConfigError(f"expected a quota as text, {_EXPECTED}; got {item!r}")
+    parts = re.split(r"[;,|]", item)
+    try:
+        return [Quota.parse(part) for part in parts]
+    except ConfigError as error:
+        raise (ConfigError(f"{error.message} (in {item!r})") if len(parts) > 1 else error) from None
 
 
 def _placed(item: object, place: str) -> list[Quota]:

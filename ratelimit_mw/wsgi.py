@@ -89,7 +89,7 @@ class RateLimitMiddleware:
         self.app = app
         self._guard = Guard(settings, limiter, features or {}, rejection, _user, options)
         self.limiter = self._guard.limiter
-        if self._guard.reader.is_async:
+        if self._guard.reader.must_await:
             raise ConfigError("an async function cannot be awaited under WSGI", "features")
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -98,21 +98,21 @@ class RateLimitMiddleware:
         decided = environ.get(_DECIDED, ())
         if not plan.rules or (decided and self._guard.has_decided(decided)):
             return self.app(environ, start_response)
-        features = {name: read(request) for name, read in self._guard.reader.reads(plan)}
+        features = self._guard.reader.of(plan, request)
         verdict = self.limiter.decide(plan, features, request=request)
         environ[VERDICT] = verdict
         environ[_DECIDED] = (*decided, self.limiter)
         if not verdict.allowed:
             return self._refuse(request, verdict, start_response)
-        if delay := verdict.delay:
-            time.sleep(delay)
+        if plan.delays and verdict.delay:
+            time.sleep(verdict.delay)
         response = _Response(start_response, self._guard.writer.headers(verdict), self._guard.writer.names)
         if plan.judges_outcome:
             return _Concluded(self.app, environ, response, verdict, self.limiter)
         body = self.app(environ, response.start)
         # Handed on as it is, so that servers still see their file wrappers and lengths. A cost that is
         # stated from now on is settled at once.
-        verdict.settle_with(self.limiter)
+        verdict.spending.settle_with(self.limiter)
         return body
 
     def _refuse(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
@@ -186,7 +186,7 @@ class _Concluded:
         if self._open:
             self._open = False
             self._limiter.conclude(self._verdict, self._response.status)
-            self._verdict.settle_with(self._limiter)
+            self._verdict.spending.settle_with(self._limiter)
 
 
 def _text(headers: list[Header]) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     takes_burst: ClassVar[bool] = False
+    delays: ClassVar[bool] = False
 
     def __init__(self, quota: Quota) -> None:
         if quota.burst is not None and not self.takes_burst:

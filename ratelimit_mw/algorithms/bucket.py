@@ -21,7 +21,6 @@ class Bucket(Algorithm):
     """Allowed when what was spent and is not yet drained, plus ``c``, is at most ``B``."""
 
     takes_burst = True
-    queue = False
 
     def __init__(self, quota: Quota) -> None:
         super().__init__(quota)
@@ -40,7 +39,7 @@ class Bucket(Algorithm):
             never = cost > self.capacity
             retry = None if never else at - now + self._drains_in(spent + cost - self.capacity, part)
             return state, Decision(False, max(0, room), retry, at - now + self._drains_in(spent, part), at)
-        delay = self._drains_in(spent, part) if self.queue else 0
+        delay = self._drains_in(spent, part) if self.delays else 0
         reset = at - now + self._drains_in(spent + cost, part)
         return (at, spent + cost, part), Decision(True, room - cost, 0, reset, at, delay)
 
@@ -99,7 +98,7 @@ class LeakyBucket(Bucket):
 class LeakyBucketQueue(LeakyBucket):
     """As a FIFO of size ``B`` served at ``N/P``: an allowed hit waits for the level before it to drain."""
 
-    queue = True
+    delays = True
 
     @property
     def variant(self) -> str:

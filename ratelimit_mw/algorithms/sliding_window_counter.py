@@ -1,8 +1,8 @@
 """sliding-window-counter, the default: this window's count plus the share of the last one still in sight.
 
-State: (time of the last change, count of the window before it, count of its window). The part of the previous
-window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds; its weight is rounded down, so that
-a client that keeps exactly to the rate is never refused.
+State: (start of the window, time of the last change, count of the window before it, count of the window). The part
+of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds; its weight is rounded
+down, so that a client that keeps exactly to the rate is never refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..decision import Decision, Spent
 from .base import Algorithm
 
-State = tuple[int, int, int] | None
+State = tuple[int, int, int, int] | None
 
 
 class SlidingWindowCounter(Algorithm):
@@ -24,58 +24,67 @@ class SlidingWindowCounter(Algorithm):
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         period = self.period
-        at, previous, current = now, 0, 0
-        if state is not None:
-            at, previous, current = _rolled(state, now, period)
-        elapsed = at % period
-        room = self.amount - previous * (period - elapsed - 1) // period - current
+        if state is None:
+            start, at, previous, current = now - now % period, now, 0, 0
+        else:
+            start, at, previous, current = state
+            if now > at:
+                at = now
+                if now >= start + period:
+                    start, at, previous, current = _rolled(state, now, period)
+        room = self.amount - current
+        if previous:
+            room -= previous * (period - 1 - at + start) // period
         if cost == 0 or cost > room:
-            retry = 0 if cost == 0 else self._fits_after(at, elapsed, previous, current, cost, now)
-            reset = self._fresh_after(at, elapsed, previous, current, now)
-            return state, Decision(cost == 0, max(0, room), retry, reset, at)
+            retry = 0 if cost == 0 else self._fits_at(start, previous, current, cost, now)
+            reset = self._fresh_at(start, at, previous, current) - now
+            return state, Decision(cost == 0, room if room > 0 else 0, retry, reset, at)
         current += cost
         # The state is fresh once its current count, become the previous one, weighs less than 1.
-        reset = at - elapsed + 2 * period - 1 - (period - 1) // current - now
-        return (at, previous, current), Decision(True, room - cost, 0, reset, at)
+        reset = start + 2 * period - 1 - (period - 1) // current - now
+        return (start, at, previous, current), Decision(True, room - cost, 0, reset, at)
 
-    def _fits_after(self, at: int, elapsed: int, previous: int, current: int, cost: int, now: int) -> int | None:
-        room, start = self.amount - current - cost, at - elapsed
+    def _fits_at(self, start: int, previous: int, current: int, cost: int, now: int) -> int | None:
+        """Microseconds until ``cost`` fits: in this window, else in the next one."""
+        room = self.amount - current - cost
         if room >= 0:
             return start + self._weighs_at_most(previous, room) - now
-        room, start = self.amount - cost, start + self.period
-        return start + self._weighs_at_most(current, room) - now if room >= 0 else None
+        room = self.amount - cost
+        return start + self.period + self._weighs_at_most(current, room) - now if room >= 0 else None
 
-    def _fresh_after(self, at: int, elapsed: int, previous: int, current: int, now: int) -> int:
+    def _fresh_at(self, start: int, at: int, previous: int, current: int) -> int:
+        """The moment from which on nothing counted weighs anything."""
         if current:
-            return at - elapsed + self.period + self._weighs_at_most(current, 0) - now
-        return max(at, at - elapsed + self._weighs_at_most(previous, 0)) - now if previous else 0
+            return start + self.period + self._weighs_at_most(current, 0)
+        return max(at, start + self._weighs_at_most(previous, 0)) if previous else at
 
     def _weighs_at_most(self, count: int, room: int) -> int:
         """The first moment of a window at which the previous one, of ``count``, weighs at most ``room``."""
         return max(0, self.period - 1 - ((room + 1) * self.period - 1) // count)
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        at, previous, current = (now, 0, 0) if state is None else _rolled(state, now, self.period)
-        return at, previous, current + cost
+        if state is None:
+            return now - now % self.period, now, 0, cost
+        start, at, previous, current = _rolled(state, now, self.period)
+        return start, at, previous, current + cost
 
     def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
         if state is None:
             return None
-        at, previous, current = state
-        behind = at // self.period - spent.at_us // self.period
-        if behind == 0:
+        start, at, previous, current = state
+        if start <= spent.at_us < start + self.period:
             current = max(0, current - cost)
-        elif behind == 1:
+        elif start - self.period <= spent.at_us < start:
             previous = max(0, previous - cost)
-        return (at, previous, current) if previous or current else None
+        return (start, at, previous, current) if previous or current else None
 
 
-def _rolled(state: tuple[int, int, int], now: int, period: int) -> tuple[int, int, int]:
+def _rolled(state: tuple[int, int, int, int], now: int, period: int) -> tuple[int, int, int, int]:
     """The state as of ``now``, or as of its own time when that is later."""
-    at, previous, current = state
+    start, at, previous, current = state
     if now <= at:
         return state
-    windows = now // period - at // period
+    windows = (now - start) // period
     if windows == 0:
-        return now, previous, current
-    return now, current if windows == 1 else 0, 0
+        return start, now, previous, current
+    return start + windows * period, now, current if windows == 1 else 0, 0

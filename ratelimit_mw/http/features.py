@@ -35,7 +35,7 @@ class FeatureReader:
                 raise ConfigError(f"expected a function of the request; got {read!r}", f"features[{name!r}]")
         self._client_ip = client_ip
         self._built_in: dict[str, Read] = {
-            "ip": self.ip,
+            "ip": self._behind_proxies if client_ip.reads_header else self._peer,
             "user": user,
             "method": lambda request: request.method,
             "path": lambda request: request.path,
@@ -44,27 +44,32 @@ class FeatureReader:
         self._own = dict(own)
         self._reads = {name: self._find(name) for name in needs if name != "endpoint" or name in own}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
+        self.may_await = any(self._reads.get(name) is read for name, read in own.items())
 
     @property
-    def is_async(self) -> bool:
-        """Whether a function of the user's can only be awaited."""
-        return any(inspect.iscoroutinefunction(read) for read in self._reads.values())
+    def must_await(self) -> bool:
+        """Whether one of your own functions is async."""
+        return any(inspect.iscoroutinefunction(read) for read in self._own.values())
 
-    def reads(self, plan: Plan) -> list[tuple[str, Read]]:
-        """(feature, function) for all that a plan needs."""
+    def of(self, plan: Plan, request: Request) -> dict[str, Any]:
+        """All that a plan needs, by name; what your own async functions give is still to be awaited."""
         try:
-            return self._by_plan[plan]
+            reads = self._by_plan[plan]
         except KeyError:
-            found = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
-            return self._by_plan.setdefault(plan, found)
+            reads = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
+            self._by_plan[plan] = reads
+        found = {}
+        for name, read in reads:
+            found[name] = read(request)
+        return found
 
-    def ip(self, request: Request) -> str | None:
-        """The client's address behind trusted proxies."""
-        client_ip = self._client_ip
-        if client_ip.reads_header:
-            return client_ip.of(request.peer, request.header_lines(client_ip.header))
+    def _peer(self, request: Request) -> str | None:
+        """The client's address where no proxy is trusted."""
         peer = request.peer
-        return client_ip.key(peer) if peer and len(peer) <= 64 else None
+        return self._client_ip.key(peer) if peer and len(peer) <= 64 else None
+
+    def _behind_proxies(self, request: Request) -> str | None:
+        return self._client_ip.of(request.peer, request.header_lines(self._client_ip.header))
 
     def _find(self, name: str) -> Read:
         if name in self._own:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from ..clock import SECOND
 from ..decision import Decision, Verdict
@@ -16,21 +16,35 @@ from ..limit import Limit
 __all__ = ["HeaderWriter"]
 
 Header = tuple[bytes, bytes]
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 # Field names and parameters as of draft-ietf-httpapi-ratelimit-headers-11.
 _POLICY_FIELD: Final = b"ratelimit-policy"
 _LIMIT_FIELD: Final = b"ratelimit"
 _POLICY_ITEM: Final = '"{name}";q={quota}'
 _POLICY_WINDOW: Final = ";w={window}"
-_LIMIT_ITEM: Final = b'"%b";r=%d'
-_LIMIT_TIME: Final = b";t=%d"
+_LIMIT_ITEM: Final = '"{name}";r='
+_NUMBER: Final = b"%d"
+_LIMIT_VALUES: Final = b"%d;t=%d"
 
 _X_LIMIT: Final = b"x-ratelimit-limit"
 _X_REMAINING: Final = b"x-ratelimit-remaining"
 _X_RESET: Final = b"x-ratelimit-reset"
 _RETRY_AFTER: Final = b"retry-after"
 
-_POLICIES_KEPT: Final = 10_000
+_KEPT: Final = 10_000
+
+
+class _Fixed:
+    """What never changes in the headers of one limit."""
+
+    __slots__ = ("alone", "item", "x_limit")
+
+    def __init__(self, limit: Limit) -> None:
+        self.x_limit = (_X_LIMIT, b"%d" % limit.limit)
+        self.item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
+        self.alone = (_POLICY_FIELD, _policy_item(limit).encode("ascii"))
 
 
 class HeaderWriter:
@@ -44,66 +58,68 @@ class HeaderWriter:
         self._draft = "ratelimit" in families
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
-        self._names: dict[Limit, bytes] = {}
-        self._policies: dict[tuple[Limit, ...], bytes] = {}
-        self.names = frozenset(
-            (
-                *((_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()),
-                *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ()),
-            )
-        )
+        self._fixed: dict[Limit, _Fixed] = {}
+        self._policies: dict[tuple[Limit, ...], Header] = {}
+        x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
+        self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """The headers of one response; none when no rule that shows itself looked at the request."""
         decisions = verdict.decisions
-        if len(decisions) != 1 or decisions[0].bound.shadow:
+        lone = len(decisions) == 1
+        if not lone or decisions[0].bound.shadow:
             decisions = [decision for decision in decisions if not decision.bound.shadow]
-        if not decisions:
-            return []
+            if not decisions:
+                return []
         if not verdict.allowed:
-            return self._refused(decisions, [d for d in decisions if not d.allowed])
-        shown = decisions[0] if len(decisions) == 1 else min(decisions, key=_remaining)
-        found = self._x_headers(shown) if self._x else []
+            return self._refused(decisions, [decision for decision in decisions if not decision.allowed])
+        shown = decisions[0] if lone else min(decisions, key=_remaining)
+        fixed = self._fixed.get(shown.bound) or self._fix(shown.bound)
+        reset = -(-shown.reset_us // SECOND) or 1
+        found = self._x_headers(shown, fixed, reset) if self._x else []
         if self._draft:
-            found.append((_POLICY_FIELD, self._policy(decisions)))
-            found.append((_LIMIT_FIELD, self._item(shown, shown.reset_us)))
+            found.append(fixed.alone if lone else self._policy(decisions))
+            found.append((_LIMIT_FIELD, fixed.item + _LIMIT_VALUES % (shown.remaining, reset)))
         return found
 
     def _refused(self, decisions: Sequence[Decision], refusing: Sequence[Decision]) -> list[Header]:
         longest = max(refusing, key=_wait)
-        found = self._x_headers(longest) if self._x else []
+        fixed = self._fix(longest.bound)
+        found = self._x_headers(longest, fixed, _seconds(longest.reset_us)) if self._x else []
         if self._draft:
-            found.append((_POLICY_FIELD, self._policy(decisions)))
-            found.append((_LIMIT_FIELD, b", ".join(self._item(d, d.retry_us) for d in refusing)))
+            found.append(self._policy(decisions))
+            found.append((_LIMIT_FIELD, b", ".join(map(self._refused_item, refusing))))
         if longest.retry_us is not None:
-            jitter = random.randint(0, self._jitter) if self._jitter else 0  # noqa: S311 - spreads retries, hides nothing
+            jitter = random.randint(0, self._jitter) if self._jitter else 0  # noqa: S311 - it spreads, hides nothing
             found.append((_RETRY_AFTER, b"%d" % (_seconds(longest.retry_us) + jitter)))
         return found
 
-    def _x_headers(self, shown: Decision) -> list[Header]:
-        reset = -(-(shown.at_us + shown.reset_us) // SECOND) if self._epoch else _seconds(shown.reset_us)
-        return [
-            (_X_LIMIT, b"%d" % shown.bound.limit),
-            (_X_REMAINING, b"%d" % shown.remaining),
-            (_X_RESET, b"%d" % reset),
-        ]
+    def _refused_item(self, decision: Decision) -> bytes:
+        item = self._fix(decision.bound).item
+        if decision.retry_us is None:
+            return item + b"%d" % decision.remaining
+        return item + _LIMIT_VALUES % (decision.remaining, _seconds(decision.retry_us))
 
-    def _item(self, decision: Decision, wait_us: int | None) -> bytes:
-        limit = decision.bound
-        name = self._names.get(limit)
-        if name is None:
-            name = _kept(self._names, limit, _escaped(limit.policy).encode("ascii"))
-        item = _LIMIT_ITEM % (name, decision.remaining)
-        return item if wait_us is None else item + _LIMIT_TIME % _seconds(wait_us)
+    def _x_headers(self, shown: Decision, fixed: _Fixed, reset: int) -> list[Header]:
+        if self._epoch:
+            reset = -(-(shown.at_us + shown.reset_us) // SECOND)
+        return [fixed.x_limit, (_X_REMAINING, _NUMBER % shown.remaining), (_X_RESET, _NUMBER % reset)]
 
-    def _policy(self, decisions: Sequence[Decision]) -> bytes:
-        limits = (decisions[0].bound,) if len(decisions) == 1 else tuple(d.bound for d in decisions)
-        policy = self._policies.get(limits)
-        return policy or _kept(self._policies, limits, ", ".join(map(_policy_item, limits)).encode("ascii"))
+    def _fix(self, limit: Limit) -> _Fixed:
+        return self._fixed.get(limit) or _kept(self._fixed, limit, _Fixed(limit))
+
+    def _policy(self, decisions: Sequence[Decision]) -> Header:
+        limits = tuple(decision.bound for decision in decisions)
+        found = self._policies.get(limits)
+        if found is None:
+            found = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
+            _kept(self._policies, limits, found)
+        return found
 
 
-def _kept(table: dict, key: object, value: bytes) -> bytes:  # type: ignore[type-arg]
-    if len(table) >= _POLICIES_KEPT:
+def _kept(table: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    """Remember, within a bound: limits come and go when settings are read again."""
+    if len(table) >= _KEPT:
         table.clear()
     table[key] = value
     return value

@@ -21,8 +21,6 @@ _QUOTED = re.compile(r'"(.*)"', re.DOTALL)
 class Request(Mapping[str, Any]):
     """One request. ``native`` is the ASGI scope or the WSGI environ."""
 
-    native: MutableMapping[str, Any]
-
     def __init__(self, native: MutableMapping[str, Any]) -> None:
         self.native = native
 

@@ -30,6 +30,8 @@ _SHORTEST_SPAN: Final = SECOND
 _LIMITS_KNOWN: Final = 10_000
 
 _Table = dict[str, Any]
+_Found = tuple["_Shelf", str, Any, Any, Decision]
+"""A hit looked at: shelf, key, state, the state to keep, decision."""
 
 
 class _Shelf:
@@ -125,20 +127,41 @@ class MemoryStore(Store):
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         with self._lock:
             now = self.clock() if now is None else now
-            self._sweep(now)
-            shelves = [self._shelf_of.get(hit.limit) or self._place(hit.limit, now) for hit in hits]
-            states = [self._find(shelf, hit.key) for shelf, hit in zip(shelves, hits, strict=True)]
-            decided = [hit.limit.decide(state, now, hit.cost) for hit, state in zip(hits, states, strict=True)]
-            allowed = all(d.allowed or hit.limit.shadow for hit, (_, d) in zip(hits, decided, strict=True))
-            answers = []
-            for hit, shelf, state, (kept, decision) in zip(hits, shelves, states, decided, strict=True):
-                if decision.allowed and not allowed:
-                    kept, decision = hit.limit.decide(state, now, 0)
-                if spend and kept is not state:
-                    self._keep(shelf, hit.key, kept)
-                decision.bound = hit.limit
-                answers.append(decision)
-            return answers
+            if now >= self._turns_at or self._dying:
+                self._sweep(now)
+            allowed = True
+            found = []
+            for limit, key, cost in hits:
+                shelf = self._shelf_of.get(limit) or self._place(limit, now)
+                state = shelf.young.get(key)
+                if state is None:
+                    state = self._find(shelf, key)
+                kept, decision = limit.decide(state, now, cost)
+                decision.bound = limit
+                found.append((shelf, key, state, kept, decision))
+                if not decision.allowed and not limit.shadow:
+                    allowed = False
+            return self._committed(found, spend) if allowed else self._refused(found, now, spend)
+
+    def _committed(self, found: list[_Found], spend: bool) -> list[Decision]:
+        if spend:
+            for shelf, key, state, kept, _ in found:
+                if kept is not state:
+                    self._keep(shelf, key, kept)
+        return [decision for *_, decision in found]
+
+    def _refused(self, found: list[_Found], now: int, spend: bool) -> list[Decision]:
+        """Nothing is written but what a log counts of its own refusals; who would have passed reports a look."""
+        answers = []
+        for shelf, key, state, kept, decision in found:
+            if decision.allowed:
+                limit = decision.bound
+                decision = limit.decide(state, now, 0)[1]
+                decision.bound = limit
+            elif spend and kept is not state:
+                self._keep(shelf, key, kept)
+            answers.append(decision)
+        return answers
 
     def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
         with self._lock:
