@@ -154,6 +154,14 @@ class TieredWindow(Algorithm):
         left = [(b, max(0, c - cost) if b == bucket else c) for b, c in state.entries()]
         return Series.from_entries([(b, c) for b, c in left if c])
 
+    def dump(self, state: Series) -> bytes:
+        """The buckets that hold something, oldest first: number, cost, number, cost..."""
+        return array("q", [number for entry in state.entries() for number in entry]).tobytes()
+
+    def load(self, data: bytes) -> Series | None:
+        numbers = array("q", data)
+        return Series.from_entries(list(zip(numbers[::2], numbers[1::2], strict=True)))
+
 
 class SlidingWindowLog(TieredWindow):
     """Allowed when the costs counted in ``(t-P, t]``, plus ``c``, are at most N; N is at most 10,000."""

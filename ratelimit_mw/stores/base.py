@@ -4,14 +4,51 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..decision import Change, Decision, Hit
 
-__all__ = ["Store"]
+__all__ = ["Store", "decide_all"]
+
+
+def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
+    """All hits of a request at one instant: the decisions, and what to write when it is to be spent.
+
+    A refusal of a shadow limit refuses nobody. When the request is refused, the hits that would have passed report
+    a look (cost 0), and only what a log counts of its own refusals is to be written. Pure: every store that can
+    read, decide and write atomically is this function between its reading and its writing.
+    """
+    allowed = True
+    decisions: list[Decision] = []
+    writes: list[tuple[Hit, Any]] = []
+    for hit, state in zip(hits, states, strict=True):
+        kept, decision = hit[0].decide(state, now, hit[2])
+        decision.bound = hit[0]
+        decisions.append(decision)
+        if kept is not state:
+            writes.append((hit, kept))
+        if not decision.allowed and not hit[0].shadow:
+            allowed = False
+    return (decisions, writes) if allowed else _refused(hits, states, decisions, writes, now)
+
+
+def _refused(
+    hits: Sequence[Hit], states: Sequence[Any], decisions: list[Decision], writes: list[tuple[Hit, Any]], now: int
+) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
+    refusing = {id(hit) for hit, decision in zip(hits, decisions, strict=True) if not decision.allowed}
+    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
+        if id(hit) not in refusing:
+            decisions[i] = hit.limit.decide(state, now, 0)[1]
+            decisions[i].bound = hit.limit
+    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in refusing]
 
 
 class Store(ABC):
     """Where states live.
+
+    A key is ``limit.prefix`` and what tells clients apart: any text, also with spaces, braces and control characters;
+    a store that cannot hold it as it is hashes it. States are kept at least until ``reset_us`` after their last
+    change, a day at the least when the caller gives ``now``. What goes wrong raises ``StoreError``.
 
     ``now`` is the time in whole microseconds when the limiter was given a clock, else None: the store's own.
     The ``a`` methods are the same on an event loop; a store that does no I/O leaves them as they are.
@@ -19,11 +56,7 @@ class Store(ABC):
 
     @abstractmethod
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
-        """Decide all hits at one instant and commit all or none; with ``spend=False`` commit nothing.
-
-        A refusal of a shadow limit refuses nobody. When the request is refused, the hits that would have
-        passed report a look (cost 0), and only what a log counts of its own refusals is written.
-        """
+        """Decide all hits at one instant and commit all or none, as ``decide_all`` says; a peek commits nothing."""
 
     @abstractmethod
     def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:

@@ -20,7 +20,7 @@ from ..clock import SECOND, Clock, now_us
 from ..decision import Change, Decision, Hit
 from ..errors import ConfigError
 from ..limit import Limit
-from .base import Store
+from .base import Store, decide_all
 
 __all__ = ["MemoryStore"]
 
@@ -30,8 +30,6 @@ _SHORTEST_SPAN: Final = SECOND
 _LIMITS_KNOWN: Final = 10_000
 
 _Table = dict[str, Any]
-_Found = tuple["_Shelf", str, Any, Any, Decision]
-"""A hit looked at: shelf, key, state, the state to keep, decision."""
 
 
 class _Shelf:
@@ -129,39 +127,17 @@ class MemoryStore(Store):
             now = self.clock() if now is None else now
             if now >= self._turns_at or self._dying:
                 self._sweep(now)
-            allowed = True
-            found = []
-            for limit, key, cost in hits:
-                shelf = self._shelf_of.get(limit) or self._place(limit, now)
+            shelves = {}
+            states = []
+            for limit, key, _ in hits:
+                shelf = shelves[key] = self._shelf_of.get(limit) or self._place(limit, now)
                 state = shelf.young.get(key)
-                if state is None:
-                    state = self._find(shelf, key)
-                kept, decision = limit.decide(state, now, cost)
-                decision.bound = limit
-                found.append((shelf, key, state, kept, decision))
-                if not decision.allowed and not limit.shadow:
-                    allowed = False
-            return self._committed(found, spend) if allowed else self._refused(found, now, spend)
-
-    def _committed(self, found: list[_Found], spend: bool) -> list[Decision]:
-        if spend:
-            for shelf, key, state, kept, _ in found:
-                if kept is not state:
-                    self._keep(shelf, key, kept)
-        return [decision for *_, decision in found]
-
-    def _refused(self, found: list[_Found], now: int, spend: bool) -> list[Decision]:
-        """Nothing is written but what a log counts of its own refusals; who would have passed reports a look."""
-        answers = []
-        for shelf, key, state, kept, decision in found:
-            if decision.allowed:
-                limit = decision.bound
-                decision = limit.decide(state, now, 0)[1]
-                decision.bound = limit
-            elif spend and kept is not state:
-                self._keep(shelf, key, kept)
-            answers.append(decision)
-        return answers
+                states.append(self._find(shelf, key) if state is None else state)
+            decisions, writes = decide_all(hits, states, now)
+            if spend:
+                for hit, state in writes:
+                    self._keep(shelves[hit[1]], hit[1], state)
+            return decisions
 
     def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
         with self._lock:
