@@ -1,0 +1,44 @@
+"""The command ``ratelimit-mw``: its commands are registered here, and each lives in a file of its own.
+
+click and rich are an extra. They are imported when the command runs, so that without them it can still say so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import click
+
+__all__ = ["commands", "main"]
+
+
+def main() -> None:
+    """Run the command. Ends the process: 0 fine, 1 found something wrong, 2 misused or not fully installed."""
+    try:
+        group = commands()
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    group()
+
+
+def commands() -> click.Group:
+    """The click group with every command. Raises ``MissingExtraError`` without click and rich."""
+    try:
+        import click  # noqa: F401
+        import rich  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("the command ratelimit-mw", "cli") from None
+    from .check import check
+    from .explain import explain
+    from .group import ratelimit_mw
+    from .replay import replay
+    from .schema import schema
+
+    for command in (check, explain, replay, schema):
+        ratelimit_mw.add_command(command)
+    return ratelimit_mw

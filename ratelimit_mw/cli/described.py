@@ -1,0 +1,84 @@
+"""Rules in words: the one way in which commands name what a rule looks at, counts and allows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..plan import CompiledRule
+from ..quota import Quota
+
+__all__ = ["algorithm_of", "as_json", "cost_of", "key_of", "limits_of", "match_of"]
+
+
+def match_of(rule: CompiledRule) -> str:
+    """Which requests, such as "POST /login, host example.com, region DE or AT"."""
+    match = rule.rule.matches
+    methods = ["/".join(sorted(match.methods))] if match.methods else []
+    place = " ".join([*methods, _either(match.paths)]) if match.paths else " ".join(methods)
+    parts = [place, f"host {_either(match.hosts)}" if match.hosts else ""]
+    parts += [f"{name} {_either(sorted(values))}" for name, values in match.features]
+    return ", ".join(part for part in parts if part) or "every request"
+
+
+def key_of(rule: CompiledRule) -> str:
+    """What is counted by, such as "endpoint + user|ip"."""
+    return " + ".join("|".join(names) for names in rule.rule.entries) or "one for everybody"
+
+
+def limits_of(rule: CompiledRule) -> str:
+    """One limit on a line, then those that some clients have instead."""
+    lines = [str(limit.quota) for limit in rule.limits]
+    for name, table in rule.rule.tables:
+        who = f"by {name}" if name else "by key"
+        lines.append(f"{who}: {_few([f'{value} {_quotas(quotas)}' for value, quotas in table.items()])}")
+    return "\n".join(lines)
+
+
+def algorithm_of(rule: CompiledRule) -> str:
+    algorithm = rule.limits[0].algorithm
+    return f"{algorithm.name} ({algorithm.variant})" if algorithm.variant else algorithm.name
+
+
+def cost_of(rule: CompiledRule) -> str:
+    """The cost, and when it counts."""
+    statuses = rule.rule.statuses
+    return str(rule.rule.cost) if statuses is None else f"{rule.rule.cost} if {_either(map(str, sorted(statuses)))}"
+
+
+def as_json(rule: CompiledRule) -> dict[str, Any]:
+    """A rule as a program reads it. ``per_key`` and ``per`` are only there when there are such limits."""
+    match = rule.rule.matches
+    tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in rule.rule.tables}
+    per_key = tables.pop("", None)
+    return {
+        "name": rule.name,
+        "match": {
+            "path": list(match.paths),
+            "methods": sorted(match.methods),
+            "host": list(match.hosts),
+            **{name: sorted(values) for name, values in match.features},
+        },
+        "key": ["|".join(names) for names in rule.rule.entries],
+        "limits": [str(limit.quota) for limit in rule.limits],
+        **({"per_key": per_key} if per_key else {}),
+        **({"per": tables} if tables else {}),
+        "algorithm": algorithm_of(rule),
+        "mode": rule.rule.mode,
+        "cost": rule.rule.cost,
+        "when_unknown": rule.rule.when_unknown,
+        "count_when": None if rule.rule.statuses is None else {"status": sorted(rule.rule.statuses)},
+    }
+
+
+def _either(items: Iterable[str]) -> str:
+    return " or ".join(items)
+
+
+def _quotas(quotas: Iterable[Quota]) -> str:
+    return "; ".join(map(str, quotas))
+
+
+def _few(items: list[str], most: int = 3) -> str:
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,180 @@
+"""``ratelimit-mw explain``: which rules look at a request, with which keys and limits, and why the others do not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..access_log import Target, UnreadableLineError, parse_target
+from ..errors import ConfigError
+from ..features import UNKNOWN_IP, Features, checked_name
+from ..http.client_ip import ip_key
+from ..limit import Limit
+from ..paths import pattern_matches
+from ..plan import CompiledRule
+from ..ruleset import RuleSet
+from ..settings import load_settings
+from .described import algorithm_of, cost_of
+from .output import examples, note, print_json, print_table, settings_file
+
+__all__ = ["explain"]
+
+_GIVEN_OTHERWISE = {"method": "the argument METHOD", "path": "the argument PATH", "host": "--host"}
+_PRE_FLIGHT = "method: pre-flights are left alone, unless a rule names OPTIONS"
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What one rule makes of the request: a key and limits, or the reason why it does not look at it."""
+
+    rule: CompiledRule
+    key: str | None = None
+    limits: tuple[Limit, ...] = ()
+    why_not: str = ""
+    refuses: str = ""
+
+    @property
+    def looks(self) -> bool:
+        return not self.why_not
+
+
+def _parsed_features(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"expected NAME=VALUE; got {text!r}")
+        try:
+            name = checked_name(name)
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from None
+        if name in _GIVEN_OTHERWISE:
+            raise click.BadParameter(f"{name} is given by {_GIVEN_OTHERWISE[name]}")
+        found[name] = value
+    return found
+
+
+def _parsed_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Target:
+    try:
+        return parse_target(text)
+    except UnreadableLineError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(
+    epilog=examples(
+        "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
+        "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
+        "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
+    )
+)
+@settings_file
+@click.argument("method")
+@click.argument("path", callback=_parsed_path)
+@click.option(
+    "--feature",
+    "features",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_parsed_features,
+    help="What else is known of the request, as often as needed: ip=..., user=..., header:NAME=...",
+)
+@click.option("--host", default="", help="The host asked for.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def explain(file: Path, method: str, path: Target, features: dict[str, str], host: str, as_json: bool) -> None:
+    """Show which rules in FILE look at a request for METHOD and PATH, and for each the key it counts under.
+
+    PATH is as in a request line: percent-encoded, a query after it is read. Exit code 1 when no rule looks at the
+    request.
+    """
+    settings = load_settings(file)
+    rules = RuleSet(settings.rules)
+    facts = _facts(method, path, host or path.host, features, settings.ipv6_prefix)
+    if "ip" not in features and "ip" in rules.needs:
+        note("the client's address is unknown; say --feature ip=192.0.2.7 to see its key")
+    answers = [_answer(rule, facts) for rule in rules.rules]
+    (_print_json if as_json else _print)(facts, answers)
+    if not any(answer.looks for answer in answers):
+        note("nothing limits this request")
+        raise click.exceptions.Exit(1)
+
+
+def _facts(method: str, target: Target, host: str, features: dict[str, str], ipv6_prefix: int) -> dict[str, str]:
+    """The features of the request, written as the middleware writes them."""
+    given = features.get("ip")
+    ip = UNKNOWN_IP if given is None else ip_key(given, ipv6_prefix)
+    if ip is None:
+        raise click.BadParameter(f"ip={given} is not an address of a client", param_hint="'--feature'")
+    query = {f"query:{name}": value for name, value in (target.fields or {}).items()}
+    named = re.sub(r":\d+$", "", host.strip().lower()).rstrip(".")
+    return {**query, **features, "ip": ip, "method": method.upper(), "path": target.path, "host": named}
+
+
+def _answer(rule: CompiledRule, facts: Features) -> _Answer:
+    why_not = _mismatch(rule, facts)
+    if why_not:
+        return _Answer(rule, why_not=why_not)
+    key = rule.key.of(facts)
+    if key is not None:
+        return _Answer(rule, key, rule.limits_for(facts))
+    unknown = " and ".join("|".join(names) for names in rule.rule.entries if not any(map(facts.get, names)))
+    if rule.rule.when_unknown == "refuse" and not rule.shadow:
+        return _Answer(rule, None, rule.limits, refuses=f"{unknown} is unknown")
+    return _Answer(rule, why_not=f"key: {unknown} is unknown")
+
+
+def _mismatch(rule: CompiledRule, facts: Features) -> str:
+    """The first thing in which the request is not what the rule is about; "" when there is none."""
+    match = rule.rule.matches
+    if match.paths and not any(pattern_matches(pattern, facts["path"]) for pattern in match.paths):
+        return f"path: not {' or '.join(match.paths)}"
+    if not match.takes_method(facts["method"]):
+        return f"method: not {' or '.join(sorted(match.methods))}" if match.methods else _PRE_FLIGHT
+    if not match.takes_host(facts["host"]):
+        return f"host: not {' or '.join(match.hosts)}"
+    for name, values in match.features:
+        if str(facts.get(name) or "") not in values:
+            return f"feature: {name} is {facts.get(name) or 'unknown'}, not {' or '.join(sorted(values))}"
+    return ""
+
+
+def _print_json(facts: Features, answers: list[_Answer]) -> None:
+    print_json({"features": facts, "rules": [_as_json(answer) for answer in answers]})
+
+
+def _as_json(answer: _Answer) -> dict[str, Any]:
+    if not answer.looks:
+        return {"rule": answer.rule.name, "looks": False, "why_not": answer.why_not}
+    cost = answer.rule.rule.cost
+    limits = [{"limit": str(limit.quota), "policy": limit.policy, "cost": cost} for limit in answer.limits]
+    return {
+        "rule": answer.rule.name,
+        "looks": True,
+        "mode": answer.rule.rule.mode,
+        "key": answer.key,
+        "refuses": answer.refuses or None,
+        "algorithm": algorithm_of(answer.rule),
+        "limits": limits,
+    }
+
+
+def _print(facts: Features, answers: list[_Answer]) -> None:
+    looking = [answer for answer in answers if answer.looks]
+    others = [(answer.rule.name, answer.why_not) for answer in answers if not answer.looks]
+    request = f"{facts['method']} {facts['path']}"
+    if looking:
+        columns = ("rule", "counts under the key", "limit", "algorithm", "mode", "cost")
+        print_table(f"These rules look at {request}", columns, map(_row, looking), numbers=("cost",))
+    if others:
+        print_table(f"These do not look at {request}", ("rule", "why not"), others)
+
+
+def _row(answer: _Answer) -> tuple[str, ...]:
+    rule = answer.rule
+    key = f"refused: {answer.refuses}" if answer.key is None else answer.key or "(one for everybody)"
+    limits = "\n".join(str(limit.quota) for limit in answer.limits)
+    return (rule.name, key, limits, algorithm_of(rule), rule.rule.mode, cost_of(rule))

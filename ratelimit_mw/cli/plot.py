@@ -1,0 +1,112 @@
+"""A replay as a picture: requests and refusals over time, and the clients refused most. matplotlib is needed here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ..errors import MissingExtraError
+from .output import counted, shown
+from .simulation import Report
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+except ImportError:
+    raise MissingExtraError("--plot", "plot") from None
+
+__all__ = ["draw"]
+
+_SERVED: Final = "#8fb3d9"
+_REFUSED: Final = "#c8342f"
+_INK: Final = "#333333"
+_DAY: Final = 86_400
+_MOST_BARS: Final = 120
+_FEWEST_BARS: Final = 20
+_STEPS: Final = {
+    1: "second", 5: "5 seconds", 15: "15 seconds", 60: "minute", 300: "5 minutes", 900: "15 minutes",
+    3600: "hour", 3 * 3600: "3 hours", 6 * 3600: "6 hours",
+    _DAY: "day", 7 * _DAY: "week", 28 * _DAY: "4 weeks", 364 * _DAY: "52 weeks",
+}  # fmt: skip
+
+
+def draw(report: Report, path: Path, top: int) -> None:
+    """Write the picture, a PNG. Draws with Agg alone: no window, no display."""
+    clients = report.most_refused(top) or [client for client, _ in report.requests.most_common(top)]
+    bottom = 0.9 + 0.33 * len(clients)
+    figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained")
+    upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
+    figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
+    _over_time(upper, report)
+    _by_client(lower, report, clients)
+    figure.savefig(path, format="png")
+
+
+def _over_time(axes: Axes, report: Report) -> None:
+    step = _step(report)
+    every = Counter(time // step for time in report.times)
+    refused = Counter(time // step for time in report.refused_times)
+    bins = sorted(every)
+    starts = [b * step / _DAY for b in bins]  # days since 1970, as matplotlib counts
+    served = [every[b] - refused[b] for b in bins]
+    width = step / _DAY * 0.92
+    axes.bar(starts, served, width, align="edge", color=_SERVED, label="served")
+    axes.bar(starts, [refused[b] for b in bins], width, served, align="edge", color=_REFUSED, label="refused")
+    axes.set_xlim(starts[0], max(starts[-1] + step / _DAY, starts[0] + _FEWEST_BARS * step / _DAY))
+    axes.xaxis_date(UTC)
+    locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(_dates(locator))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_ylabel(f"requests per {_STEPS[step]}", color=_INK)
+    first, last = (datetime.fromtimestamp(time, UTC) for time in (report.first, report.last))
+    axes.set_xlabel(f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC", color=_INK)
+    total, lost = len(report.times), len(report.refused_times)
+    _titled(axes, f"{counted(total, 'request')}, {lost:,} refused ({lost / total:.1%})")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.8)
+
+
+def _dates(locator: AutoDateLocator) -> ConciseDateFormatter:
+    """Short dates, days before months; the year stands below."""
+    formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+    zeros = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
+    return ConciseDateFormatter(locator, UTC, formats, zero_formats=zeros, show_offset=False)  # type: ignore[no-untyped-call]
+
+
+def _by_client(axes: Axes, report: Report, clients: Sequence[str]) -> None:
+    rows = range(len(clients))
+    refused = [report.refused[client] for client in clients]
+    served = [report.requests[client] - report.refused[client] for client in clients]
+    axes.barh(rows, refused, 0.7, color=_REFUSED)
+    axes.barh(rows, served, 0.7, refused, color=_SERVED)
+    names = [shown(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
+    axes.set_yticks(rows, names, parse_math=False)
+    axes.set_ylim(len(clients) - 0.4, -0.6)
+    for row, client in enumerate(clients):
+        note = f"  {report.refused[client]:,} of {report.requests[client]:,}"
+        axes.text(report.requests[client], row, note, va="center", color=_INK, fontsize=9)
+    axes.set_xlim(0, max(report.requests[client] for client in clients) * 1.12)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set_xlabel("requests: refused, then served", color=_INK)
+    _titled(axes, "Clients refused most" if any(refused) else "No client was refused; the busiest")
+
+
+def _titled(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK, pad=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=_INK, labelsize=10)
+    axes.set_axisbelow(True)
+
+
+def _step(report: Report) -> int:
+    """Seconds to a bar: the shortest with which not too many bars stand side by side."""
+    span = report.last - report.first
+    return next((step for step in _STEPS if span / step <= _MOST_BARS), max(_STEPS))

@@ -1,0 +1,213 @@
+"""``ratelimit-mw replay``: an access log against the rules, and who would have been refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..ruleset import RuleSet
+from ..settings import Settings, load_settings
+from .log_file import DamagedLogError, LogReader, in_order
+from .output import Failure, counted, examples, note, print_json, print_table, print_text, settings_file, shown
+from .simulation import Report, RuleReport, Simulation, log_tells
+
+__all__ = ["replay"]
+
+
+def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """A place for the picture, looked at before the work and not after it."""
+    if path is not None and path.suffix.lower() != ".png":
+        raise click.BadParameter(f"the picture is a PNG; expected a name ending in .png, got {str(path)!r}")
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"there is no folder {str(path.parent)!r} to write in")
+    return path
+
+
+@click.command(
+    epilog=examples(
+        "ratelimit-mw replay ratelimit.toml /var/log/nginx/access.log",
+        "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot refusals.png --top 20",
+        "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
+    )
+)
+@settings_file
+@click.argument("access_log", type=click.File("rb"))
+@click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False, writable=True, path_type=Path), callback=_png,
+              help="Draw requests and refusals over time, and the clients refused most.")  # fmt: skip
+@click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="How many clients to show.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_json: bool) -> None:
+    """Run the rules in FILE over ACCESS_LOG and show which rules would have refused which clients.
+
+    The log is Apache's or nginx's, common or combined format, plain or gzip, oldest line first; "-" is stdin. Its
+    own times count. Nothing but this log is needed, and no store is touched.
+
+    Features come from the line: ip, method, path, user, header:user-agent, header:referer, query:NAME. Behind a
+    proxy the log has to hold the client's address and not the proxy's.
+    """
+    if plot is not None:
+        from .plot import draw  # needs matplotlib; without it nothing is begun
+    settings = load_settings(file)
+    _say_what_differs(settings)
+    simulation = Simulation(settings)
+    with _progress(access_log) as progress:
+        reader = LogReader(access_log, progress)
+        try:
+            report = simulation.replay(in_order(reader))
+        except DamagedLogError as error:
+            raise Failure(f"{access_log.name}: cannot be read to its end: {error}") from None
+    _say_what_was_unreadable(reader, report)
+    if not report.times:
+        raise Failure(f"{access_log.name}: there is no request in it")
+    if as_json:
+        print_json(_as_json(report, reader, top))
+    else:
+        _print(report, top)
+    if plot is not None:
+        draw(report, plot, top)
+        note(f"drawn: {plot}")
+
+
+@contextmanager
+def _progress(file: IO[bytes]) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, when that is a terminal. How far there is to go is known of a file, not of a pipe."""
+    columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("", total=_size(file), lines=0)
+        yield lambda lines, read: progress.update(task, completed=read, lines=lines)
+
+
+def _size(file: IO[bytes]) -> int | None:
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # a stream that is no file
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _say_what_differs(settings: Settings) -> None:
+    """What the application has and a log has not."""
+    if not settings.store.startswith("memory:"):
+        note(f"counted in memory, not in {settings.store.partition(':')[0]}")
+    for name, rules in _untold(settings).items():
+        note(f"the log does not tell {name}: unknown to {', '.join(rules)} in every request")
+
+
+def _untold(settings: Settings) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for rule in RuleSet(settings.rules).rules:
+        for name in (*rule.rule.needs, *(["host"] if rule.rule.matches.hosts else [])):
+            if not log_tells(name) and rule.name not in found.setdefault(name, []):
+                found[name].append(rule.name)
+    return {name: rules for name, rules in found.items() if rules}
+
+
+def _say_what_was_unreadable(reader: LogReader, report: Report) -> None:
+    if reader.unreadable:
+        note(f"{reader.unreadable:,} of {reader.lines:,} lines could not be read, the first of them:")
+    for line in reader.examples:
+        note(f"  line {line.number}: {line.why}: {shown(line.text, 100)}")
+    if report.out_of_order:
+        note(f"{report.out_of_order:,} requests came long after later ones; a log is read oldest line first")
+
+
+def _as_json(report: Report, reader: LogReader, top: int) -> dict[str, Any]:
+    return {
+        "requests": len(report.times),
+        "refused": len(report.refused_times),
+        "clients": len(report.requests),
+        "clients_refused": len(report.refused),
+        "first": _moment(report.first).isoformat(),
+        "last": _moment(report.last).isoformat(),
+        "lines": reader.lines,
+        "unreadable": reader.unreadable,
+        "unreadable_examples": [line._asdict() for line in reader.examples],
+        "out_of_order": report.out_of_order,
+        "rules": [_rule_as_json(rule) for rule in report.rules.values()],
+        "clients_refused_most": [
+            {
+                "client": client,
+                "requests": report.requests[client],
+                "refused": report.refused[client],
+                "rules": report.refusing_rules(client),
+            }
+            for client in report.most_refused(top)
+        ],
+    }
+
+
+def _rule_as_json(rule: RuleReport) -> dict[str, Any]:
+    return {
+        "name": rule.name,
+        "mode": "shadow" if rule.shadow else "enforce",
+        "looked_at": rule.looked,
+        "refused": rule.refused,
+        "delayed": rule.delayed,
+        "clients_refused": len(rule.clients),
+        "limits": [{"limit": str(limit.quota), "refused": rule.refused_by_limit[limit]} for limit in rule.limits],
+    }
+
+
+def _print(report: Report, top: int) -> None:
+    total, refused = len(report.times), len(report.refused_times)
+    print_text(f"{_moment(report.first):%Y-%m-%d %H:%M:%S} to {_moment(report.last):%Y-%m-%d %H:%M:%S} UTC")
+    print_text(f"{counted(total, 'request')} of {counted(len(report.requests), 'client')}")
+    print_text(f"{refused:,} refused ({_share(refused, total)}) of {counted(len(report.refused), 'client')}")
+    click.echo()
+    enforced = [rule for rule in report.rules.values() if not rule.shadow]
+    if enforced:
+        _print_rules("Rules", "refused", enforced)
+    shadows = [rule for rule in report.rules.values() if rule.shadow]
+    if shadows:
+        _print_rules("Shadow rules, which refuse nobody", "would refuse", shadows)
+    clients = report.most_refused(top)
+    if clients:
+        title = "Clients refused most" if len(report.refused) <= top else f"The {top} clients refused most"
+        columns = ("client", "requests", "refused", "share", "by")
+        print_table(title, columns, [_client_row(report, client) for client in clients], columns[1:4])
+
+
+def _print_rules(title: str, refused: str, rules: Sequence[RuleReport]) -> None:
+    columns = ["rule", "limit", "looked at", refused, "share", "clients"]
+    if any(rule.delayed for rule in rules):
+        columns.append("delayed")
+    print_table(title, columns, [_rule_row(rule)[: len(columns)] for rule in rules], columns[2:])
+
+
+def _rule_row(rule: RuleReport) -> list[str]:
+    """One limit on a line, with its own refusals beside it when there are several."""
+    several = len(rule.limits) > 1
+    limits = [
+        f"{limit.quota}: {rule.refused_by_limit[limit]:,}" if several else f"{limit.quota}" for limit in rule.limits
+    ]
+    numbers = [f"{rule.looked:,}", f"{rule.refused:,}", _share(rule.refused, rule.looked), f"{len(rule.clients):,}"]
+    return [rule.name, "\n".join(limits), *numbers, f"{rule.delayed:,}"]
+
+
+def _client_row(report: Report, client: str) -> list[str]:
+    requests, refused = report.requests[client], report.refused[client]
+    return [
+        client,
+        f"{requests:,}",
+        f"{refused:,}",
+        _share(refused, requests),
+        ", ".join(report.refusing_rules(client)),
+    ]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"
+
+
+def _moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

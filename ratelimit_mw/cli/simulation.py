@@ -1,0 +1,146 @@
+"""Rules against recorded requests, at the requests' own times. Counts what would have happened; prints nothing."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+from ..access_log import LogEntry
+from ..decision import Verdict
+from ..features import UNKNOWN_IP, UNREADABLE
+from ..http.client_ip import ip_key
+from ..limit import Limit
+from ..limiter import Limiter
+from ..plan import CompiledRule
+from ..settings import Settings
+from ..testing import ManualClock
+
+__all__ = ["Report", "RuleReport", "Simulation", "log_tells"]
+
+_READERS: Final[dict[str, Callable[[LogEntry], Any]]] = {
+    "user": lambda entry: entry.user,
+    "header:user-agent": lambda entry: entry.user_agent,
+    "header:referer": lambda entry: entry.referer,
+}
+_ALWAYS_TOLD: Final = ("ip", "method", "path")
+
+
+class RuleReport:
+    """What one rule did. Of a shadow rule: what it would have done."""
+
+    def __init__(self, rule: CompiledRule) -> None:
+        self.name = rule.name
+        self.shadow = rule.shadow
+        self.limits = rule.all_limits()
+        self.looked = 0
+        self.delayed = 0
+        self.refused_by_limit: Counter[Limit] = Counter()
+        self.clients: Counter[str] = Counter()
+        """Refusals by client."""
+
+    @property
+    def refused(self) -> int:
+        return self.clients.total()
+
+
+class Report:
+    """What came of a whole log. Times are in seconds since 1970."""
+
+    def __init__(self, rules: Iterable[CompiledRule]) -> None:
+        self.rules = {rule.name: RuleReport(rule) for rule in rules}
+        self.requests: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.times = array("q")
+        self.refused_times = array("q")
+        self.out_of_order = 0
+
+    @property
+    def first(self) -> int:
+        """The time of the earliest request; there has to be one."""
+        return min(self.times)
+
+    @property
+    def last(self) -> int:
+        return max(self.times)
+
+    def most_refused(self, top: int) -> list[str]:
+        """Clients, those refused most first; equals by their number of requests, then by name."""
+        return sorted(self.refused, key=lambda client: (-self.refused[client], -self.requests[client], client))[:top]
+
+    def refusing_rules(self, client: str) -> list[str]:
+        """The enforced rules that refused a client."""
+        return [rule.name for rule in self.rules.values() if not rule.shadow and rule.clients[client]]
+
+
+class Simulation:
+    """Replays requests, in the memory store, on a clock that stands at each request's time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._clock = ManualClock()
+        store = settings.store if settings.store.startswith("memory:") else "memory://"
+        self._limiter = Limiter(settings.rules, store, self._clock, settings)
+        self._readers = [(name, read) for name in self._limiter.rules.needs if (read := _reader(name))]
+        self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
+        self.report = Report(self._limiter.rules.rules)
+
+    def replay(self, entries: Iterable[LogEntry]) -> Report:
+        for entry in entries:
+            self._replay(entry)
+        return self.report
+
+    def _replay(self, entry: LogEntry) -> None:
+        target = entry.target
+        client = self._client(entry.client)
+        features = {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
+        for name, read in self._readers:
+            features[name] = read(entry)
+        self._clock.set(entry.time)
+        plan = self._limiter.match(features)
+        verdict = self._limiter.decide(plan, features)
+        if plan.judges_outcome:
+            self._limiter.conclude(verdict, entry.status)
+        self._count(entry.time, client, verdict)
+
+    def _client(self, text: str | None) -> str:
+        """Addresses as the middleware writes them; the names that Apache may log instead tell clients apart as well."""
+        if text is None or text.startswith("unix:"):
+            return UNKNOWN_IP
+        return self._ip(text) or text.lower()
+
+    def _count(self, time: int, client: str, verdict: Verdict) -> None:
+        report = self.report
+        if report.times and time < report.times[-1]:
+            report.out_of_order += 1
+        report.times.append(time)
+        report.requests[client] += 1
+        if not verdict.allowed:
+            report.refused[client] += 1
+            report.refused_times.append(time)
+        for name in verdict.rules:
+            report.rules[name].looked += 1
+        refusing = [decision for decision in verdict.decisions if not decision.allowed]
+        for decision in refusing:
+            report.rules[decision.rule].refused_by_limit[decision.bound] += 1
+        for name in {decision.rule for decision in refusing}:
+            report.rules[name].clients[client] += 1
+        if verdict.delay:
+            for name in {decision.rule for decision in verdict.decisions if decision.delay_us}:
+                report.rules[name].delayed += 1
+
+
+def log_tells(feature: str) -> bool:
+    """Whether an access log holds a feature."""
+    return feature in _ALWAYS_TOLD or _reader(feature) is not None
+
+
+def _reader(feature: str) -> Callable[[LogEntry], Any] | None:
+    family, _, name = feature.partition(":")
+    return (lambda entry: _field(entry, name)) if family == "query" else _READERS.get(feature)
+
+
+def _field(entry: LogEntry, name: str) -> Any:
+    fields = entry.target.fields
+    return UNREADABLE if fields is None else fields.get(name)
