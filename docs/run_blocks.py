@@ -1,0 +1,243 @@
+"""Runs the code blocks of one page, as a reader would: `python docs/run_blocks.py README.md`.
+
+A page is played from top to bottom in an empty folder. What happens to a block is decided by its language:
+
+* `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name. A file whose name starts with
+  "wrong" has to be refused.
+* `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
+  for `/` six times and has to answer with rate limit headers.
+* `sh`: `ratelimit-mw ...` and `curl ...` are run, `curl` asks the application that the last `uvicorn` or `gunicorn`
+  line names; `pip install` and `make` lines are held against pyproject.toml and the Makefile. Any other line is an
+  error.
+* `text`: the output of the `python` or `sh` block right before it. A line `…` stands for any lines, none included,
+  and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
+* Any other language is there to be read and is not run.
+
+The limiter's clock starts 20.5 seconds into a minute, so that a page gives the same answers every time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import importlib
+import inspect
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+
+from ratelimit_mw import ConfigError, clock, load_settings
+
+ROOT = Path(__file__).parents[1]
+NOON = 1_767_268_800  # a full minute
+
+_FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
+_REPEATED = re.compile(r"for \w+ in ([\w ]+); do (.*); done")
+_SETTINGS = {"toml", "yaml"}
+
+
+class BlockError(AssertionError):
+    """A block that does not do what the page says."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block and the line of the page that it starts on."""
+
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file_name(self) -> str:
+        """The name in its first line, or ""."""
+        found = _FILE_NAME.match(self.text)
+        return found[1] if found else ""
+
+
+def blocks_of(page: str) -> list[Block]:
+    """The blocks of a page in their order."""
+    return [Block(found[1], found[2], page.count("\n", 0, found.start()) + 1) for found in _FENCE.finditer(page)]
+
+
+class Player:
+    """Plays the blocks of one page in the current folder; keeps what later blocks build on."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, ModuleType] = {}
+        self._app: Any = None
+        self._output: str | None = None
+
+    def play(self, block: Block) -> str:
+        """Run one block; a word on what came of it. Raises whatever shows that it does not work."""
+        before, self._output = self._output, None
+        if block.language in _SETTINGS:
+            return self._load(block)
+        if block.language == "python":
+            return self._import(block)
+        if block.language == "sh":
+            self._output = "".join(self._shell(line) for line in _lines(block.text))
+            return "ran"
+        if block.language == "text":
+            return _compare(block.text, before)
+        return "not run"
+
+    def _load(self, block: Block) -> str:
+        path = Path(block.file_name or f"block-{block.line}.{block.language}")
+        path.write_text(block.text)
+        try:
+            load_settings(path)
+        except ConfigError as error:
+            if path.name.startswith("wrong"):
+                return f"refused: {error}"
+            raise
+        if path.name.startswith("wrong"):
+            raise BlockError(f"{path} is fine, and its name says it is not")
+        return "loaded"
+
+    def _import(self, block: Block) -> str:
+        path = Path(block.file_name or f"block_{block.line}.py")
+        path.write_text(block.text)
+        sys.modules.pop(path.stem, None)
+        importlib.invalidate_caches()
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            module = self._modules[path.stem] = importlib.import_module(path.stem)
+        self._output = out.getvalue()
+        app = getattr(module, "app", None) or getattr(module, "application", None)
+        return "ran" if app is None else f"app {_probe(app)}"
+
+    def _shell(self, line: str) -> str:
+        if repeated := _REPEATED.fullmatch(line):
+            return "".join(self._shell(repeated[2]) for _ in repeated[1].split())
+        words = shlex.split(line.removesuffix("&"), comments=True)
+        if not words:
+            return ""
+        command = getattr(self, "_run_" + words[0].replace("-", "_"), None)
+        if command is None:
+            raise BlockError(f"nobody knows how to check {line!r}")
+        return str(command(words[1:]))
+
+    def _run_ratelimit_mw(self, words: list[str]) -> str:
+        from click.testing import CliRunner
+
+        from ratelimit_mw.cli import commands
+
+        result = CliRunner().invoke(commands(), words, prog_name="ratelimit-mw", terminal_width=80)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        expected = 1 if any(word.startswith("wrong") for word in words) else 0
+        if result.exit_code != expected:
+            raise BlockError(f"exit {result.exit_code}, expected {expected}: {result.output}")
+        return result.output
+
+    def _run_curl(self, words: list[str]) -> str:
+        parser = argparse.ArgumentParser("curl")
+        parser.add_argument("-i", "--include", action="store_true")
+        parser.add_argument("-X", "--request", default="GET")
+        parser.add_argument("-H", "--header", action="append", default=[])
+        parser.add_argument("url")
+        asked = parser.parse_args(words)
+        headers = dict(re.split(r":\s*", header, maxsplit=1) for header in asked.header)
+        response = ask(self._app, asked.request, asked.url, {"accept": "*/*", **headers})
+        head = [f"HTTP/1.1 {response.status_code} {response.reason_phrase}"]
+        head += [f"{name}: {value}" for name, value in response.headers.items()]
+        return "\n".join([*head, "", response.text, ""]) if asked.include else response.text + "\n"
+
+    def _run_uvicorn(self, words: list[str]) -> str:
+        module, _, name = words[0].partition(":")
+        self._app = getattr(self._modules[module], name)
+        return ""
+
+    _run_gunicorn = _run_uvicorn
+
+    @staticmethod
+    def _run_pip(words: list[str]) -> str:
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        found = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?", words[1])
+        if words[0] != "install" or found is None or found[1] != project["name"]:
+            raise BlockError(f"expected the installation of {project['name']}; got {words}")
+        missing = set((found[2] or "").split(",")) - {"", *project["optional-dependencies"]}
+        if missing:
+            raise BlockError(f"there is no extra {missing}")
+        return ""
+
+    @staticmethod
+    def _run_make(words: list[str]) -> str:
+        if not re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE):
+            raise BlockError(f"the Makefile has no target {words[0]}")
+        return ""
+
+
+def ask(
+    app: Any, method: str, url: str, headers: dict[str, str] | None = None, client: str = "127.0.0.1"
+) -> httpx.Response:
+    """One request to an ASGI or WSGI application, without a server."""
+    if not (inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(type(app).__call__)):
+        with httpx.Client(transport=httpx.WSGITransport(app, remote_addr=client)) as wsgi:
+            return wsgi.request(method, url, headers=headers)
+
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=(client, 50_000))
+        async with httpx.AsyncClient(transport=transport) as asgi:
+            return await asgi.request(method, url, headers=headers)
+
+    return asyncio.run(asked())
+
+
+def _probe(app: Any) -> str:
+    """The statuses of six requests from a client that the page knows nothing of."""
+    responses = [ask(app, "GET", "http://127.0.0.1:8000/", client="192.0.2.1") for _ in range(6)]
+    if "ratelimit" not in responses[0].headers and "x-ratelimit-limit" not in responses[0].headers:
+        raise BlockError(f"an application whose answer has no rate limit headers: {responses[0].headers}")
+    return " ".join(str(response.status_code) for response in responses)
+
+
+def _lines(text: str) -> list[str]:
+    return text.replace("\\\n", " ").splitlines()
+
+
+def _compare(expected: str, output: str | None) -> str:
+    if output is None:
+        raise BlockError("a text block stands right after the python or sh block whose output it is")
+    pattern = ""
+    for line in expected.rstrip().splitlines():
+        pattern += r"(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.rstrip().split("…"))) + r"[ \t]*\n"
+    if not re.fullmatch(pattern, output.rstrip() + "\n"):
+        raise BlockError(f"the page shows\n{expected}\nand what comes out is\n{output}")
+    return "output as shown"
+
+
+def play_page(path: Path) -> None:
+    """Play one page in an empty folder, with a line on each block."""
+    blocks = blocks_of(path.read_text())
+    clock._WALL_AT_ZERO = NOON * 10**9 + 20_500_000_000 - time.monotonic_ns()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        sys.path.insert(0, folder)
+        player = Player()
+        for block in blocks:
+            try:
+                print(f"{path.name}:{block.line} {block.language}: {player.play(block)}")
+            except BaseException as error:
+                error.add_note(f"in the {block.language} block at {path.name}:{block.line}")
+                raise
+        os.chdir(ROOT)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        play_page(Path(name).resolve())
