@@ -52,4 +52,4 @@ class IntervalTokenBucket(Algorithm):
     def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
         if state is None or not 0 <= spent.at_us - state[0] < self.period:
             return state
-        return state[0], max(0, state[1] - cost)
+        return (state[0], state[1] - cost) if state[1] > cost else None
