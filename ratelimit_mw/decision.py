@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .clock import SECOND
 from .errors import RateLimitExceeded
@@ -188,9 +188,14 @@ class Verdict:
         if not self.allowed:
             raise RateLimitExceeded(self)
 
-    def spent_nothing(self) -> Verdict:
-        """The same verdict as the answer to a peek."""
-        self._spending = Spending(self, spent=False)
+    @property
+    def unavailable(self) -> bool:
+        """True when it was refused because the store did not answer: a matter of ours, not of the client's."""
+        return self._spending is not None and self._spending.unavailable
+
+    def account(self, spent: bool, store: Any = None, unavailable: bool = False) -> Verdict:
+        """The same verdict with its account opened: whether it spent, and in which store."""
+        self._spending = Spending(self, spent, store, unavailable)
         return self
 
     @property
@@ -213,8 +218,10 @@ class Settles(Protocol):
 class Spending:
     """What a verdict has spent and not got back, so that giving back twice gives back once."""
 
-    def __init__(self, verdict: Verdict, spent: bool = True) -> None:
+    def __init__(self, verdict: Verdict, spent: bool = True, store: Any = None, unavailable: bool = False) -> None:
         self._verdict = verdict
+        self.store = store
+        self.unavailable = unavailable
         self._settles: Settles | None = None
         self.true_cost: int | None = None
         # None where nothing may be spent: refused, or only a peek.
@@ -252,9 +259,9 @@ class Spending:
         return found
 
     @staticmethod
-    def changed(changes: Sequence[tuple[list[Spent], Change]], times: Sequence[int]) -> None:
-        """Note that a store has carried the changes out, at its ``times``."""
-        for (spends, change), at in zip(changes, times, strict=True):
+    def changed(changes: Sequence[tuple[list[Spent], Change]], times: Sequence[int] | None) -> None:
+        """Note that a store has carried the changes out, at its ``times``; None: it could not."""
+        for (spends, change), at in zip(changes, times or (), strict=times is not None):
             if change.spent is None:
                 spends.append(Spent(at, change.cost))
             else:

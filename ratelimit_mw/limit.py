@@ -19,20 +19,52 @@ class Limit:
     format - and not the amount: what was spent survives a changed amount.
     """
 
-    __slots__ = ("algorithm", "decide", "limit", "policy", "prefix", "quota", "rule", "shadow")
+    __slots__ = (
+        "algorithm",
+        "by_outcome",
+        "decide",
+        "limit",
+        "on_store_error",
+        "policy",
+        "prefix",
+        "quota",
+        "rule",
+        "shadow",
+        "spec",
+    )
 
-    def __init__(self, rule: str, number: int, quota: Quota, algorithm: object, shadow: bool = False) -> None:
+    def __init__(
+        self,
+        rule: str,
+        number: int,
+        quota: Quota,
+        algorithm: object,
+        shadow: bool = False,
+        by_outcome: bool = False,
+        on_store_error: str | None = None,
+    ) -> None:
         if quota.concurrent:
             raise ConfigError(f"{str(quota)!r}: limits on requests in flight are not part of this version")
         self.rule = rule
         self.quota = quota
         self.shadow = shadow
+        self.by_outcome = by_outcome
+        self.on_store_error = on_store_error
+        self.spec = algorithm
         self.algorithm = build(algorithm, quota)
         self.decide = self.algorithm.decide
         self.limit = self.algorithm.limit
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         kind = f"{self.algorithm.name}.{self.algorithm.variant}" if self.algorithm.variant else self.algorithm.name
         self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
+
+    def share(self, parts: int) -> Limit:
+        """The same limit with one of ``parts`` equal shares of its quota, at least 1 each."""
+        burst = self.quota.burst and max(1, self.quota.burst // parts)
+        quota = Quota(max(1, self.quota.amount // parts), self.quota.period_us, burst)
+        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.by_outcome, self.on_store_error)
+        limit.policy = self.policy
+        return limit
 
     def __repr__(self) -> str:
         return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"

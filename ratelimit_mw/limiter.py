@@ -15,6 +15,8 @@ from .errors import ConfigError, placed
 from .features import Features
 from .plan import Plan, UnknownKeyError
 from .quota import checked_cost
+from .refusals import Refusals
+from .resilience import Answer, Resilient
 from .rules import Rule
 from .ruleset import RuleSet
 from .settings import Settings, load_settings
@@ -50,12 +52,14 @@ class Limiter:
         self.settings = settings if settings is not None else Settings()
         self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
-            self.store = open_store(store) if isinstance(store, str) else store
+            self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else store
         if not isinstance(self.store, Store):
             raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
-        self.waits = self._memory is None
         self._memory_clock = self._clock or (self._memory.clock if self._memory else now_us)
+        self._steady = self._clock or now_us
+        self._refusals = Refusals(self.settings.remember_refusals)
+        self._shared = None if self._memory is not None else self._resilient()
 
     @classmethod
     def from_settings(
@@ -64,6 +68,15 @@ class Limiter:
         """A limiter from a settings file, a dictionary or loaded ``Settings``."""
         loaded = settings if isinstance(settings, Settings) else load_settings(settings)
         return cls(loaded.rules, loaded.store, clock, loaded)
+
+    def _resilient(self) -> Resilient:
+        told = self.settings
+        return Resilient(self.store, told.on_store_error, told.fleet_size, self._clock)
+
+    @property
+    def waits(self) -> bool:
+        """Whether deciding may wait for I/O, so that an event loop has to await it."""
+        return self._shared is not None
 
     # -- deciding ------------------------------------------------------------------------------------------
 
@@ -101,34 +114,40 @@ class Limiter:
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
-        return self._verdict(hits, self.store.apply(hits, self._now(), spend) if hits else [], spend)
+        if self._shared is None:
+            return _verdict(hits, self.store.apply(hits, self._now(), spend), spend)
+        steady = self._steady()
+        if spend and (known := self._refusals.recall(hits, steady)):
+            return Verdict(*known, allowed=False)
+        return self._answered(self._shared.apply(hits, self._now(), spend), spend, steady)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
     ) -> Verdict:
-        if self._memory is not None:
+        if self._shared is None:
             return self.decide(plan, features, cost, spend, request)
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
-        return self._verdict(hits, await self.store.aapply(hits, self._now(), spend) if hits else [], spend)
+        steady = self._steady()
+        if spend and (known := self._refusals.recall(hits, steady)):
+            return Verdict(*known, allowed=False)
+        return self._answered(await self._shared.aapply(hits, self._now(), spend), spend, steady)
+
+    def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
+        verdict = _verdict(answer.hits, answer.decisions, spend, answer.store, answer.unavailable)
+        if spend and not verdict.allowed and answer.store is self.store:
+            self._refusals.note(answer.hits, answer.decisions, steady)
+        return verdict
 
     def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit] | Verdict:
+        """The hits of a request, or its verdict where there is nothing to ask a store."""
         if cost is not None:
             checked_cost(cost)
         try:
-            return plan.hits(features, cost, request)
+            return plan.hits(features, cost, request) or Verdict((), ())
         except UnknownKeyError as refusal:
-            return refusal.verdict((self._clock or now_us)())
-
-    @staticmethod
-    def _verdict(hits: Sequence[Hit], decisions: Sequence[Decision], spend: bool) -> Verdict:
-        allowed = True
-        for decision in decisions:
-            if not decision.allowed and not decision.bound.shadow:
-                allowed = False
-        verdict = Verdict(tuple(hits), tuple(decisions), allowed)
-        return verdict if spend else verdict.spent_nothing()
+            return refusal.verdict(self._steady())
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()
@@ -168,21 +187,38 @@ class Limiter:
         return due
 
     def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
-        if changes := verdict.spending.changes(due):
-            times = self.store.correct([change for _, change in changes], self._now())
-            verdict.spending.changed(changes, times)
+        noted = verdict.spending.changes(due)
+        changes = [change for _, change in noted]
+        if not changes:
+            return
+        self._refusals.forget(change.key for change in changes)
+        if self._shared is None:
+            times: list[int] | None = self.store.correct(changes, self._now())
+        else:
+            times = self._shared.correct(verdict.spending.store, changes, self._now())
+        verdict.spending.changed(noted, times)
 
     async def _acorrect(self, verdict: Verdict, due: Sequence[int]) -> None:
-        if changes := verdict.spending.changes(due):
-            times = await self.store.acorrect([change for _, change in changes], self._now())
-            verdict.spending.changed(changes, times)
+        if self._shared is None:
+            self._correct(verdict, due)
+            return
+        noted = verdict.spending.changes(due)
+        changes = [change for _, change in noted]
+        if changes:
+            self._refusals.forget(change.key for change in changes)
+            times = await self._shared.acorrect(verdict.spending.store, changes, self._now())
+            verdict.spending.changed(noted, times)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget one key of one rule. ``ConfigError`` for a rule that nobody has and for a key that is unknown."""
-        self.store.forget(self._keys(rule, features))
+        keys = self._keys(rule, features)
+        self._refusals.forget(keys)
+        self.store.forget(keys)
 
     async def areset(self, rule: str, features: Features) -> None:
-        await self.store.aforget(self._keys(rule, features))
+        keys = self._keys(rule, features)
+        self._refusals.forget(keys)
+        await self.store.aforget(keys)
 
     def _keys(self, rule: str, features: Features) -> list[str]:
         compiled = self.rules.by_name.get(rule)
@@ -198,7 +234,24 @@ class Limiter:
         self.store.close()
 
     async def aclose(self) -> None:
+        if self._shared is not None:
+            await self._shared.aclose()
         await self.store.aclose()
+
+
+def _verdict(
+    hits: Sequence[Hit],
+    decisions: Sequence[Decision],
+    spend: bool,
+    store: Store | None = None,
+    unavailable: bool = False,
+) -> Verdict:
+    allowed = True
+    for decision in decisions:
+        if not decision.allowed and not decision.bound.shadow:
+            allowed = False
+    verdict = Verdict(hits, decisions, allowed)
+    return verdict if spend and store is None else verdict.account(spend, store, unavailable)
 
 
 def _rules(rules: Iterable[Rule]) -> list[Rule]:

@@ -30,7 +30,9 @@ class CompiledRule:
         self.fixed_cost = None if callable(rule.cost) else rule.cost
 
     def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
-        return tuple(Limit(self.name, i, quota, self.rule.algorithm, self.shadow) for i, quota in enumerate(quotas))
+        rule = self.rule
+        told = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error)
+        return tuple(Limit(self.name, i, quota, *told) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:
         """The limits of this client: by its key, else by a feature, else the rule's own."""

@@ -17,6 +17,7 @@ from .quota import Quota, checked_cost, parse_quotas
 
 __all__ = ["Match", "Rule", "one_of"]
 
+POLICIES: Final = ("allow", "deny", "local")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 
 _RULE_NAME = re.compile(r"[\x21-\x7e]{1,200}")
@@ -72,7 +73,8 @@ class Rule:
     limit for everybody; ``match``: omitted, every request; ``cost``: a whole number, or a function of the request;
     ``when_unknown``: "skip" or "refuse" a request whose key is unknown; ``mode``: "enforce" or "shadow";
     ``count_when``: ``{"status": [401, 403]}``, only responses with these count; ``per_key``: limits by the value of
-    a one-part key; ``per``: limits by feature and value. ``ConfigError`` for anything that cannot mean something.
+    a one-part key; ``per``: limits by feature and value; ``on_store_error``: "allow", "deny" or "local", else what
+    the settings say. ``ConfigError`` for anything that cannot mean something.
     """
 
     limits: Any
@@ -86,6 +88,7 @@ class Rule:
     count_when: Any = None
     per_key: Mapping[str, Any] = field(default_factory=dict)
     per: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    on_store_error: str | None = None
 
     quotas: tuple[Quota, ...] = field(init=False, repr=False, compare=False)
     entries: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
@@ -108,6 +111,10 @@ class Rule:
             "cost": ("cost", lambda: self.cost if callable(self.cost) else checked_cost(self.cost)),
             "when_unknown": ("when_unknown", lambda: one_of(self.when_unknown, "skip", "refuse")),
             "mode": ("mode", lambda: one_of(self.mode, "enforce", "shadow")),
+            "on_store_error": (
+                "on_store_error",
+                lambda: self.on_store_error and one_of(self.on_store_error, *POLICIES),
+            ),
             "statuses": ("count_when", lambda: _statuses(self.count_when)),
             "tables": ("", self._tables),
         }

@@ -47,6 +47,7 @@ class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     count_when: Outcome | None = None
     per_key: str | dict[str, Limits] = {}
     per: dict[str, dict[str, Limits]] = {}
+    on_store_error: Literal["allow", "deny", "local"] | None = None
     priority: Literal["normal"] = "normal"
 
 
@@ -63,6 +64,8 @@ class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     retry_jitter: Duration = 0
     on_store_error: Literal["allow", "deny", "local"] = "local"
     store_timeout: Duration = "50ms"
+    fleet_size: int = 1
+    remember_refusals: Duration = "1s"
     schema_address: str = msgspec.field(default="", name="$schema")
 
 
@@ -80,6 +83,8 @@ class Settings:
     retry_jitter: int = 0
     on_store_error: str = "local"
     store_timeout: int = 50_000
+    fleet_size: int = 1
+    remember_refusals: int = 1_000_000
     source: str = field(default="", compare=False)
 
 
@@ -157,6 +162,10 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
             checked_proxy(proxy)
     if not 1 <= table.ipv6_prefix <= 128:
         raise ConfigError(f"expected a prefix length from 1 to 128; got {table.ipv6_prefix}", "ipv6_prefix")
+    if table.fleet_size < 1:
+        raise ConfigError(
+            f"expected the number of processes that share the store; got {table.fleet_size}", "fleet_size"
+        )
     return Settings(
         rules=tuple(rules),
         store=table.store,
@@ -168,6 +177,8 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         retry_jitter=_duration("retry_jitter", table.retry_jitter),
         on_store_error=table.on_store_error,
         store_timeout=_duration("store_timeout", table.store_timeout),
+        fleet_size=table.fleet_size,
+        remember_refusals=_duration("remember_refusals", table.remember_refusals),
         source=source,
     )
 

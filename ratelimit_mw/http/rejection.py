@@ -1,4 +1,4 @@
-"""The answer to a refused request: 429, in the form that its ``Accept`` asks for."""
+"""The answer to a refused request, 429 or 503, in the form that its ``Accept`` asks for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from html import escape
-from typing import Final
+from http import HTTPStatus
+from typing import Final, NamedTuple
 
 from ..decision import Verdict
 
 __all__ = ["Rejection", "rejection"]
 
-_TYPE: Final = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-_TITLE: Final = "Too Many Requests"
+# (status, title, problem type): 429 is "you", 503 is "we".
+_EXCEEDED: Final = (429, "Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded")
+_UNAVAILABLE: Final = (
+    503,
+    "Service Unavailable",
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+)
 _LONGEST_ACCEPT: Final = 512
 
 
@@ -28,39 +33,55 @@ class Rejection:
 
     @property
     def reason(self) -> str:
-        return {429: _TITLE, 503: "Service Unavailable", 403: "Forbidden"}.get(self.status, "Refused")
+        """The phrase beside the status, which WSGI asks for."""
+        return HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Refused"
+
+
+class _Problem(NamedTuple):
+    status: int
+    title: str
+    type: str
+    detail: str
+    violated: list[str]
 
 
 def rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
-    """The 429 for a verdict. ``retry_after`` is the value of the header that will stand beside it."""
+    """The answer to a refused verdict. ``retry_after`` is the value of the header that will stand beside it."""
     media, write = _FORMS[_preferred(accept) if len(accept) <= _LONGEST_ACCEPT else 0]
-    detail = (
-        f"Retry after {retry_after} seconds."
-        if retry_after
-        else "This request can never be allowed: it costs too much."
-    )
-    body = write(detail, [decision.bound.policy for decision in verdict.refusing])
+    detail = "Waiting does not help: this request can never be allowed."
+    if retry_after:
+        detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
+    kind = _UNAVAILABLE if verdict.unavailable else _EXCEEDED
+    problem = _Problem(*kind, detail, [decision.bound.policy for decision in verdict.refusing])
+    body = write(problem)
     headers = [("content-type", media), ("content-length", str(len(body))), ("cache-control", "no-store")]
-    return Rejection(429, headers, body)
+    return Rejection(problem.status, headers, body)
 
 
-def _problem(detail: str, violated: list[str]) -> bytes:
-    problem = {"type": _TYPE, "title": _TITLE, "status": 429, "detail": detail, "violated-policies": violated}
-    return json.dumps(problem).encode()
-
-
-def _html(detail: str, _violated: list[str]) -> bytes:
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{_TITLE}</title></head>'
-        f"<body><h1>{_TITLE}</h1><p>{escape(detail)}</p></body></html>"
+def _problem(problem: _Problem) -> bytes:
+    return json.dumps(
+        {
+            "type": problem.type,
+            "title": problem.title,
+            "status": problem.status,
+            "detail": problem.detail,
+            "violated-policies": problem.violated,
+        }
     ).encode()
 
 
-def _text(detail: str, _violated: list[str]) -> bytes:
-    return f"{_TITLE}\n{detail}\n".encode()
+def _html(problem: _Problem) -> bytes:
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{problem.title}</title></head>'
+        f"<body><h1>{problem.title}</h1><p>{problem.detail}</p></body></html>"
+    ).encode()
 
 
-_FORMS: Final[list[tuple[str, Callable[[str, list[str]], bytes]]]] = [
+def _text(problem: _Problem) -> bytes:
+    return f"{problem.title}\n{problem.detail}\n".encode()
+
+
+_FORMS: Final[list[tuple[str, Callable[[_Problem], bytes]]]] = [
     ("application/problem+json", _problem),
     ("text/html; charset=utf-8", _html),
     ("text/plain; charset=utf-8", _text),

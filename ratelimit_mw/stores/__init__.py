@@ -1,47 +1,44 @@
-"""The stores by address. One file each; a store's own options are query parameters, checked here."""
+"""The stores by address. One file each, imported when an address names it, so its library may be missing till then."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
-from ..errors import ConfigError
-from .base import Store
+from ..errors import ConfigError, MissingExtraError
+from .base import Store, decide_all
 from .memory import MemoryStore
 
-__all__ = ["MemoryStore", "Store", "open_store"]
+__all__ = ["MemoryStore", "Store", "decide_all", "open_store"]
 
-
-def _memory(address: SplitResult, options: dict[str, str]) -> Store:
-    if address.netloc or address.path.strip("/"):
-        raise ConfigError("memory:// has no host and no path")
-    return MemoryStore(_whole("max_keys", options["max_keys"])) if "max_keys" in options else MemoryStore()
-
-
-_OPENERS: Final[dict[str, tuple[Callable[[SplitResult, dict[str, str]], Store], tuple[str, ...]]]] = {
-    "memory": (_memory, ("max_keys",)),
+# scheme: (module here, extra that installs its library). A module has OPTIONS, the names of its query parameters,
+# and open_address(split address, {option: text}, timeout in microseconds) -> Store.
+_OPENERS: Final[dict[str, tuple[str, str]]] = {
+    "memory": ("memory", ""),
 }
 
 
-def open_store(address: str) -> Store:
-    """The store at an address such as ``memory://?max_keys=100000``.
+def open_store(address: str, timeout_us: int = 50_000) -> Store:
+    """The store at an address such as ``memory://?max_keys=100000``, each call on it bounded by ``timeout_us``.
 
-    ``ConfigError`` for an unknown scheme or option; it never shows what may hold a password.
+    ``ConfigError`` for an unknown scheme or option, ``MissingExtraError`` when its library is not installed;
+    neither shows what may hold a password.
     """
     split = urlsplit(address)
     if split.scheme not in _OPENERS:
         known = ", ".join(f"{scheme}://" for scheme in _OPENERS)
         raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")
-    opener, known_options = _OPENERS[split.scheme]
+    name, extra = _OPENERS[split.scheme]
+    try:
+        module = import_module(f".{name}", __package__)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith(__package__):
+            raise
+        raise MissingExtraError(f"the store {split.scheme}://", extra) from error
     options = dict(parse_qsl(split.query, keep_blank_values=True))
-    for name in options:
-        if name not in known_options:
-            raise ConfigError(f"{split.scheme}:// has no option {name!r}; it has {', '.join(known_options)}")
-    return opener(split, options)
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"{name} is a whole number; got {text!r}")
-    return int(text)
+    for option in options:
+        if option not in module.OPTIONS:
+            raise ConfigError(f"{split.scheme}:// has no option {option!r}; it has {', '.join(module.OPTIONS)}")
+    store: Store = module.open_address(split, options, timeout_us)
+    return store

@@ -66,6 +66,13 @@ class Store(ABC):
     def forget(self, keys: Iterable[str]) -> None:
         """Make the keys fresh."""
 
+    def ping(self) -> None:
+        """``StoreError`` unless the store answers. Asked when it did not, off the path of requests."""
+        self.forget([""])
+
+    async def aping(self) -> None:
+        await self.aforget([""])
+
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return self.apply(hits, now, spend)
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
+from urllib.parse import SplitResult
 
 from ..clock import SECOND, Clock, now_us
 from ..decision import Change, Decision, Hit
@@ -249,3 +250,16 @@ def _prefix(key: str) -> str:
     """The limit's part of a key: up to and with the fourth bar."""
     parts = key.split("|", 4)
     return "|".join(parts[:4]) + "|"
+
+
+OPTIONS: Final = ("max_keys",)
+
+
+def open_address(address: SplitResult, options: dict[str, str], _timeout_us: int) -> MemoryStore:
+    """``memory://?max_keys=100000``."""
+    if address.netloc or address.path.strip("/"):
+        raise ConfigError("memory:// has no host and no path")
+    text = options.get("max_keys", "1000000")
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"max_keys is a whole number; got {text!r}")
+    return MemoryStore(int(text))

@@ -1,0 +1,148 @@
+"""What happens when a shared store does not answer: each limit's policy, until the store answers again.
+
+"local" counts in this process, by one of ``fleet_size`` shares of the limit; "allow" leaves the limit out; "deny"
+refuses with 503. While the breaker is open no request touches the store: a probe asks it, in a task of the event
+loop or a thread of its own, one at a time. One log line says that a store went, one that it came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .breaker import Breaker
+from .clock import Clock, now_us, to_seconds
+from .decision import Change, Decision, Hit
+from .errors import StoreError
+from .limit import Limit
+from .stores import MemoryStore, Store
+
+__all__ = ["Answer", "Resilient"]
+
+_RETRY_DENIED = 1_000_000
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Answer(NamedTuple):
+    """What was decided, and where: corrections go to the same store."""
+
+    hits: Sequence[Hit]
+    decisions: list[Decision]
+    store: Store
+    unavailable: bool = False
+
+
+class Resilient:
+    """A store that always answers: itself, or by the policies."""
+
+    def __init__(self, store: Store, policy: str = "local", fleet_size: int = 1, clock: Clock | None = None) -> None:
+        self.store = store
+        self.local = MemoryStore()
+        self._policy = policy
+        self._fleet_size = fleet_size
+        self._clock = clock or now_us
+        self._shares: dict[Limit, Limit] = {}
+        self._breaker = Breaker()
+        self._probes: set[asyncio.Task[None]] = set()
+
+    def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
+        if self._breaker.open:
+            if self._breaker.takes_probe(now_us()):
+                threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
+            return self._without_store(hits, spend)
+        try:
+            decisions = self.store.apply(hits, now, spend)
+        except StoreError as error:
+            self._failed(error)
+            return self._without_store(hits, spend)
+        self._breaker.succeeded()
+        return Answer(hits, decisions, self.store)
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
+        if self._breaker.open:
+            if self._breaker.takes_probe(now_us()):
+                probe = asyncio.get_running_loop().create_task(self._aprobe())
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
+            return self._without_store(hits, spend)
+        try:
+            decisions = await self.store.aapply(hits, now, spend)
+        except StoreError as error:
+            self._failed(error)
+            return self._without_store(hits, spend)
+        self._breaker.succeeded()
+        return Answer(hits, decisions, self.store)
+
+    def correct(self, store: Store, changes: Sequence[Change], now: int | None) -> list[int] | None:
+        """The times of the changes; None when the store could not carry them out: what was spent stays spent."""
+        if store is self.local:
+            return store.correct(changes, self._clock())
+        if self._breaker.open:
+            return None
+        try:
+            return store.correct(changes, now)
+        except StoreError as error:
+            self._failed(error)
+            return None
+
+    async def acorrect(self, store: Store, changes: Sequence[Change], now: int | None) -> list[int] | None:
+        if store is self.local:
+            return store.correct(changes, self._clock())
+        if self._breaker.open:
+            return None
+        try:
+            return await store.acorrect(changes, now)
+        except StoreError as error:
+            self._failed(error)
+            return None
+
+    def _without_store(self, hits: Sequence[Hit], spend: bool) -> Answer:
+        policies = [hit.limit.on_store_error or self._policy for hit in hits]
+        denied = [hit for hit, policy in zip(hits, policies, strict=True) if policy == "deny" and not hit.limit.shadow]
+        if denied:
+            return Answer(denied, [_denial(hit.limit, self._clock()) for hit in denied], self.local, unavailable=True)
+        mine = [self._shared(hit) for hit, policy in zip(hits, policies, strict=True) if policy == "local"]
+        return Answer(mine, self.local.apply(mine, self._clock(), spend), self.local)
+
+    def _shared(self, hit: Hit) -> Hit:
+        if self._fleet_size == 1:
+            return hit
+        share = self._shares.get(hit.limit)
+        if share is None:
+            share = self._shares[hit.limit] = hit.limit.share(self._fleet_size)
+        return hit._replace(limit=share)
+
+    def _failed(self, error: StoreError) -> None:
+        if self._breaker.failed(now_us()):
+            _log.warning("the store does not answer (%s); limits go on by their on_store_error until it does", error)
+
+    def _probe(self) -> None:
+        try:
+            self.store.ping()
+        except StoreError:
+            return
+        self._recovered()
+
+    async def _aprobe(self) -> None:
+        try:
+            await self.store.aping()
+        except StoreError:
+            return
+        self._recovered()
+
+    def _recovered(self) -> None:
+        if passed := self._breaker.close(now_us()):
+            _log.warning("the store answers again, after %.1f s", to_seconds(passed))
+
+    async def aclose(self) -> None:
+        for probe in list(self._probes):
+            probe.cancel()
+
+
+def _denial(limit: Limit, now: int) -> Decision:
+    decision = Decision(False, 0, _RETRY_DENIED, _RETRY_DENIED, now)
+    decision.bound = limit
+    return decision
