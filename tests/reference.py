@@ -1,0 +1,358 @@
+"""The algorithms a second time, slow and obvious, for the tests to compare with: each is its row of the table, in
+lists of what was counted and exact fractions.
+
+Shares nothing with the package. Times are whole microseconds. ``remaining``, ``retry_after`` and ``reset_after`` are
+searched for by what they mean, and not computed.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil, floor
+from typing import NamedTuple
+
+LONG_AGO = -(10**30)
+
+
+class Answer(NamedTuple):
+    """What a limit says of one hit; ``retry_after`` None means never."""
+
+    allowed: bool
+    remaining: int
+    retry_after: int | None
+    reset_after: int
+    delay: int = 0
+
+
+class Entry:
+    """A hit that was counted: when, how much of it still counts, and since when a queue serves it."""
+
+    def __init__(self, time: int, cost: int | Fraction, starts: Fraction = Fraction(0)) -> None:
+        self.time = time
+        self.cost = cost
+        self.starts = starts
+
+
+class Reference:
+    """What all of them have in common. ``entries`` holds every hit that was ever counted and not given back whole."""
+
+    def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
+        self.amount = amount
+        self.period = period
+        self.capacity = capacity if capacity is not None else amount
+        self.entries: list[Entry] = []
+        self.last = LONG_AGO
+
+    # -- what makes each algorithm itself ------------------------------------------------------------------
+
+    def fits(self, t: int, cost: int) -> bool:
+        """Whether the algorithm allows ``cost`` at ``t``, which is never before the last time."""
+        raise NotImplementedError
+
+    def is_fresh(self, t: int) -> bool:
+        """Whether at ``t`` nothing that was counted matters any more."""
+        raise NotImplementedError
+
+    def count(self, t: int, cost: int) -> Entry:
+        return self.enter(Entry(t, cost))
+
+    def refused(self, t: int, cost: int) -> None:
+        """A refused hit changes nothing."""
+
+    def delay(self, t: int) -> int:
+        return 0
+
+    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+        """Windows: where it was counted, which is nowhere once that has passed."""
+        entry.cost = max(0, entry.cost - cost)
+        self.entries = [e for e in self.entries if e.cost]
+
+    def change(self, amount: int, capacity: int | None = None) -> None:
+        """Another amount from now on; what was spent stays."""
+        self.amount, self.capacity = amount, capacity if capacity is not None else amount
+
+    # -- what follows for all of them ----------------------------------------------------------------------
+
+    def enter(self, entry: Entry) -> Entry:
+        self.entries.append(entry)
+        self.last = entry.time
+        return entry
+
+    def hit(self, t: int, cost: int) -> tuple[Answer, Entry | None]:
+        """The answer, and what was counted of it."""
+        at = max(t, self.last)
+        if cost == 0:
+            return Answer(True, self.remaining(at), 0, self.reset_after(t)), None
+        if self.fits(at, cost):
+            delay = self.delay(at)
+            entry = self.count(at, cost)
+            return Answer(True, self.remaining(at), 0, self.reset_after(t), delay), entry
+        self.refused(at, cost)
+        return Answer(False, self.remaining(at), self.retry_after(t, cost), self.reset_after(t)), None
+
+    def charge(self, t: int, cost: int) -> Entry:
+        return self.count(max(t, self.last), cost)
+
+    def refund(self, t: int, entry: Entry, cost: int) -> None:
+        self.give_back(max(t, self.last), entry, cost)
+
+    def remaining(self, at: int) -> int:
+        """The most that would be allowed at this same instant."""
+        low, high = 0, self.capacity + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(at, middle) else (low, middle)
+        return low
+
+    def retry_after(self, t: int, cost: int) -> int | None:
+        if cost > self.capacity:
+            return None
+        return first(lambda wait: self.fits(max(t + wait, self.last), cost))
+
+    def reset_after(self, t: int) -> int:
+        return first(lambda wait: not self.entries or (t + wait >= self.last and self.is_fresh(t + wait)))
+
+
+def first(holds: Callable[[int], bool]) -> int:
+    """The smallest number of microseconds at which ``holds``; once it does, it does for good."""
+    if holds(0):
+        return 0
+    low, high = 0, 1
+    while not holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    assert holds(high)
+    assert not holds(high - 1)
+    return high
+
+
+class Window(Reference):
+    """An algorithm that sums what it sees, at most N of it."""
+
+    def seen(self, t: int) -> int:
+        raise NotImplementedError
+
+    def fits(self, t: int, cost: int) -> bool:
+        return self.seen(t) + cost <= self.amount
+
+    def is_fresh(self, t: int) -> bool:
+        return self.seen(t) == 0
+
+
+class FixedWindow(Window):
+    """Windows ``[kP, (k+1)P)`` from the epoch; ``count + c <= N``."""
+
+    def seen(self, t: int) -> int:
+        return sum(e.cost for e in self.entries if e.time // self.period == t // self.period)
+
+
+class SlidingWindowLog(Window):
+    """Sum of costs counted in ``(t-P, t]``, plus ``c``, ``<= N``."""
+
+    def seen(self, t: int) -> int:
+        return sum(e.cost for e in self.entries if t - self.period < e.time <= t)
+
+
+class RefusalCountingLog(SlidingWindowLog):
+    """A hit that this log itself refuses enters it too."""
+
+    def refused(self, t: int, cost: int) -> None:
+        self.count(t, cost)
+
+
+class SlidingWindowCounter(Window):
+    """``floor(previous * (P - elapsed - 1) / P) + current + c <= N``."""
+
+    def seen(self, t: int) -> int:
+        window, elapsed = t // self.period, t % self.period
+        current = sum(e.cost for e in self.entries if e.time // self.period == window)
+        previous = sum(e.cost for e in self.entries if e.time // self.period == window - 1)
+        return floor(Fraction(previous * (self.period - elapsed - 1), self.period)) + current
+
+
+class TieredWindow(Window):
+    """Sum of costs whose ``floor(time/precision) > floor(t/precision) - P/precision``, plus ``c``, ``<= N``."""
+
+    def __init__(self, amount: int, period: int, precision: int | None = None) -> None:
+        super().__init__(amount, period)
+        self.precision = precision or self.default_precision()
+
+    def default_precision(self) -> int:
+        """The largest of 1 h, 1 min, 1 s that goes into P at least 60 times, else P/100."""
+        units = [unit for unit in (3_600_000_000, 60_000_000, 1_000_000) if self.period % unit == 0]
+        return next((unit for unit in units if self.period // unit >= 60), self.period // 100)
+
+    def seen(self, t: int) -> int:
+        horizon = t // self.precision - self.period // self.precision
+        return sum(e.cost for e in self.entries if e.time // self.precision > horizon)
+
+
+class LeakyBucket(Reference):
+    """A level draining at ``N/P``; ``level + c <= B``."""
+
+    def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
+        super().__init__(amount, period, capacity)
+        self.level_then = Fraction(0)
+
+    def level(self, t: int) -> Fraction:
+        return max(Fraction(0), self.level_then - Fraction((t - self.last) * self.amount, self.period))
+
+    def fits(self, t: int, cost: int) -> bool:
+        return self.level(t) + cost <= self.capacity
+
+    def is_fresh(self, t: int) -> bool:
+        return self.level(t) == 0
+
+    def count(self, t: int, cost: int) -> Entry:
+        self.level_then = self.level(t) + cost
+        return self.enter(Entry(t, cost))
+
+    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+        """``max(0, c - (t - at) * N/P)``, never above full."""
+        back = max(Fraction(0), cost - Fraction((t - entry.time) * self.amount, self.period))
+        self.level_then, self.last = max(Fraction(0), self.level(t) - back), t
+
+
+class TokenBucket(Reference):
+    """Starts full with ``B``, refills continuously at ``N/P``; ``tokens >= c``."""
+
+    def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
+        super().__init__(amount, period, capacity)
+        self.tokens_then = Fraction(self.capacity)
+
+    def tokens(self, t: int) -> Fraction:
+        refilled = self.tokens_then + Fraction((t - self.last) * self.amount, self.period)
+        return min(Fraction(self.capacity), refilled)
+
+    def fits(self, t: int, cost: int) -> bool:
+        return self.tokens(t) >= cost
+
+    def is_fresh(self, t: int) -> bool:
+        return self.tokens(t) == self.capacity
+
+    def count(self, t: int, cost: int) -> Entry:
+        self.tokens_then = self.tokens(t) - cost
+        return self.enter(Entry(t, cost))
+
+    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+        back = max(Fraction(0), cost - Fraction((t - entry.time) * self.amount, self.period))
+        self.tokens_then, self.last = min(Fraction(self.capacity), self.tokens(t) + back), t
+
+    def change(self, amount: int, capacity: int | None = None) -> None:
+        spent = self.capacity - self.tokens_then
+        super().change(amount, capacity)
+        self.tokens_then = self.capacity - spent
+
+
+class Gcra(Reference):
+    """``max(t, tat) + c*T - B*T <= t``, with ``T = P/N``."""
+
+    def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
+        super().__init__(amount, period, capacity)
+        self.t_each = Fraction(period, amount)
+        self.tat = Fraction(LONG_AGO)
+
+    def fits(self, t: int, cost: int) -> bool:
+        return max(t, self.tat) + cost * self.t_each - self.capacity * self.t_each <= t
+
+    def is_fresh(self, t: int) -> bool:
+        return self.tat <= t
+
+    def count(self, t: int, cost: int) -> Entry:
+        self.tat = max(t, self.tat) + cost * self.t_each
+        return self.enter(Entry(t, cost))
+
+    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+        self.tat -= max(Fraction(0), cost * self.t_each - (t - entry.time))
+        self.last = t
+
+    def change(self, amount: int, capacity: int | None = None) -> None:
+        spent = (self.tat - self.last) / self.t_each
+        super().change(amount, capacity)
+        self.t_each = Fraction(self.period, amount)
+        self.tat = self.last + spent * self.t_each
+
+
+class IntervalTokenBucket(Reference):
+    """Full again, at ``t``, once ``P`` has passed since the last refill or the first counted hit."""
+
+    def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
+        super().__init__(amount, period, capacity)
+        self.refilled = LONG_AGO
+
+    def since_refill(self, t: int) -> list[Entry]:
+        return [] if t - self.refilled >= self.period else [e for e in self.entries if e.time >= self.refilled]
+
+    def fits(self, t: int, cost: int) -> bool:
+        return self.capacity - sum(e.cost for e in self.since_refill(t)) >= cost
+
+    def is_fresh(self, t: int) -> bool:
+        return not self.since_refill(t)
+
+    def count(self, t: int, cost: int) -> Entry:
+        if not self.since_refill(t):
+            self.refilled = t
+        return self.enter(Entry(t, cost))
+
+
+class LeakyBucketQueue(Reference):
+    """A FIFO of size ``B`` served at ``N/P``: whoever comes is served once all before it have been."""
+
+    def free_at(self) -> Fraction:
+        """When everybody that is in the queue now will have been served."""
+        if not self.entries:
+            return Fraction(LONG_AGO)
+        return self.entries[-1].starts + Fraction(self.entries[-1].cost * self.period, self.amount)
+
+    def level(self, t: int) -> Fraction:
+        return max(Fraction(0), (self.free_at() - t) * self.amount / self.period)
+
+    def fits(self, t: int, cost: int) -> bool:
+        return self.level(t) + cost <= self.capacity
+
+    def is_fresh(self, t: int) -> bool:
+        return self.level(t) == 0
+
+    def delay(self, t: int) -> int:
+        """The level before it, times P/N, rounded up."""
+        return ceil(self.level(t) * self.period / self.amount)
+
+    def count(self, t: int, cost: int) -> Entry:
+        return self.enter(Entry(t, cost, max(Fraction(t), self.free_at())))
+
+    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+        """Only what no later departure stands on."""
+        if self.entries and entry is self.entries[-1]:
+            super().give_back(t, entry, cost)
+
+    def change(self, amount: int, capacity: int | None = None) -> None:
+        """What stood in the queue at the last hit now takes its new time, one after the other."""
+        spent = self.level(self.last)
+        super().change(amount, capacity)
+        if self.entries:
+            self.entries = [Entry(self.last, spent, Fraction(self.last))]
+
+
+BY_NAME: dict[tuple[str, object], type[Reference]] = {
+    ("fixed-window", None): FixedWindow,
+    ("sliding-window-log", None): SlidingWindowLog,
+    ("sliding-window-log", True): RefusalCountingLog,
+    ("sliding-window-counter", None): SlidingWindowCounter,
+    ("token-bucket", None): TokenBucket,
+    ("token-bucket", "interval"): IntervalTokenBucket,
+    ("leaky-bucket", None): LeakyBucket,
+    ("leaky-bucket", "queue"): LeakyBucketQueue,
+    ("gcra", None): Gcra,
+}
+
+
+def build(
+    spec: str | dict[str, object], amount: int, period: int, burst: int | None = None, precision: int | None = None
+) -> Reference:
+    """The reference of an algorithm as settings name it; ``precision`` is the tiered window's, in microseconds."""
+    table = {"name": spec} if isinstance(spec, str) else spec
+    if table["name"] == "tiered-window":
+        return TieredWindow(amount, period, precision)
+    option = next((value for key, value in table.items() if key != "name"), None)
+    return BY_NAME[str(table["name"]), option](amount, period, burst)
