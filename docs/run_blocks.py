@@ -155,7 +155,7 @@ class Player:
         response = ask(self._app, asked.request, asked.url, {"accept": "*/*", **headers})
         head = [f"HTTP/1.1 {response.status_code} {response.reason_phrase}"]
         head += [f"{name}: {value}" for name, value in response.headers.items()]
-        return "\n".join([*head, "", response.text, ""]) if asked.include else response.text + "\n"
+        return "\n".join([*head, "", response.text]) if asked.include else response.text
 
     def _run_uvicorn(self, words: list[str]) -> str:
         module, _, name = words[0].partition(":")
