@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_DECIDED = "_ratelimit_mw"
+_DECIDED = "ratelimit_mw.decided"
 
 
 class ASGIRequest(Request):
@@ -33,7 +33,7 @@ class ASGIRequest(Request):
 
     @property
     def method(self) -> str:
-        return self.native["method"]  # type: ignore[no-any-return]
+        return self.native["method"].upper()  # type: ignore[no-any-return]
 
     @property
     def path(self) -> str:
@@ -66,11 +66,17 @@ class ASGIRequest(Request):
 
 
 def _user(request: Request) -> str | None:
-    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before."""
+    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before. A display name may not be unique."""
     user = request.native.get("user")
     if user is None or not getattr(user, "is_authenticated", False):
         return None
-    return str(getattr(user, "display_name", "")) or None
+    for name in ("identity", "display_name"):
+        try:
+            if found := getattr(user, name, None):
+                return str(found)
+        except NotImplementedError:
+            continue  # Starlette's BaseUser leaves both to its subclasses
+    return None
 
 
 class RateLimitMiddleware:
@@ -110,8 +116,7 @@ class RateLimitMiddleware:
             return
         request = ASGIRequest(scope)
         plan = self._plan(request)
-        state = scope.get("state")
-        decided = state.get(_DECIDED, ()) if state else ()
+        decided = scope.get(_DECIDED, ())
         if not plan.rules or (decided and self._guard.has_decided(decided)):
             await self.app(scope, receive, send)
             return
@@ -124,11 +129,12 @@ class RateLimitMiddleware:
             verdict = await self.limiter.adecide(plan, features, request=request)
         else:
             verdict = self.limiter.decide(plan, features, request=request)
+        state = scope.get("state")
         if state is None:
             state = {}
-            scope = {**scope, "state": state}
         state["ratelimit"] = verdict
-        state[_DECIDED] = decided + self._mine
+        # The mark stands in the scope: a state may outlive the request, where a server hands all requests the same.
+        scope = {**scope, "state": state, _DECIDED: decided + self._mine}
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
@@ -155,16 +161,24 @@ class RateLimitMiddleware:
             await self.limiter.aconclude(verdict, status)
 
     async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = self._guard.writer.headers(verdict)
-        answer: Any = self._guard.rejection(request, verdict, headers)
-        if self._guard.refuse is not None:
+        headers = self._headers(verdict)
+        names = {name for name, _ in headers}
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                message = _with_headers(message, headers, names)
+            return send(message)
+
+        if self._guard.refuse is None:
+            answer: Any = self._guard.rejection(request, verdict, headers)
+        else:
             answer = self._guard.refuse(request, verdict)
             answer = await answer if inspect.isawaitable(answer) else answer
         if not isinstance(answer, Rejection):
-            await _answered(answer, headers)(scope, receive, send)
+            await answer(scope, receive, send_with_headers)
             return
-        own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-        await send({"type": "http.response.start", "status": answer.status, "headers": own + headers})
+        own = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+        await send_with_headers({"type": "http.response.start", "status": answer.status, "headers": own})
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
 
 
@@ -172,18 +186,3 @@ def _with_headers(message: Message, added: list[Header], names: Collection[bytes
     """The message with a new header list: ``added`` replace what the application set under ``names``."""
     given: Iterable[Header] = message.get("headers") or ()
     return {**message, "headers": [header for header in given if header[0].lower() not in names] + added}
-
-
-def _answered(app: ASGIApp, headers: list[Header]) -> ASGIApp:
-    """An application's own refusal, with the rate limit headers."""
-    names = {name for name, _ in headers}
-
-    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                message = _with_headers(message, headers, names)
-            return send(message)
-
-        await app(scope, receive, send_with_headers)
-
-    return answered

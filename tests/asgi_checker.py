@@ -1,0 +1,146 @@
+"""A strict checker around both sides of an ASGI middleware: it plays the server outside and the application inside.
+
+``checked(build, app)`` is the application to call. Whatever breaks the rules raises ``ProtocolError`` where it
+happens: a scope that is changed in place, a message that is late, altered, doubled or out of order, a value of the
+wrong type, a header name in capitals, a body that the middleware reads for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import ContextVar
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OWN_STATE = {"ratelimit"}
+"""What the middleware may add to a state that the server has made for this request."""
+
+_BODY = ("http.response.body", "http.response.zerocopysend", "http.response.pathsend")
+_BEFORE_START = ("http.response.debug", "http.response.early_hint")
+
+
+class ProtocolError(Exception):
+    """The middleware broke a rule of ASGI. No assertion, so that no test takes it for its own."""
+
+
+class Exchange:
+    """One call: what the server gave and was sent, and what the application gave."""
+
+    def __init__(self) -> None:
+        self.reads_by_server = 0
+        self.reads_by_app = 0
+        self.passed_on: list[Message] = []
+        self.stage = "before the start"
+        self._trailers_announced = False
+
+    def advance(self, message: Message) -> None:
+        """Check a message's place in the order of one response."""
+        kind = message["type"]
+        self._at(kind, self.stage != "after the end")
+        if kind == "http.response.start":
+            self._at(kind, self.stage == "before the start")
+            check_start(message)
+            self._trailers_announced = message.get("trailers", False)
+            self.stage = "in the body"
+        elif kind in _BODY:
+            self._at(kind, self.stage == "in the body")
+            require(isinstance(message.get("body", b""), bytes), "a body that is not bytes")
+            if not message.get("more_body"):
+                self.stage = "before the trailers" if self._trailers_announced else "after the end"
+        elif kind == "http.response.trailers":
+            self._at(kind, self.stage == "before the trailers")
+            self.stage = "before the trailers" if message.get("more_trailers") else "after the end"
+        elif kind in _BEFORE_START:
+            self._at(kind, self.stage == "before the start")
+
+    def _at(self, kind: str, holds: bool) -> None:
+        require(holds, f"{kind} {self.stage}")
+
+
+_exchange: ContextVar[Exchange] = ContextVar("exchange")
+
+
+def checked(build: Callable[[App], App], app: App) -> App:
+    """The application ``app`` behind the middleware that ``build`` puts around it, with both sides checked."""
+    middleware = build(_inside(app))
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange()
+        token = _exchange.set(exchange)
+        before = {**scope}
+        headers, state = list(scope.get("headers", ())), dict(scope.get("state") or {})
+
+        async def counted_receive() -> Message:
+            exchange.reads_by_server += 1
+            return await receive()
+
+        async def checked_send(message: Message) -> None:
+            if scope["type"] == "http":
+                exchange.advance(message)
+            exchange.passed_on.append(message)
+            await send(message)
+
+        try:
+            await middleware(scope, counted_receive, checked_send)
+        finally:
+            _exchange.reset(token)
+            require(scope == before, "the server's scope was changed")
+            require(list(scope.get("headers", ())) == headers, "the server's headers were changed")
+            added = {name for name, value in (scope.get("state") or {}).items() if state.get(name) is not value}
+            require(added <= OWN_STATE, f"the server's state was given {added - OWN_STATE}")
+            require(exchange.reads_by_server == exchange.reads_by_app, "the middleware received for itself")
+        require(scope["type"] != "http" or exchange.stage == "after the end", f"the response stopped {exchange.stage}")
+
+    return server
+
+
+def _inside(app: App) -> App:
+    """The application's side: every message must have reached the server by the time ``send`` returns."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = _exchange.get()
+
+        async def counted_receive() -> Message:
+            exchange.reads_by_app += 1
+            return await receive()
+
+        async def checked_send(message: Message) -> None:
+            before, passed = {**message}, len(exchange.passed_on)
+            headers = list(message["headers"]) if isinstance(message.get("headers"), list) else None
+            await send(message)
+            require(len(exchange.passed_on) == passed + 1, f"{message['type']} was held back or doubled")
+            require(message == before, f"the application's {message['type']} was changed in place")
+            require(headers is None or message["headers"] == headers, "the application's headers were changed")
+            _compare(message, exchange.passed_on[-1])
+
+        await app(scope, counted_receive, checked_send)
+
+    return application
+
+
+def _compare(given: Message, passed_on: Message) -> None:
+    if given["type"] != "http.response.start":
+        require(passed_on is given, f"{given['type']} is not the object that the application sent")
+    others = {name for name in given if name != "headers"}
+    require(all(passed_on[name] == given[name] for name in others), "http.response.start lost or changed something")
+
+
+def check_start(message: Message) -> None:
+    """Types and spelling of a start message, as the server would want them."""
+    require(type(message["status"]) is int, f"a status that is not an int: {message['status']!r}")
+    for pair in message.get("headers", ()):
+        require(isinstance(pair, list | tuple) and len(pair) == 2, f"a header that is not a pair: {pair!r}")
+        name, value = pair
+        require(type(name) is bytes and type(value) is bytes, f"a header that is not bytes: {pair!r}")
+        require(name == name.lower() and name != b"", f"a header name in capitals: {name!r}")
+        require(not set(value) & {0, 10, 13}, f"a header that could split the response: {pair!r}")
+
+
+def require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ProtocolError(otherwise)

@@ -1,0 +1,102 @@
+"""Small applications behind the middleware, and calling them as clients do: through httpx or with bare messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+from asgi_checker import App, Message, Receive, Scope, Send, checked
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.testing import ManualClock
+
+URL = "http://testserver"
+CLIENT = "192.0.2.7"
+
+START: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+BODY: Message = {"type": "http.response.body", "body": b"hello"}
+FIELDS = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-policy", "ratelimit"]
+
+
+def limiter(limits: Any = "2/minute", **rule: Any) -> Limiter:
+    return Limiter([Rule(name="api", limits=limits, **rule)], clock=ManualClock(1_000_000.0))
+
+
+def limited(app: App, rate: Limiter | None = None, **options: Any) -> App:
+    """The application behind the middleware, with both sides checked."""
+    rate = rate or limiter()
+    return checked(lambda inner: RateLimitMiddleware(inner, limiter=rate, **options), app)
+
+
+def sending(*messages: Message) -> App:
+    """An application that sends these messages."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for message in messages:
+            await send(message)
+
+    return app
+
+
+def names_of(start: Message) -> list[str]:
+    return [name.decode() for name, _ in start["headers"]]
+
+
+def ask(app: App, path: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> httpx.Response:
+    """One request to an ASGI application."""
+    return asyncio.run(aask(app, path, method, client, **request))
+
+
+async def aask(app: App, path: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> httpx.Response:
+    """``ask`` on a loop that runs already."""
+    transport = httpx.ASGITransport(app=app, client=(client, 1234))
+    async with httpx.AsyncClient(transport=transport, base_url=URL) as session:
+        return await session.request(method, path, **request)
+
+
+def ask_wsgi(app: Any, path: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> httpx.Response:
+    """One request to a WSGI application."""
+    transport = httpx.WSGITransport(app=app, remote_addr=client)
+    with httpx.Client(transport=transport, base_url=URL) as session:
+        return session.request(method, path, **request)
+
+
+def http_scope(**changed: Any) -> Scope:
+    """What a server would give for ``GET /``."""
+    scope: Scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/",
+        "raw_path": b"/",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", b"testserver")],
+        "client": (CLIENT, 1234),
+        "server": ("testserver", 80),
+    }
+    return {**scope, **changed}
+
+
+def send_bare(app: App, scope: Scope, incoming: list[Message] | None = None) -> list[Message]:
+    """One call with bare messages; what the application sent."""
+    return asyncio.run(asend_bare(app, scope, incoming))
+
+
+async def asend_bare(app: App, scope: Scope, incoming: list[Message] | None = None) -> list[Message]:
+    """``send_bare`` on a loop that runs already."""
+    waiting = list(incoming or [{"type": "http.request", "body": b"", "more_body": False}])
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
