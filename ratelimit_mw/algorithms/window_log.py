@@ -7,6 +7,7 @@ up to each. So a hit costs two binary searches, whatever N is.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -156,10 +157,11 @@ class TieredWindow(Algorithm):
 
     def dump(self, state: Series) -> bytes:
         """The buckets that hold something, oldest first: number, cost, number, cost..."""
-        return array("q", [number for entry in state.entries() for number in entry]).tobytes()
+        numbers = [number for entry in state.entries() for number in entry]
+        return struct.pack(f"<{len(numbers)}q", *numbers)
 
     def load(self, data: bytes) -> Series | None:
-        numbers = array("q", data)
+        numbers = struct.unpack(f"<{len(data) // 8}q", data)
         return Series.from_entries(list(zip(numbers[::2], numbers[1::2], strict=True)))
 
 

@@ -1,8 +1,6 @@
 """The memory store: a dictionary under a lock, bounded, expiring without threads or timers.
 
-**Expiry.** States live on shelves by how long they can matter. A shelf has a young and an old table; when its span
-has passed, the old table is dropped whole, the young one becomes old. What is written moves to the young table, so
-whatever is in a dropped table has not changed for a whole span and is as good as fresh.
+**Expiry.** See ``shelf``: what has not changed for as long as it can matter is dropped, whole tables at a time.
 
 **Bound.** Once ``max_keys`` keys are held, a new key shares one of 2**16 states of its limit, chosen by keyed hash:
 it may be refused for what its neighbours spent, and no key, old or new, ever gets more than its limit.
@@ -14,6 +12,8 @@ import secrets
 import threading
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from os import PathLike
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult
 
@@ -22,6 +22,8 @@ from ..decision import Change, Decision, Hit
 from ..errors import ConfigError
 from ..limit import Limit
 from .base import Store, decide_all
+from .shelf import Shelf, Table
+from .snapshot import Snapshot, read, write
 
 __all__ = ["MemoryStore"]
 
@@ -29,51 +31,6 @@ _SHARED_STATES: Final = 1 << 16
 _DROPPED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table could take many
 _SHORTEST_SPAN: Final = SECOND
 _LIMITS_KNOWN: Final = 10_000
-
-_Table = dict[str, Any]
-
-
-class _Shelf:
-    """The states that are as good as fresh ``span`` microseconds after their last change."""
-
-    __slots__ = ("debts", "old", "shared", "shared_old", "span", "turns_at", "young")
-
-    def __init__(self, span: int, now: int) -> None:
-        self.span = span
-        self.turns_at = now + span
-        self.young: _Table = {}
-        self.old: _Table = {}
-        self.shared: _Table = {}
-        self.shared_old: _Table = {}
-        # Keys charged beyond their limit stay longer than a span: until when.
-        self.debts: dict[str, int] = {}
-
-    def turn(self, now: int) -> list[_Table]:
-        """Drop what has not changed for a span; the dropped tables."""
-        dropped = [self.old]
-        self.old, self.young = self.young, {}
-        self.shared_old, self.shared = self.shared, {}
-        if now >= self.turns_at + self.span:
-            dropped.append(self.old)
-            self.old, self.shared_old = {}, {}
-        self.turns_at = now + self.span
-        self._keep_debts(dropped, now)
-        return [table for table in dropped if table]
-
-    def hand_over(self, prefix: str, other: _Shelf) -> None:
-        """Move what starts with ``prefix``: the same keys are needed for longer from now on."""
-        for mine in (self.old, self.young):
-            _move(prefix, mine, other.young)
-        for mine in (self.shared_old, self.shared):
-            _move(prefix, mine, other.shared)
-        _move(prefix, self.debts, other.debts)
-
-    def _keep_debts(self, dropped: list[_Table], now: int) -> None:
-        self.debts = {key: until for key, until in self.debts.items() if until > now}
-        for key in self.debts:
-            for table in dropped:
-                if key in table:
-                    self.young[key] = table.pop(key)
 
 
 class MemoryStore(Store):
@@ -84,19 +41,58 @@ class MemoryStore(Store):
     0
     """
 
-    def __init__(self, max_keys: int = 1_000_000, clock: Clock = now_us) -> None:
+    def __init__(
+        self, max_keys: int = 1_000_000, clock: Clock = now_us, snapshot: str | PathLike[str] | None = None
+    ) -> None:
         if type(max_keys) is not int or max_keys < 1:
             raise ConfigError(f"max_keys is a whole number from 1 on; got {max_keys!r}")
         self._max_keys = max_keys
         self.clock = clock
         self._lock = threading.Lock()
         self._secret = secrets.token_bytes(16)
-        self._shelves: dict[int, _Shelf] = {}
-        self._shelf_of: dict[Limit, _Shelf] = {}
-        self._shelf_by_prefix: dict[str, _Shelf] = {}
+        self._shelves: dict[int, Shelf] = {}
+        self._shelf_of: dict[Limit, Shelf] = {}
+        self._shelf_by_prefix: dict[str, Shelf] = {}
         self._turns_at = 1 << 63
-        self._dying: list[_Table] = []
+        self._dying: list[Table] = []
         self._keys = 0
+        self._limit_by_prefix: dict[str, Limit] = {}
+        self._snapshot = None if snapshot is None else Path(snapshot)
+        self._saved: Snapshot | None = None
+        if self._snapshot is not None and (saved := read(self._snapshot)):
+            self._saved, self._secret = saved, saved.secret
+
+    def save(self, path: str | PathLike[str] | None = None) -> None:
+        """Write all states to ``path``, or to the store's own snapshot, atomically. ``OSError`` when it cannot."""
+        target = self._snapshot if path is None else Path(path)
+        if target is None:
+            raise ConfigError("say where: save(path), or memory://?snapshot=/path")
+        write(target, self._states())
+
+    def _states(self) -> Snapshot:
+        """All states as bytes. States are never changed in place, so only the tables are copied under the lock."""
+        with self._lock:
+            limits = dict(self._limit_by_prefix)
+            own = [dict(table) for shelf in self._shelves.values() for table in (shelf.old, shelf.young)]
+            shared = [dict(table) for shelf in self._shelves.values() for table in (shelf.shared_old, shelf.shared)]
+            waiting = self._saved or Snapshot(b"", {}, {})  # limits that nobody has asked for since the start
+            own_waiting, shared_waiting = dict(waiting.own), dict(waiting.shared)
+        return Snapshot(self._secret, own_waiting | _dumped(own, limits), shared_waiting | _dumped(shared, limits))
+
+    def _restore(self, limit: Limit, shelf: Shelf) -> None:
+        """Take the states of a limit over from the snapshot, the first time that it is seen."""
+        if self._saved is None:
+            return
+        for saved, table in ((self._saved.own, shelf.young), (self._saved.shared, shelf.shared)):
+            for key, data in saved.pop(limit.prefix, {}).items():
+                if table is shelf.young and self._keys >= self._max_keys:
+                    break
+                table[key.decode("utf-8", "surrogatepass")] = limit.algorithm.load(data)
+                self._keys += table is shelf.young
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self.save()
 
     def __len__(self) -> int:
         """The keys held, those that are about to be dropped included, shared states not."""
@@ -168,7 +164,7 @@ class MemoryStore(Store):
                 if shelf is not None:
                     self._drop(shelf, key)
 
-    def _drop(self, shelf: _Shelf, key: str) -> None:
+    def _drop(self, shelf: Shelf, key: str) -> None:
         for table in (shelf.young, shelf.old):
             if table.pop(key, None) is not None:
                 self._keys -= 1
@@ -177,7 +173,7 @@ class MemoryStore(Store):
         shelf.shared.pop(slot, None)
         shelf.shared_old.pop(slot, None)
 
-    def _find(self, shelf: _Shelf, key: str) -> Any:
+    def _find(self, shelf: Shelf, key: str) -> Any:
         """The state of a key; at first sight of a key, that of the others it may have shared one with."""
         state = shelf.young.get(key)
         if state is None:
@@ -189,7 +185,7 @@ class MemoryStore(Store):
                     state = shelf.shared_old.get(slot)
         return state
 
-    def _keep(self, shelf: _Shelf, key: str, state: Any) -> None:
+    def _keep(self, shelf: Shelf, key: str, state: Any) -> None:
         if state is None:
             self._drop(shelf, key)
         elif key in shelf.young or shelf.old.pop(key, None) is not None:
@@ -205,18 +201,21 @@ class MemoryStore(Store):
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self._secret).digest()
         return f"{_prefix(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
 
-    def _place(self, limit: Limit, now: int) -> _Shelf:
+    def _place(self, limit: Limit, now: int) -> Shelf:
         """The shelf of a limit. Limits with one prefix share their keys, so they stand where the longest-lived fits."""
         span = max(_SHORTEST_SPAN, limit.algorithm.lifetime)
         shelf = self._shelf_by_prefix.get(limit.prefix)
         if shelf is None or shelf.span < span:
-            taller = self._shelves.get(span) or _Shelf(span, now)
+            taller = self._shelves.get(span) or Shelf(span, now)
             self._shelves[span] = taller
             self._turns_at = min(self._turns_at, taller.turns_at)
             if shelf is not None:
                 shelf.hand_over(limit.prefix, taller)
             self._shelf_of.clear()
+            if shelf is None:
+                self._restore(limit, taller)
             shelf = self._shelf_by_prefix[limit.prefix] = taller
+        self._limit_by_prefix[limit.prefix] = limit
         if len(self._shelf_of) >= _LIMITS_KNOWN:
             self._shelf_of.clear()
         self._shelf_of[limit] = shelf
@@ -241,9 +240,13 @@ class MemoryStore(Store):
         self._keys -= freed
 
 
-def _move(prefix: str, mine: dict[str, Any], its: dict[str, Any]) -> None:
-    for key in [key for key in mine if key.startswith(prefix)]:
-        its[key] = mine.pop(key)
+def _dumped(tables: list[Table], limits: dict[str, Limit]) -> dict[str, dict[bytes, bytes]]:
+    found: dict[str, dict[bytes, bytes]] = {prefix: {} for prefix in limits}
+    for table in tables:
+        for key, state in table.items():
+            prefix = _prefix(key)
+            found[prefix][key.encode("utf-8", "surrogatepass")] = limits[prefix].algorithm.dump(state)
+    return found
 
 
 def _prefix(key: str) -> str:
@@ -252,14 +255,14 @@ def _prefix(key: str) -> str:
     return "|".join(parts[:4]) + "|"
 
 
-OPTIONS: Final = ("max_keys",)
+OPTIONS: Final = ("max_keys", "snapshot")
 
 
 def open_address(address: SplitResult, options: dict[str, str], _timeout_us: int) -> MemoryStore:
-    """``memory://?max_keys=100000``."""
+    """``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
     text = options.get("max_keys", "1000000")
     if not text.isascii() or not text.isdigit():
         raise ConfigError(f"max_keys is a whole number; got {text!r}")
-    return MemoryStore(int(text))
+    return MemoryStore(int(text), snapshot=options.get("snapshot"))
