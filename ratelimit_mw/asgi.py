@@ -66,7 +66,7 @@ class ASGIRequest(Request):
 
 
 def _user(request: Request) -> str | None:
-    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before. A display name may not be unique."""
+    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before: what is unique comes first."""
     user = request.native.get("user")
     if user is None or not getattr(user, "is_authenticated", False):
         return None

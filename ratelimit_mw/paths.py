@@ -1,7 +1,8 @@
 """Which path patterns match a path: one tree for all of them, walked once. Pure; knows no rules.
 
 ``*`` stands for anything within a segment, ``{name}`` for one segment, ``**`` and ``{name:path}`` for any number
-of segments, none included. Paths are compared with ``//`` collapsed and one trailing slash ignored.
+of segments, none included. Paths are compared with ``//`` collapsed and one trailing slash ignored; one without a
+leading slash is as if it had it, for some frameworks route it so.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from .errors import ConfigError
 __all__ = ["PathTree", "checked_pattern", "normalised", "pattern_matches"]
 
 _PARAMETER = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+_ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 _DEEP = "**"
 
 
 def normalised(path: str) -> str:
     """The path as it is compared: ``normalised("//a//b/")`` is ``'/a/b'``.
 
-    >>> normalised("//a//b/"), normalised("/")
-    ('/a/b', '/')
+    >>> normalised("//a//b/"), normalised("/"), normalised("a")
+    ('/a/b', '/', '/a')
     """
+    if path[:1] != "/":
+        path = "/" + path
     if "//" in path:
         path = re.sub("/{2,}", "/", path)
     return path[:-1] if len(path) > 1 and path[-1] == "/" else path
@@ -34,11 +38,13 @@ def checked_pattern(pattern: object) -> str:
         raise ConfigError(f'expected a path pattern such as "/login", "/items/{{id}}" or "/api/**"; got {pattern!r}')
     if "?" in pattern or "#" in pattern:
         raise ConfigError(f"a path pattern has no query and no fragment; got {pattern!r}")
+    if encoded := _ENCODED.search(pattern):
+        raise ConfigError(f"paths are compared decoded, so write what {encoded[0]} stands for; got {pattern!r}")
+    if re.search(r"[{}]", _PARAMETER.sub("", pattern)):
+        raise ConfigError(f"unbalanced braces in {pattern!r}; a parameter is written {{name}}")
     for segment in _segments(pattern):
         if segment != _DEEP and _DEEP in segment:
             raise ConfigError(f"** stands alone between slashes; got {segment!r} in {pattern!r}")
-        if re.search(r"[{}]", _PARAMETER.sub("", segment)):
-            raise ConfigError(f"unbalanced braces in {pattern!r}; a parameter is written {{name}}")
     return pattern
 
 
@@ -131,4 +137,6 @@ def _split(path: str) -> list[str]:
 
 
 def _glob(segment: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in re.split(r"\*+", segment)), re.DOTALL)
+    """Every part between two stars is taken where it comes first, for good: no path can make it try the others."""
+    first, *parts, last = map(re.escape, re.split(r"\*+", segment))
+    return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + ".*" + last, re.DOTALL)
