@@ -13,7 +13,7 @@ A page is played from top to bottom in an empty folder. What happens to a block 
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
 * Any other language is there to be read and is not run.
 
-The limiter's clock starts 20.5 seconds into a minute, so that a page gives the same answers every time.
+The limiter's clock stands still, 20.5 seconds into a minute, so that a page gives the same answers every time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ import re
 import shlex
 import sys
 import tempfile
-import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
@@ -41,7 +40,7 @@ import httpx
 from ratelimit_mw import ConfigError, clock, load_settings
 
 ROOT = Path(__file__).parents[1]
-NOON = 1_767_268_800  # a full minute
+MOMENT = 1_767_268_820_500_000_000  # nanoseconds; 20.5 seconds after a full minute
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
@@ -224,7 +223,7 @@ def _compare(expected: str, output: str | None) -> str:
 def play_page(path: Path) -> None:
     """Play one page in an empty folder, with a line on each block."""
     blocks = blocks_of(path.read_text())
-    clock._WALL_AT_ZERO = NOON * 10**9 + 20_500_000_000 - time.monotonic_ns()
+    clock.time = SimpleNamespace(monotonic_ns=lambda: MOMENT - clock._WALL_AT_ZERO)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path.insert(0, folder)
