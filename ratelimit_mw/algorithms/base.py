@@ -63,7 +63,7 @@ class Algorithm(ABC):
         return b":".join(b"%d" % number for number in state)
 
     def load(self, data: bytes) -> Any:
-        """The inverse of ``dump``; ``ValueError`` for anything else."""
+        """The inverse of ``dump``; ``ValueError`` for bytes that have not its form."""
         return tuple(map(int, data.split(b":")))
 
 

@@ -161,8 +161,9 @@ class TieredWindow(Algorithm):
         return struct.pack(f"<{len(numbers)}q", *numbers)
 
     def load(self, data: bytes) -> Series | None:
-        numbers = struct.unpack(f"<{len(data) // 8}q", data)
-        return Series.from_entries(list(zip(numbers[::2], numbers[1::2], strict=True)))
+        if len(data) % 16:
+            raise ValueError(f"expected pairs of 8 bytes each, got {len(data)} bytes")
+        return Series.from_entries(list(struct.iter_unpack("<qq", data)))
 
 
 class SlidingWindowLog(TieredWindow):

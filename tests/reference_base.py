@@ -1,0 +1,124 @@
+"""What the slow twins of the algorithms have in common: the answers, searched for by what they mean.
+
+Shares nothing with the package. Times are whole microseconds.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple
+
+LONG_AGO = -(10**30)
+
+
+class Answer(NamedTuple):
+    """What a limit says of one hit; ``retry_after`` None means never."""
+
+    allowed: bool
+    remaining: int
+    retry_after: int | None
+    reset_after: int
+    delay: int = 0
+
+
+class Entry:
+    """A hit that was counted: when, how much of it still counts, and since when a queue serves it."""
+
+    def __init__(self, time: int, cost: int | Fraction, starts: Fraction = Fraction(0)) -> None:
+        self.time = time
+        self.cost = cost
+        self.starts = starts
+
+
+class Reference:
+    """What all of them have in common. ``entries`` holds every hit that was ever counted and not given back whole."""
+
+    def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
+        self.amount = amount
+        self.period = period
+        self.capacity = capacity if capacity is not None else amount
+        self.entries: list[Entry] = []
+        self.last = LONG_AGO
+
+    # -- what makes each algorithm itself ------------------------------------------------------------------
+
+    def fits(self, t: int, cost: int) -> bool:
+        """Whether the algorithm allows ``cost`` at ``t``, which is never before the last time."""
+        raise NotImplementedError
+
+    def is_fresh(self, t: int) -> bool:
+        """Whether at ``t`` nothing that was counted matters any more."""
+        raise NotImplementedError
+
+    def count(self, t: int, cost: int) -> Entry:
+        return self.enter(Entry(t, cost))
+
+    def refused(self, t: int, cost: int) -> None:
+        """A refused hit changes nothing."""
+
+    def delay(self, t: int) -> int:
+        return 0
+
+    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+        """Windows: where it was counted, which is nowhere once that has passed."""
+        entry.cost = max(0, entry.cost - cost)
+        self.entries = [e for e in self.entries if e.cost]
+
+    def change(self, amount: int, capacity: int | None = None) -> None:
+        """Another amount from now on; what was spent stays."""
+        self.amount, self.capacity = amount, capacity if capacity is not None else amount
+
+    # -- what follows for all of them ----------------------------------------------------------------------
+
+    def enter(self, entry: Entry) -> Entry:
+        self.entries.append(entry)
+        self.last = entry.time
+        return entry
+
+    def hit(self, t: int, cost: int) -> tuple[Answer, Entry | None]:
+        """The answer, and what was counted of it."""
+        at = max(t, self.last)
+        if cost == 0:
+            return Answer(True, self.remaining(at), 0, self.reset_after(t)), None
+        if self.fits(at, cost):
+            delay = self.delay(at)
+            entry = self.count(at, cost)
+            return Answer(True, self.remaining(at), 0, self.reset_after(t), delay), entry
+        self.refused(at, cost)
+        return Answer(False, self.remaining(at), self.retry_after(t, cost), self.reset_after(t)), None
+
+    def charge(self, t: int, cost: int) -> Entry:
+        return self.count(max(t, self.last), cost)
+
+    def refund(self, t: int, entry: Entry, cost: int) -> None:
+        self.give_back(max(t, self.last), entry, cost)
+
+    def remaining(self, at: int) -> int:
+        """The most that would be allowed at this same instant."""
+        low, high = 0, self.capacity + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(at, middle) else (low, middle)
+        return low
+
+    def retry_after(self, t: int, cost: int) -> int | None:
+        if cost > self.capacity:
+            return None
+        return first(lambda wait: self.fits(max(t + wait, self.last), cost))
+
+    def reset_after(self, t: int) -> int:
+        return first(lambda wait: not self.entries or (t + wait >= self.last and self.is_fresh(t + wait)))
+
+
+def first(holds: Callable[[int], bool]) -> int:
+    """The smallest number of microseconds at which ``holds``; once it does, it does for good."""
+    if holds(0):
+        return 0
+    low, high = 0, 1
+    while not holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    assert holds(high)
+    assert not holds(high - 1)
+    return high

@@ -1,0 +1,242 @@
+"""Properties of every algorithm, against its slow twin and against what its answers promise."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference_base import Answer
+from traces import BUCKETS, CONTINUOUS, SPECS, Shape, shapes, starts, steps
+
+from ratelimit_mw import ConfigError, Quota, algorithms
+from ratelimit_mw.algorithms import Algorithm, build, names, register
+from ratelimit_mw.decision import Decision
+
+KINDS = pytest.mark.parametrize("kind", SPECS)
+EXAMPLES = settings(max_examples=60)
+
+
+def answer(decision: Decision) -> Answer:
+    return Answer(decision.allowed, decision.remaining, decision.retry_us, decision.reset_us, decision.delay_us)
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
+def test_every_step_agrees_with_the_definition(kind: str, data: st.DataObject) -> None:
+    """On any traffic, every answer is the one that the slow twin finds by searching for what it means."""
+    shape = data.draw(shapes(kind))
+    algorithm, twin = shape.build(), shape.reference()
+    state, now = None, data.draw(starts(shape))
+    for pause, cost in data.draw(steps(shape)):
+        now += pause
+        state, decision = algorithm.decide(state, now, cost)
+        assert answer(decision) == twin.hit(now, cost)[0]
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
+def test_retry_after_is_exact_to_the_microsecond(kind: str, data: st.DataObject) -> None:
+    """At that moment the same cost is allowed, one microsecond earlier it is not, and None means it never fits."""
+    shape = data.draw(shapes(kind))
+    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
+    for pause, cost in data.draw(steps(shape)):
+        now += pause
+        state, decision = algorithm.decide(state, now, cost)
+        if decision.allowed:
+            assert decision.retry_us == 0
+        elif decision.retry_us is None:
+            assert cost > shape.capacity
+        else:
+            assert not algorithm.decide(state, now + decision.retry_us - 1, cost)[1].allowed
+            assert algorithm.decide(state, now + decision.retry_us, cost)[1].allowed
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
+def test_a_refused_hit_and_a_look_change_nothing(kind: str, data: st.DataObject) -> None:
+    """They return the very state object that was given; only a log that counts refusals keeps what it refused."""
+    shape = data.draw(shapes(kind))
+    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
+    for pause, cost in data.draw(steps(shape)):
+        now += pause
+        kept, decision = algorithm.decide(state, now, cost)
+        spends = cost > 0 and (decision.allowed or kind.endswith("count-refused"))
+        assert (kept is not state) == spends
+        state = kept
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
+def test_reset_after_is_when_nothing_is_left(kind: str, data: st.DataObject) -> None:
+    """From then on all of the limit is free, as for a fresh key; a microsecond earlier the state still matters."""
+    shape = data.draw(shapes(kind))
+    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
+    last = now
+    for pause, cost in data.draw(steps(shape, back=False)):
+        now += pause
+        kept, decision = algorithm.decide(state, now, cost)
+        last, state = (last, state) if kept is state else (now, kept)
+        fresh_at = now + decision.reset_us
+        assert fresh_at <= max(now, last + algorithm.lifetime)
+        assert answer(algorithm.decide(state, fresh_at, 1)[1]) == answer(algorithm.decide(None, fresh_at, 1)[1])
+        if decision.reset_us:
+            assert algorithm.decide(state, fresh_at - 1, 0)[1].reset_us == 1
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
+def test_states_are_values(kind: str, data: st.DataObject) -> None:
+    """Any earlier state may be continued again, or written out and read back: nobody disturbs anybody."""
+    shape = data.draw(shapes(kind))
+    algorithm = shape.build()
+    nodes: list[tuple[Any, Any, int]] = [(None, shape.reference(), data.draw(starts(shape)))]
+    for pause, cost in data.draw(steps(shape, most=40)):
+        state, twin, then = nodes[data.draw(st.integers(0, len(nodes) - 1))]
+        twin, now = copy.deepcopy(twin), then + pause
+        expected = twin.hit(now, cost)[0]
+        kept, decision = algorithm.decide(state, now, cost)
+        assert answer(decision) == expected
+        if state is not None:
+            reloaded, decision = algorithm.decide(algorithm.load(algorithm.dump(state)), now, cost)
+            assert answer(decision) == expected
+            assert reloaded is None or algorithm.dump(reloaded) == algorithm.dump(kept)
+        nodes.append((kept, twin, now))
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
+def test_a_changed_amount_keeps_what_was_spent(kind: str, data: st.DataObject) -> None:
+    """After a change of amount or burst every answer is that of the new limit about what was spent under the old."""
+    shape = data.draw(shapes(kind))
+    twin, state, now = shape.reference(), None, data.draw(starts(shape))
+    for _ in range(data.draw(st.integers(2, 5))):
+        algorithm = shape.build()
+        for pause, cost in data.draw(steps(shape, most=8)):
+            now += pause
+            state, decision = algorithm.decide(state, now, cost)
+            assert answer(decision) == twin.hit(now, cost)[0]
+        shape = data.draw(changed(shape))
+        twin.change(shape.amount, shape.burst)
+
+
+def changed(shape: Shape) -> st.SearchStrategy[Shape]:
+    """Another amount; a smaller one for the log that counts refusals, which has forgotten what no longer mattered."""
+    amounts = st.integers(1, shape.amount if shape.kind.endswith("count-refused") else 2 * shape.amount)
+    bursts = st.one_of(st.none(), st.integers(1, 20)) if shape.kind in BUCKETS else st.none()
+    return st.builds(Shape, st.just(shape.kind), amounts, st.just(shape.period), bursts, st.just(shape.precision))
+
+
+@EXAMPLES
+@given(data=st.data())
+def test_three_buckets_are_one_function(data: st.DataObject) -> None:
+    """The continuous token bucket, the leaky meter and GCRA give the same answers and keep the same states."""
+    shape = data.draw(shapes("gcra"))
+    three = [Shape(kind, shape.amount, shape.period, shape.burst).build() for kind in CONTINUOUS]
+    state, now = None, data.draw(starts(shape))
+    for pause, cost in data.draw(steps(shape)):
+        now += pause
+        outcomes = [algorithm.decide(state, now, cost) for algorithm in three]
+        assert len({(kept, answer(decision)) for kept, decision in outcomes}) == 1
+        state = outcomes[0][0]
+
+
+def test_a_full_log_goes_on_in_arrays_of_its_own() -> None:
+    """Ten thousand hits and then as many more: what is out of sight is let go of, and no answer changes."""
+    log = build("sliding-window-log", Quota.parse("1000/second"))
+    state: Any = None
+    for hit in range(20_000):
+        state, decision = log.decide(state, hit * 1000, 1)
+        assert decision.allowed, hit
+        assert not log.decide(state, hit * 1000, 1)[1].allowed or hit < 999
+    assert len(state.buckets) < 3 * 1000
+    assert len(state.entries()) <= 1001
+
+
+@KINDS
+@pytest.mark.parametrize("data", [b"x", b"1:", b"1:two:3:4"])
+def test_what_no_state_looks_like_is_not_read(kind: str, data: bytes) -> None:
+    """Bytes that ``dump`` never wrote are a ValueError, whatever algorithm reads them."""
+    with pytest.raises(ValueError, match=r".*"):
+        Shape(kind, 5, 60_000_000).build().load(data)
+
+
+# -- building --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "quota", "said"),
+    [
+        ("leaky", "5/minute", "there is no algorithm 'leaky'; expected one of fixed-window, "),
+        (5, "5/minute", 'expected a name such as "gcra" or a table such as {name = "token-bucket"}; got 5'),
+        ({"refill": "interval"}, "5/minute", "expected a name"),
+        ({"name": "gcra", "refill": "interval"}, "5/minute", "gcra has no option 'refill'; it has none"),
+        ({"name": "token-bucket", "mode": "queue"}, "5/minute", "token-bucket has no option 'mode'; it has refill"),
+        ({"name": "token-bucket", "refill": "weekly"}, "5/minute", "refill: expected 'continuous' or 'interval'"),
+        ({"name": "token-bucket", "refill": ["interval"]}, "5/minute", r"got ['interval']"),
+        (
+            {"name": "token-bucket", "refill": "interval", "x": 1},
+            "5/minute",
+            "takes one option at most, got 'refill', 'x'",
+        ),
+        ({"name": "leaky-bucket", "mode": "fifo"}, "5/minute", "mode: expected 'meter' or 'queue'; got 'fifo'"),
+        ({"name": "sliding-window-log", "count_refused": "yes"}, "5/minute", "count_refused: expected true or false"),
+        ({"name": "tiered-window", "precision": "0s"}, "5/minute", "precision: the precision is longer than 0"),
+        ({"name": "tiered-window", "precision": "soon"}, "5/minute", "precision: expected a duration such as"),
+        ({"name": "tiered-window", "precision": "7s"}, "5/minute", "not a multiple of the precision 7s"),
+        ({"name": "tiered-window", "precision": "2m"}, "5/minute", "not a multiple of the precision 2m"),
+        ("tiered-window", "5/0.000007s", "a period of 0.000007s needs a precision that divides it"),
+        ("sliding-window-log", "10001/day", "its amount is at most 10000, not 10001; use tiered-window"),
+        ("fixed-window", "5/minute burst 3", "fixed-window has no burst, but the quota is '5/minute burst 3'"),
+        ("sliding-window-log", "5/minute burst 3", "use token-bucket, leaky-bucket or gcra"),
+        ("sliding-window-counter", "5/minute burst 3", "sliding-window-counter has no burst"),
+        ("tiered-window", "5/minute burst 3", "tiered-window has no burst"),
+    ],
+)
+def test_what_cannot_be_built_says_why(spec: object, quota: str, said: str) -> None:
+    """An unknown name, option or value, a burst on a window, a precision or amount that cannot be: an error at once."""
+    with pytest.raises(ConfigError) as error:
+        build(spec, Quota.parse(quota))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_states_that_do_not_fit_each_other_have_different_keys(kind: str) -> None:
+    """Name and variant tell every two algorithms apart; an option with the value it has anyway changes nothing."""
+    quota = Quota.parse("5/minute")
+    identities = {(built.name, built.variant) for built in (build(spec, quota) for spec in SPECS.values())}
+    assert len(identities) == len(SPECS)
+    spelled = {
+        "token-bucket": {"refill": "continuous"},
+        "leaky-bucket": {"mode": "meter"},
+        "sliding-window-log": {"count_refused": False},
+    }
+    plain = build(kind if kind in spelled else SPECS[kind], quota)
+    full = build({"name": kind, **spelled[kind]} if kind in spelled else SPECS[kind], quota)
+    assert (plain.name, plain.variant) == (full.name, full.variant)
+
+
+def test_an_algorithm_of_your_own_joins_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ``register`` a rule may name it; a name that is taken is an error."""
+    monkeypatch.setattr(algorithms, "_BUILDERS", dict(algorithms._BUILDERS))
+
+    @register
+    class Mine(algorithms.FixedWindow):
+        name = "mine"
+
+    assert isinstance(build("mine", Quota.parse("5/minute")), Mine)
+    assert "mine" in names()
+    with pytest.raises(ConfigError, match="there is an algorithm named 'mine' already"):
+        register(Mine)
+
+
+def test_the_names_are_those_of_settings_files() -> None:
+    """The seven names of the table, and nothing else."""
+    assert sorted(names()) == sorted({spec if isinstance(spec, str) else spec["name"] for spec in SPECS.values()})
+    assert issubclass(algorithms.Gcra, Algorithm)
