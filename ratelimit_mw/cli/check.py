@@ -10,14 +10,13 @@ from urllib.parse import urlsplit
 import click
 
 from ..errors import ConfigError
-from ..http.client_ip import ClientIP
 from ..limit import Limit
 from ..plan import CompiledRule
 from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import open_store
 from . import described
-from .output import examples, print_json, print_table, print_text, settings_file
+from .output import Cell, examples, print_json, print_table, print_text, settings_file
 
 __all__ = ["check"]
 
@@ -34,7 +33,6 @@ def check(file: Path, as_json: bool) -> None:
     rule can only ever refuse.
     """
     settings = load_settings(file)
-    _check_http(file, settings)
     _check_store(file, settings)
     rules = RuleSet(settings.rules)
     problems = list(_problems(rules))
@@ -45,16 +43,9 @@ def check(file: Path, as_json: bool) -> None:
 
 def _check_store(file: Path, settings: Settings) -> None:
     try:
-        open_store(settings.store).close()
+        open_store(settings.store, settings.store_timeout).close()
     except ConfigError as error:
         raise ConfigError(f"{file}: {error.within('store')}") from None
-
-
-def _check_http(file: Path, settings: Settings) -> None:
-    try:
-        ClientIP(settings.trusted_proxies, settings.forwarded_header, settings.ipv6_prefix)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error.within('trusted_proxies')}") from None
 
 
 def _print_json(settings: Settings, rules: RuleSet, problems: list[str]) -> None:
@@ -79,7 +70,7 @@ def _print(settings: Settings, rules: RuleSet, problems: list[str]) -> None:
         print_text(f"note: {line}")
 
 
-def _row(rule: CompiledRule) -> tuple[str, ...]:
+def _row(rule: CompiledRule) -> tuple[Cell, ...]:
     return (
         rule.name,
         described.match_of(rule),

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from ..plan import CompiledRule
 from ..quota import Quota
 
 __all__ = ["algorithm_of", "as_json", "cost_of", "key_of", "limits_of", "match_of"]
 
+_SHOWN: Final = 3
 
-def match_of(rule: CompiledRule) -> str:
-    """Which requests, such as "POST /login, host example.com, region DE or AT"."""
+
+def match_of(rule: CompiledRule) -> list[str]:
+    """Which requests, a condition on a line: "POST /login", "host example.com", "region DE or AT"."""
     match = rule.rule.matches
-    methods = ["/".join(sorted(match.methods))] if match.methods else []
-    place = " ".join([*methods, _either(match.paths)]) if match.paths else " ".join(methods)
-    parts = [place, f"host {_either(match.hosts)}" if match.hosts else ""]
-    parts += [f"{name} {_either(sorted(values))}" for name, values in match.features]
-    return ", ".join(part for part in parts if part) or "every request"
+    methods = "/".join(sorted(match.methods))
+    lines = [" ".join(part for part in (methods, _either(match.paths)) if part)]
+    lines += [f"host {_either(match.hosts)}"] if match.hosts else []
+    lines += [f"{name} {_either(sorted(values))}" for name, values in match.features]
+    return [line for line in lines if line] or ["all"]
 
 
 def key_of(rule: CompiledRule) -> str:
@@ -26,13 +29,14 @@ def key_of(rule: CompiledRule) -> str:
     return " + ".join("|".join(names) for names in rule.rule.entries) or "one for everybody"
 
 
-def limits_of(rule: CompiledRule) -> str:
+def limits_of(rule: CompiledRule) -> list[str]:
     """One limit on a line, then those that some clients have instead."""
     lines = [str(limit.quota) for limit in rule.limits]
     for name, table in rule.rule.tables:
-        who = f"by {name}" if name else "by key"
-        lines.append(f"{who}: {_few([f'{value} {_quotas(quotas)}' for value, quotas in table.items()])}")
-    return "\n".join(lines)
+        lines += [f"{name or 'key'} {value}: {_quotas(quotas)}" for value, quotas in islice(table.items(), _SHOWN)]
+        if len(table) > _SHOWN:
+            lines.append(f"and {len(table) - _SHOWN} more")
+    return lines
 
 
 def algorithm_of(rule: CompiledRule) -> str:
@@ -77,8 +81,3 @@ def _either(items: Iterable[str]) -> str:
 
 def _quotas(quotas: Iterable[Quota]) -> str:
     return "; ".join(map(str, quotas))
-
-
-def _few(items: list[str], most: int = 3) -> str:
-    more = len(items) - most
-    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")

@@ -19,7 +19,7 @@ from ..plan import CompiledRule
 from ..ruleset import RuleSet
 from ..settings import load_settings
 from .described import algorithm_of, cost_of
-from .output import examples, note, print_json, print_table, settings_file
+from .output import Cell, examples, note, print_json, print_table, settings_file
 
 __all__ = ["explain"]
 
@@ -173,8 +173,8 @@ def _print(facts: Features, answers: list[_Answer]) -> None:
         print_table(f"These do not look at {request}", ("rule", "why not"), others)
 
 
-def _row(answer: _Answer) -> tuple[str, ...]:
+def _row(answer: _Answer) -> tuple[Cell, ...]:
     rule = answer.rule
     key = f"refused: {answer.refuses}" if answer.key is None else answer.key or "(one for everybody)"
-    limits = "\n".join(str(limit.quota) for limit in answer.limits)
+    limits = [str(limit.quota) for limit in answer.limits]
     return (rule.name, key, limits, algorithm_of(rule), rule.rule.mode, cost_of(rule))

@@ -15,6 +15,7 @@ __all__ = ["DamagedLogError", "LogReader", "UnreadableLine", "in_order"]
 
 _GZIP: Final = b"\x1f\x8b"
 _SHOWN: Final = 5
+_KEPT: Final = 200
 _TOLD_EVERY: Final = 500
 _REORDERED_WITHIN: Final = 10_000
 
@@ -72,7 +73,7 @@ class LogReader:
             return
         self.unreadable += 1
         if len(self.examples) < _SHOWN:
-            self.examples.append(UnreadableLine(self.lines, why, line[:1000].decode("utf-8", "replace").rstrip()))
+            self.examples.append(UnreadableLine(self.lines, why, line[:_KEPT].decode("utf-8", "replace").rstrip()))
 
 
 def in_order(entries: Iterable[LogEntry], within: int = _REORDERED_WITHIN) -> Iterator[LogEntry]:

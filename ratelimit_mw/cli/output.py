@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from operator import gt
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,7 +29,10 @@ __all__ = [
     "shown",
 ]
 
+Cell = str | list[str]
+
 _WIDTH_OF_A_FILE = 120
+_GAP = 2
 
 settings_file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
@@ -51,8 +56,8 @@ def shown(text: str, longest: int = 200) -> str:
     >>> shown("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
     """
-    cut = text if len(text) <= longest else text[: longest - 1] + "…"
-    return cut if cut.isprintable() else "".join(map(_printable, cut))
+    safe = text if text.isprintable() else "".join(map(_printable, text[: longest + 1]))
+    return safe if len(safe) <= longest else safe[: longest - 1] + "…"
 
 
 def counted(number: int, what: str) -> str:
@@ -79,19 +84,41 @@ def note(message: str) -> None:
 
 
 def print_text(line: str, style: str = "") -> None:
-    _console().print(Text(shown(line, 1000), style))
+    _console().print(Text(shown(line, 1000), style), soft_wrap=True)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[str] = ()) -> None:
-    """Cells are plain text; lines within a cell are kept. ``numbers`` are the columns set to the right."""
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iterable[str] = ()
+) -> None:
+    """Cells are a line or a list of lines. ``numbers`` are the columns set to the right."""
+    console = _console()
+    texts = [[_text(cell) for cell in row] for row in rows]
+    widths = _widths([[Text(name), *cells] for name, *cells in zip(columns, *texts, strict=True)], console.width)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column in numbers else "left"
+        table.add_column(Text(column), justify=justify, width=width, overflow="fold")
+    for cells in texts:
+        table.add_row(*cells)
     print_text(title, "bold")  # rich would fold a title to the width of its table
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        right = column in numbers
-        table.add_column(Text(column), justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("\n".join(map(shown, cell.split("\n")))) for cell in row))
-    _console().print(table)
+    console.print(table)
+    click.echo()
+
+
+def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int]:
+    """As wide as the cells are, or so narrow that all fit; words are broken only when nothing else helps."""
+    lines = [[line for cell in column for line in cell.plain.split("\n")] for column in columns]
+    widths = [max(map(cell_len, column)) for column in lines]
+    longest_words = [max(cell_len(word) for line in column for word in line.split(" ")) for column in lines]
+    for floors in (longest_words, [1] * len(widths)):
+        while sum(widths) + _GAP * len(widths) > room and any(map(gt, widths, floors)):
+            i = max(range(len(widths)), key=lambda i: widths[i] if widths[i] > floors[i] else 0)
+            widths[i] -= 1
+    return widths
+
+
+def _text(cell: Cell) -> Text:
+    return Text("\n".join(map(shown, [cell] if isinstance(cell, str) else cell)))
 
 
 def _console() -> Console:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .log_file import DamagedLogError, LogReader, in_order
-from .output import Failure, counted, examples, note, print_json, print_table, print_text, settings_file, shown
+from .output import Cell, Failure, counted, examples, note, print_json, print_table, print_text, settings_file, shown
 from .simulation import Report, RuleReport, Simulation, log_tells
 
 __all__ = ["replay"]
@@ -154,7 +154,7 @@ def _rule_as_json(rule: RuleReport) -> dict[str, Any]:
         "refused": rule.refused,
         "delayed": rule.delayed,
         "clients_refused": len(rule.clients),
-        "limits": [{"limit": str(limit.quota), "refused": rule.refused_by_limit[limit]} for limit in rule.limits],
+        "limits": [{"limit": limit, "refused": refused} for limit, refused in rule.refused_by_limit.items()],
     }
 
 
@@ -184,14 +184,12 @@ def _print_rules(title: str, refused: str, rules: Sequence[RuleReport]) -> None:
     print_table(title, columns, [_rule_row(rule)[: len(columns)] for rule in rules], columns[2:])
 
 
-def _rule_row(rule: RuleReport) -> list[str]:
+def _rule_row(rule: RuleReport) -> list[Cell]:
     """One limit on a line, with its own refusals beside it when there are several."""
-    several = len(rule.limits) > 1
-    limits = [
-        f"{limit.quota}: {rule.refused_by_limit[limit]:,}" if several else f"{limit.quota}" for limit in rule.limits
-    ]
+    by_limit = rule.refused_by_limit
+    limits = [f"{limit}: {refused:,}" if len(by_limit) > 1 else limit for limit, refused in by_limit.items()]
     numbers = [f"{rule.looked:,}", f"{rule.refused:,}", _share(rule.refused, rule.looked), f"{len(rule.clients):,}"]
-    return [rule.name, "\n".join(limits), *numbers, f"{rule.delayed:,}"]
+    return [rule.name, limits, *numbers, f"{rule.delayed:,}"]
 
 
 def _client_row(report: Report, client: str) -> list[str]:

@@ -9,14 +9,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ..access_log import LogEntry
+from ..clock import SECOND
 from ..decision import Verdict
 from ..features import UNKNOWN_IP, UNREADABLE
 from ..http.client_ip import ip_key
-from ..limit import Limit
 from ..limiter import Limiter
 from ..plan import CompiledRule
 from ..settings import Settings
-from ..testing import ManualClock
 
 __all__ = ["Report", "RuleReport", "Simulation", "log_tells"]
 
@@ -34,10 +33,10 @@ class RuleReport:
     def __init__(self, rule: CompiledRule) -> None:
         self.name = rule.name
         self.shadow = rule.shadow
-        self.limits = rule.all_limits()
         self.looked = 0
         self.delayed = 0
-        self.refused_by_limit: Counter[Limit] = Counter()
+        # The rule's own limits, then those of some clients, once they have refused.
+        self.refused_by_limit: Counter[str] = Counter({str(limit.quota): 0 for limit in rule.limits})
         self.clients: Counter[str] = Counter()
         """Refusals by client."""
 
@@ -79,9 +78,10 @@ class Simulation:
     """Replays requests, in the memory store, on a clock that stands at each request's time."""
 
     def __init__(self, settings: Settings) -> None:
-        self._clock = ManualClock()
+        self._now = 0
+        self._latest = 0
         store = settings.store if settings.store.startswith("memory:") else "memory://"
-        self._limiter = Limiter(settings.rules, store, self._clock, settings)
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, settings)
         self._readers = [(name, read) for name in self._limiter.rules.needs if (read := _reader(name))]
         self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
         self.report = Report(self._limiter.rules.rules)
@@ -97,7 +97,7 @@ class Simulation:
         features = {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
         for name, read in self._readers:
             features[name] = read(entry)
-        self._clock.set(entry.time)
+        self._now = entry.time * SECOND
         plan = self._limiter.match(features)
         verdict = self._limiter.decide(plan, features)
         if plan.judges_outcome:
@@ -112,8 +112,8 @@ class Simulation:
 
     def _count(self, time: int, client: str, verdict: Verdict) -> None:
         report = self.report
-        if report.times and time < report.times[-1]:
-            report.out_of_order += 1
+        report.out_of_order += time < self._latest
+        self._latest = max(self._latest, time)
         report.times.append(time)
         report.requests[client] += 1
         if not verdict.allowed:
@@ -123,7 +123,7 @@ class Simulation:
             report.rules[name].looked += 1
         refusing = [decision for decision in verdict.decisions if not decision.allowed]
         for decision in refusing:
-            report.rules[decision.rule].refused_by_limit[decision.bound] += 1
+            report.rules[decision.rule].refused_by_limit[str(decision.quota)] += 1
         for name in {decision.rule for decision in refusing}:
             report.rules[name].clients[client] += 1
         if verdict.delay:
