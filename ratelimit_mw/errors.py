@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .decision import Verdict
 
-__all__ = ["ConfigError", "MissingExtraError", "RateLimitError", "RateLimitExceeded", "StoreError", "placed"]
+__all__ = [
+    "ConfigError",
+    "MissingExtraError",
+    "MissingMiddlewareError",
+    "RateLimitError",
+    "RateLimitExceeded",
+    "StoreError",
+    "placed",
+]
 
 
 class RateLimitError(Exception):
@@ -51,6 +59,17 @@ def placed(place: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise (error.within(place) if place else error) from None
+
+
+class MissingMiddlewareError(RateLimitError, RuntimeError):
+    """A limited view ran in a request whose limits nobody decided."""
+
+    def __init__(self, view: str) -> None:
+        super().__init__(
+            f"{view} is limited by a decorator, but nobody decided its limits in this request:"
+            " add RateLimitMiddleware (Flask: RateLimiter) to the application that this view's route belongs to."
+            " In a test that calls the view by itself: ratelimit_mw.testing.limits_off()"
+        )
 
 
 class MissingExtraError(RateLimitError, ImportError):

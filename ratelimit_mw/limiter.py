@@ -13,6 +13,7 @@ from .clock import Clock, checked_clock, now_us
 from .decision import Decision, Hit, Verdict
 from .errors import ConfigError, placed
 from .features import Features
+from .marks import Mark
 from .plan import Plan, UnknownKeyError
 from .quota import checked_cost
 from .refusals import Refusals
@@ -21,6 +22,7 @@ from .rules import Rule
 from .ruleset import RuleSet
 from .settings import Settings, load_settings
 from .stores import MemoryStore, Store, open_store
+from .switch import switch
 
 __all__ = ["Limiter"]
 
@@ -48,7 +50,9 @@ class Limiter:
         clock: Clock | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self.rules = RuleSet(_rules(rules))
+        self._everywhere = _rules(rules)
+        self.rules = RuleSet(self._everywhere)
+        self._marks: set[Mark] = set()
         self.settings = settings if settings is not None else Settings()
         self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
@@ -78,6 +82,15 @@ class Limiter:
         """Whether deciding may wait for I/O, so that an event loop has to await it."""
         return self._shared is not None
 
+    def adopt(self, marks: Iterable[Mark]) -> None:
+        """For adapters, at start-up: decide what decorators marked, too.
+
+        ``ConfigError`` for a name that stands twice, and for a settings rule that replaces one nobody gives.
+        """
+        self._marks |= set(marks)
+        with placed("rules"):
+            self.rules = RuleSet(self._everywhere, self._marks, self.settings.replacements)
+
     # -- deciding ------------------------------------------------------------------------------------------
 
     def match(self, features: Features) -> Plan:
@@ -102,6 +115,8 @@ class Limiter:
         self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
     ) -> Verdict:
         """``hit`` or ``peek`` for a plan that is known already. ``request`` is what cost functions are given."""
+        if switch.off:
+            return Verdict((), ())
         if plan.lone is not None and spend and self._memory is not None:
             # One limit on the memory store: no list of hits, nothing to agree on.
             limit, key_of, own_cost = plan.lone

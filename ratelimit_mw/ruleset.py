@@ -5,10 +5,13 @@ A request looks up its path, then its method, in two dictionaries; the tree is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from .errors import ConfigError
+from .marks import Mark, View
 from .paths import PathTree
 from .plan import CompiledRule, Plan
 from .rules import Rule
@@ -24,20 +27,32 @@ _OTHER_METHOD: Final = "*"
 class RuleSet:
     """Rules that were checked together: unique names, and no pair that would share a policy name."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
-        rules = list(rules)
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        marks: Iterable[Mark] = (),
+        replacements: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        rules, marks = list(rules), sorted(set(marks), key=lambda mark: mark.order)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)]
+        marked = _retuned(_named(marks), replacements or {})
+        names += marked
+        rules += marked.values()
         _check_unique(names)
         self.rules = [CompiledRule(rule, name) for rule, name in zip(rules, names, strict=True)]
         _check_unique([limit.policy for rule in self.rules for limit in rule.limits])
         self.by_name = dict(zip(names, self.rules, strict=True))
         self.needs_host = any(rule.matches.hosts for rule in rules)
-        self._pathless = tuple(i for i, rule in enumerate(rules) if not rule.matches.paths)
+        everywhere = len(rules) - len(marks)
+        self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
+        self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self._methods = frozenset({"OPTIONS"}.union(*(rule.matches.methods for rule in rules)))
         self._anywhere: dict[str, _Choice] = {}
         self._by_path: dict[str, dict[str, _Choice]] = {}
+        self._by_view: dict[tuple[_Choice, View, str], _Choice] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
+        self._numbers: dict[Plan, tuple[int, ...]] = {}
         self._any_path = all(not rule.matches.paths for rule in rules)
 
     @property
@@ -45,13 +60,34 @@ class RuleSet:
         """Every feature that some rule looks at."""
         return tuple(dict.fromkeys(name for rule in self.rules for name in rule.rule.needs))
 
-    def plan(self, method: str, path: str, host: str = "") -> Plan:
+    def plan(self, method: str, path: str, host: str = "", view: View | None = None) -> Plan:
         """The plan of a request; the same object for every request with the same rules."""
         try:
             choice = (self._anywhere if self._any_path else self._by_path[path])[method]
         except KeyError:
             choice = self._choose(method, path)
+        if view is not None:
+            choice = self._with_view(choice, view, method)
         return choice if type(choice) is Plan else self._for_host(choice, host)  # type: ignore[arg-type]
+
+    def check(self, view: View) -> None:
+        """``ConfigError`` unless a view's exemptions name rules that exist."""
+        for name in view.exempt or ():
+            if name not in self.by_name:
+                raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name)}", of="@exempt")
+
+    def _with_view(self, choice: _Choice, view: View, method: str) -> _Choice:
+        """The rules of the file, then those marked on the view, less those that it is exempt from."""
+        named = method if method in self._methods else _OTHER_METHOD
+        known = self._by_view.get((choice, view, named))
+        if known is None:
+            numbers = choice if isinstance(choice, tuple) else self._numbers[choice]
+            numbers += tuple(self._of_mark[mark] for mark in view.marks)
+            if view.exempt is not None:
+                numbers = tuple(i for i in numbers if view.exempt and self.rules[i].name not in view.exempt)
+            numbers = tuple(i for i in numbers if self.rules[i].rule.matches.takes_method(named))
+            known = self._by_view[choice, view, named] = self._compiled(numbers)
+        return known
 
     def _choose(self, method: str, path: str) -> _Choice:
         """The slow way: walk the tree, then remember, within bounds that no client can move."""
@@ -70,21 +106,46 @@ class RuleSet:
         return choice
 
     def _compiled(self, numbers: tuple[int, ...]) -> _Choice:
-        if any(self.rules[i].rule.matches.hosts for i in numbers):
-            return numbers
-        if numbers not in self._plans:
-            self._plans[numbers] = Plan([self.rules[i] for i in numbers])
-        return self._plans[numbers]
+        return numbers if any(self.rules[i].rule.matches.hosts for i in numbers) else self._plan_of(numbers)
 
     def _for_host(self, numbers: tuple[int, ...], host: str) -> Plan:
-        here = tuple(i for i in numbers if self.rules[i].rule.matches.takes_host(host))
-        if here not in self._plans:
-            self._plans[here] = Plan([self.rules[i] for i in here])
-        return self._plans[here]
+        return self._plan_of(tuple(i for i in numbers if self.rules[i].rule.matches.takes_host(host)))
+
+    def _plan_of(self, numbers: tuple[int, ...]) -> Plan:
+        plan = self._plans.get(numbers)
+        if plan is None:
+            plan = self._plans[numbers] = Plan([self.rules[i] for i in numbers])
+            self._numbers[plan] = numbers
+        return plan
 
 
 _Choice = Plan | tuple[int, ...]
 """A plan, or, where the host has a say, the rules among which it chooses."""
+
+
+def _named(marks: Sequence[Mark]) -> dict[str, Rule]:
+    """The rules of marks by name: "module.view", "module.view#2" for the next on a view of that name."""
+    found: dict[str, Rule] = {}
+    times: Counter[str] = Counter()
+    for mark in marks:
+        times[mark.view] += not mark.rule.name
+        name = mark.rule.name or (mark.view if times[mark.view] == 1 else f"{mark.view}#{times[mark.view]}")
+        _check_unique([*found, name])
+        found[name] = mark.rule
+    return found
+
+
+def _retuned(marked: dict[str, Rule], replacements: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
+    """The rules with the fields that a settings file gives in place of the decorators'."""
+    for name, given in replacements.items():
+        if name not in marked:
+            raise ConfigError(
+                f"no decorator gives a rule named {name!r}; there are {', '.join(marked) or 'none'}", "replaces"
+            )
+        marked[name] = dataclasses.replace(marked[name], **given)
+        if marked[name].matches.paths:
+            raise ConfigError(f"the view of {name!r} has its path from its route", "match.path")
+    return marked
 
 
 def _check_unique(names: Sequence[str]) -> None:

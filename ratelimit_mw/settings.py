@@ -36,7 +36,8 @@ class Outcome(msgspec.Struct, forbid_unknown_fields=True):
 class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One ``[[rules]]`` table."""
 
-    limits: Limits
+    limits: Limits | msgspec.UnsetType = msgspec.UNSET
+    replaces: str | None = None
     name: str | None = None
     match: dict[str, str | list[str]] = {}
     key: str | list[str] = msgspec.field(default_factory=lambda: ["ip"])
@@ -74,6 +75,7 @@ class Settings:
     """Loaded settings. Durations are whole microseconds."""
 
     rules: tuple[Rule, ...] = ()
+    replacements: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     store: str = "memory://"
     trusted_proxies: tuple[str, ...] = ()
     forwarded_header: str = "x-forwarded-for"
@@ -151,10 +153,13 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         table = msgspec.convert(data, SettingsTable)
     except msgspec.ValidationError as error:
         raise _readable(error) from None
-    rules = []
+    rules, replacements = [], {}
     for i, rule in enumerate(table.rules):
         with placed(f"rules[{i}]"):
-            rules.append(_rule(rule, folder))
+            if rule.replaces is None:
+                rules.append(_rule(rule, folder))
+            else:
+                replacements[rule.replaces] = _replacement(rule, data["rules"][i], folder)
     with placed("rules"):
         RuleSet(rules)
     for i, proxy in enumerate(table.trusted_proxies):
@@ -168,6 +173,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         )
     return Settings(
         rules=tuple(rules),
+        replacements=replacements,
         store=table.store,
         trusted_proxies=tuple(table.trusted_proxies),
         forwarded_header=table.forwarded_header,
@@ -184,12 +190,30 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
 
 
 def _rule(table: RuleTable, folder: Path) -> Rule:
-    given = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "priority"}
+    if table.limits is msgspec.UNSET:
+        raise ConfigError("a rule needs limits, unless it replaces one of a decorator", "limits")
+    return Rule(**_fields(table, folder))
+
+
+def _replacement(table: RuleTable, written: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The fields that are written there; checked here as far as they can be without the rule that they change."""
+    given = {name: value for name, value in _fields(table, folder).items() if name in written}
+    if "name" in given:
+        raise ConfigError("a rule keeps the name under which it is replaced", "name")
+    Rule(**{"limits": "1/s", **given})
+    return given
+
+
+def _fields(table: RuleTable, folder: Path) -> dict[str, Any]:
+    """A rule's fields as ``Rule`` takes them."""
+    fields = {
+        name: value for name, value in msgspec.structs.asdict(table).items() if name not in ("priority", "replaces")
+    }
     if isinstance(table.per_key, str):
-        given["per_key"] = _limits_file(folder / table.per_key)
+        fields["per_key"] = _limits_file(folder / table.per_key)
     if table.count_when is not None:
-        given["count_when"] = {"status": table.count_when.status}
-    return Rule(**given)
+        fields["count_when"] = {"status": table.count_when.status}
+    return fields
 
 
 def _limits_file(path: Path) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, Final
 
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..limiter import Limiter
+from ..marks import View
 from ..plan import Plan
 from ..settings import Settings, load_settings
 from .client_ip import ClientIP
@@ -45,14 +46,28 @@ class Guard:
         if refuse is not None and not callable(refuse):
             raise ConfigError(f"expected a function of the request and the verdict; got {refuse!r}", "rejection")
         http = _with_options(self.limiter.settings, options)
-        client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
-        self.rules = self.limiter.rules
-        self.reader = FeatureReader(self.rules.needs, client_ip, features, user)
+        self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
+        self._own = features
+        self._user = user
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.refuse = refuse
+        self._prepare()
 
-    def plan(self, request: Request) -> Plan:
-        return self.rules.plan(request.method, request.path, request.host if self.rules.needs_host else "")
+    def adopt(self, views: Iterable[View]) -> None:
+        """What an application's views are marked with, once they are known; ``ConfigError`` for what cannot work."""
+        views = list(views)
+        self.limiter.adopt(mark for view in views for mark in view.marks)
+        for view in views:
+            self.limiter.rules.check(view)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.rules = self.limiter.rules
+        self.reader = FeatureReader(self.rules.needs, self._client_ip, self._own, self._user)
+
+    def plan(self, request: Request, view: View | None = None) -> Plan:
+        rules = self.rules
+        return rules.plan(request.method, request.path, request.host if rules.needs_host else "", view)
 
     def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
         """The package's own answer to a refused request, without the rate limit headers."""
