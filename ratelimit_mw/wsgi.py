@@ -31,7 +31,7 @@ class WSGIRequest(Request):
 
     @property
     def method(self) -> str:
-        return self.native["REQUEST_METHOD"]  # type: ignore[no-any-return]
+        return self.native["REQUEST_METHOD"].upper()  # type: ignore[no-any-return]
 
     @property
     def path(self) -> str:
@@ -109,21 +109,22 @@ class RateLimitMiddleware:
         response = _Response(start_response, self._guard.writer.headers(verdict), self._guard.writer.names)
         if plan.judges_outcome:
             return _Concluded(self.app, environ, response, verdict, self.limiter)
-        body = self.app(environ, response.start)
-        # Handed on as it is, so that servers still see their file wrappers and lengths. A cost that is
-        # stated from now on is settled at once.
-        verdict.spending.settle_with(self.limiter)
-        return body
+        try:
+            # Handed on as it is, so that servers still see their file wrappers and lengths.
+            return self.app(environ, response.start)
+        finally:
+            verdict.spending.settle_with(self.limiter)  # a cost that is stated from now on is settled at once
 
     def _refuse(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
         headers = self._guard.writer.headers(verdict)
-        answer: Any = self._guard.rejection(request, verdict, headers)
-        if self._guard.refuse is not None:
+        response = _Response(start_response, headers, frozenset(name for name, _ in headers))
+        if self._guard.refuse is None:
+            answer: Any = self._guard.rejection(request, verdict, headers)
+        else:
             answer = self._guard.refuse(request, verdict)
         if not isinstance(answer, Rejection):
-            names = frozenset(name for name, _ in headers)
-            return answer(request.native, _Response(start_response, headers, names).start)  # type: ignore[no-any-return]
-        start_response(f"{answer.status} {answer.reason}", answer.headers + _text(headers))
+            return answer(request.native, response.start)  # type: ignore[no-any-return]
+        response.start(f"{answer.status} {answer.reason}", answer.headers)
         return [] if request.method == "HEAD" else [answer.body]
 
 
@@ -186,7 +187,6 @@ class _Concluded:
         if self._open:
             self._open = False
             self._limiter.conclude(self._verdict, self._response.status)
-            self._verdict.spending.settle_with(self._limiter)
 
 
 def _text(headers: list[Header]) -> list[tuple[str, str]]:

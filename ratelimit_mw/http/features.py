@@ -49,7 +49,7 @@ class FeatureReader:
     @property
     def must_await(self) -> bool:
         """Whether one of your own functions is async."""
-        return any(inspect.iscoroutinefunction(read) for read in self._own.values())
+        return any(map(_is_async, self._own.values()))
 
     def of(self, plan: Plan, request: Request) -> dict[str, Any]:
         """All that a plan needs, by name; what your own async functions give is still to be awaited."""
@@ -83,3 +83,8 @@ class FeatureReader:
             f"a rule needs the feature {name!r}, and nothing gives it;"
             f" pass features={{{name!r}: function_of_the_request}} to the middleware"
         )
+
+
+def _is_async(read: Callable[[Any], Any]) -> bool:
+    """Whether it is an async function, or an object that is called like one."""
+    return inspect.iscoroutinefunction(read) or inspect.iscoroutinefunction(type(read).__call__)

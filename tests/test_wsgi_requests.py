@@ -1,0 +1,287 @@
+"""What the WSGI middleware makes of requests: environ, mounts, delays, outcomes and costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from calls import FIELDS, ask_wsgi, limiter
+from flask import Flask
+from test_wsgi import HEADERS, Environ, Served, limited, listing
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+
+def statuses(app: Any, times: int, **environ: Any) -> list[int]:
+    return [int(Served(app, **environ).status[:3]) for _ in range(times)]
+
+
+def responding(status: str) -> Any:
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        start_response(status, HEADERS)
+        return [b"x"]
+
+    return app
+
+
+# -- the request -------------------------------------------------------------------------------------------
+
+
+def test_through_a_client() -> None:
+    """A client sees the fields while it is allowed, and a 429 with the time to wait when it is not."""
+    app = limited(listing)
+    answers = [ask_wsgi(app) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert [name for name in answers[0].headers if name in FIELDS] == FIELDS
+    assert answers[2].headers["retry-after"] == "20"
+
+
+def test_the_application_finds_the_verdict_in_its_environ() -> None:
+    """``environ["ratelimit_mw.verdict"]`` is the verdict."""
+    seen: list[Verdict] = []
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        seen.append(environ["ratelimit_mw.verdict"])
+        return listing(environ, start_response)
+
+    Served(limited(app))
+    assert seen[0].allowed
+    assert seen[0].decisions[0].remaining == 1
+
+
+@pytest.mark.parametrize(
+    ("info", "path"),
+    [
+        ("/items", "/items"),
+        ("", "/"),
+        (None, "/"),
+        ("items", "/items"),
+        ("//items/", "/items"),
+        ("/caf\u00c3\u00a9", "/caf\u00e9"),
+        ("/caf\u00e9", "/caf\ufffd"),
+    ],
+)
+def test_rules_see_the_decoded_path(info: str | None, path: str) -> None:
+    """PATH_INFO is bytes in disguise: it is read as UTF-8, and what is no UTF-8 is still a path."""
+    app = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"path": path}))
+    assert statuses(app, 2, PATH_INFO=info) == [200, 429]
+
+
+def test_a_path_without_a_slash_is_no_way_around_a_rule() -> None:
+    """werkzeug routes ``GET login`` to the view of ``/login``, so the rule for it counts such requests."""
+    app = Flask("app")
+    app.add_url_rule("/login", view_func=lambda: "in")
+    guarded = RateLimitMiddleware(app.wsgi_app, limiter=limiter("1/minute", match={"path": "/login"}))
+    paths = ["/login", "login", "//login"]
+    assert [Served(app.wsgi_app, PATH_INFO=path).status[:3] for path in paths] == ["200"] * 3
+    assert [Served(guarded, PATH_INFO=path).status[:3] for path in paths] == ["200", "429", "429"]
+
+
+def test_a_method_in_small_letters_is_no_way_around_a_rule() -> None:
+    """werkzeug and Django read ``post`` as POST, so the rule for POST counts it."""
+    app = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"methods": ["POST"]}, key=["method"]))
+    assert statuses(app, 1, REQUEST_METHOD="POST") == [200]
+    assert statuses(app, 1, REQUEST_METHOD="post") == [429]
+
+
+def test_preflights_are_left_alone_unless_a_rule_names_them() -> None:
+    """OPTIONS is not counted by a rule for all methods, and counted by one that names it."""
+    assert statuses(limited(listing, limiter("1/minute")), 3, REQUEST_METHOD="OPTIONS") == [200] * 3
+    named = limited(listing, limiter("1/minute", match={"methods": ["OPTIONS"]}))
+    assert statuses(named, 2, REQUEST_METHOD="OPTIONS") == [200, 429]
+
+
+def test_the_user_is_whom_the_server_has_authenticated() -> None:
+    """REMOTE_USER is the user; a rule by user leaves alone who is not signed in."""
+    app = limited(listing, limiter("1/minute", key=["user"]))
+    assert statuses(app, 2, REMOTE_USER="ann") == [200, 429]
+    assert statuses(app, 2, REMOTE_USER="bob") == [200, 429]
+    assert statuses(app, 2) == [200, 200]
+
+
+@pytest.mark.parametrize("peer", [None, ""])
+def test_a_request_without_an_address_shares_one_value(peer: str | None) -> None:
+    """REMOTE_ADDR may be missing or empty, as on a Unix socket: such requests are limited together."""
+    app = limited(listing, limiter("1/minute"))
+    assert statuses(app, 2, REMOTE_ADDR=peer) == [200, 429]
+
+
+def test_your_own_features_read_the_environ_and_the_headers() -> None:
+    """A feature function sees the environ as a mapping, headers in any case and the names of all of them."""
+    seen: list[Any] = []
+
+    def plan(request: Any) -> str:
+        seen.append((request["REQUEST_METHOD"], request.headers["X-Plan"], sorted(request.headers)))
+        seen.append((request.headers.get("content-type"), len(request.headers), "wsgi.input" in request))
+        return str(request.headers["x-plan"])
+
+    app = limited(listing, limiter("1/minute", key=["plan"]), features={"plan": plan})
+    assert statuses(app, 2, HTTP_X_PLAN="free", CONTENT_TYPE="text/plain") == [200, 429]
+    assert statuses(app, 1, HTTP_X_PLAN="pro") == [200]
+    assert seen[:2] == [("GET", "free", ["host", "x-plan"]), ("text/plain", 2, True)]
+
+
+# -- more than one middleware ------------------------------------------------------------------------------
+
+
+def twice(outer: dict[str, Any], inner: dict[str, Any]) -> Any:
+    return RateLimitMiddleware(RateLimitMiddleware(listing, **inner), **outer)
+
+
+def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
+    """Two middlewares over one limiter, or over equal settings, spend once and write the fields once."""
+    rate, settings = limiter("2/minute"), {"rules": [{"name": "api", "limits": "2/minute"}]}
+    for app in (twice({"limiter": rate}, {"limiter": rate}), twice({"settings": settings}, {"settings": settings})):
+        assert Served(app).names() == ["Content-Type", *FIELDS]
+        assert statuses(app, 2) == [200, 429]
+
+
+def test_two_different_limiters_both_decide() -> None:
+    """Limiters that know nothing of each other both spend, and the fields stand there once."""
+    app = twice({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
+    assert Served(app).names() == ["Content-Type", *FIELDS]
+    refused = Served(app)
+    assert (refused.status[:3], dict(refused.headers)["x-ratelimit-limit"]) == ("429", "9")
+
+
+def test_a_mounted_middleware_knows_the_path_below_the_mount() -> None:
+    """Under a werkzeug mount the rules of the mounted application see its own paths."""
+    inner = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"path": "/items"}))
+    app = DispatcherMiddleware(listing, {"/sub": inner})
+    assert statuses(app, 2, PATH_INFO="/sub/items") == [200, 429]
+    assert statuses(app, 2, PATH_INFO="/items") == [200, 200]
+
+
+# -- delays, outcomes, costs -------------------------------------------------------------------------------
+
+
+def test_a_queue_makes_requests_wait_their_turn() -> None:
+    """Under a leaky-bucket queue each request sleeps until those before it have gone, and a full one refuses."""
+    app = RateLimitMiddleware(
+        listing,
+        limiter=Limiter([Rule(name="q", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),
+    )
+    began = time.monotonic()
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(statuses(app, 1))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [200, 200, 429]
+    assert time.monotonic() - began >= 0.015
+
+
+def test_twenty_failing_logins_at_once_let_three_through() -> None:
+    """Only failures count, and as each request reserves its place first, no storm gets past the limit."""
+    inside = threading.Semaphore(0)
+
+    def login(environ: Environ, start_response: Any) -> list[bytes]:
+        inside.acquire()
+        start_response("401 Unauthorized", HEADERS)
+        return [b"no"]
+
+    app = RateLimitMiddleware(login, limiter=limiter("3/minute", count_when={"status": [401]}))
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(statuses(app, 1))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    inside.release(20)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [401] * 3 + [429] * 17
+
+
+def test_what_does_not_count_is_given_back() -> None:
+    """A successful login gives its reservation back, and so does an error; a failure keeps it."""
+
+    def login(environ: Environ, start_response: Any) -> list[bytes]:
+        status = environ["PATH_INFO"][1:]
+        if status == "broken":
+            raise ValueError("broken")
+        return list(responding(f"{status} Whatever")(environ, start_response))
+
+    app = limited(login, limiter("2/minute", count_when={"status": 401}))
+    assert statuses(app, 5, PATH_INFO="/200") == [200] * 5
+    for _ in range(5):
+        with pytest.raises(ValueError, match="broken"):
+            Served(app, PATH_INFO="/broken")
+    assert statuses(app, 3, PATH_INFO="/401") == [401, 401, 429]
+
+
+def test_an_error_counts_where_errors_count() -> None:
+    """An application that raises before it answers is counted as the 500 that the server will send."""
+
+    def broken(environ: Environ, start_response: Any) -> list[bytes]:
+        raise ValueError("broken")
+
+    app = limited(broken, limiter("1/minute", count_when={"status": 500}))
+    with pytest.raises(ValueError, match="broken"):
+        Served(app)
+    assert statuses(app, 1) == [429]
+
+
+def settling(costs: dict[str, int], fails: bool = False) -> Any:
+    """An application that states costs: in the call, with the first chunk, and when it is closed."""
+
+    def app(environ: Environ, start_response: Any) -> Any:
+        verdict: Verdict = environ["ratelimit_mw.verdict"]
+        if "call" in costs:
+            verdict.settle(costs["call"])
+        if fails:
+            raise ValueError("broken")
+        start_response("200 OK", HEADERS)
+        return stream(verdict)
+
+    def stream(verdict: Verdict) -> Iterator[bytes]:
+        try:
+            if "chunk" in costs:
+                verdict.settle(costs["chunk"])
+            yield b"x"
+        finally:
+            if "close" in costs:
+                verdict.settle(costs["close"])
+
+    return app
+
+
+@pytest.mark.parametrize("status", [None, 200], ids=["plain", "by outcome"])
+@pytest.mark.parametrize(
+    ("costs", "left"),
+    [
+        ({}, 9),
+        ({"call": 4}, 6),
+        ({"call": 0}, 10),
+        ({"chunk": 4}, 6),
+        ({"close": 25}, 0),
+        ({"call": 9, "chunk": 2}, 8),
+        ({"call": 1, "chunk": 8, "close": 3}, 7),
+    ],
+)
+def test_the_application_states_the_true_cost(costs: dict[str, int], left: int, status: int | None) -> None:
+    """``verdict.settle`` replaces the reserved cost, stated before, during or at the end of the iteration."""
+    rate = limiter("10/minute", key=[], count_when=status and {"status": status})
+    Served(limited(settling(costs), rate))
+    assert rate.peek({}, cost=0).decisions[0].remaining == left
+
+
+def test_the_true_cost_of_what_does_not_count_is_nothing() -> None:
+    """A response whose status does not count gives everything back, whatever cost was stated."""
+    for costs in ({"call": 4}, {"chunk": 4}, {"close": 4}):
+        rate = limiter("10/minute", key=[], count_when={"status": 401})
+        Served(limited(settling(costs), rate))
+        assert rate.peek({}, cost=0).decisions[0].remaining == 10
+
+
+@pytest.mark.parametrize(("status", "left"), [(None, 6), (500, 6), (401, 10)])
+def test_a_cost_stated_before_an_error_counts(status: int | None, left: int) -> None:
+    """An application that states its cost and then fails has cost that much, where failures count."""
+    rate = limiter("10/minute", key=[], count_when=status and {"status": status})
+    with pytest.raises(ValueError, match="broken"):
+        Served(limited(settling({"call": 4}, fails=True), rate))
+    assert rate.peek({}, cost=0).decisions[0].remaining == left
