@@ -109,7 +109,7 @@ def decided(view: View) -> None:
 def _marked(view: AnyView, marks: View) -> AnyView:
     if inspect.isclass(view):
         setattr(view, _ATTRIBUTE, marks)
-        return view  # type: ignore[return-value]
+        return view
     guarded = view if hasattr(view, _ATTRIBUTE) else _guarded(view)
     setattr(guarded, _ATTRIBUTE, marks)
     return guarded
