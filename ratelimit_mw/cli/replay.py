@@ -35,7 +35,7 @@ def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Pat
 
 @click.command(
     epilog=examples(
-        "ratelimit-mw replay ratelimit.toml /var/log/nginx/access.log",
+        "ratelimit-mw replay ratelimit.toml access.log",
         "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot refusals.png --top 20",
         "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
     )

@@ -1,0 +1,179 @@
+"""What ``ratelimit-mw check`` promises: every rule shown, every mistake with its place, and no password."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from command_line import RULES, Files, run
+
+from ratelimit_mw import stores
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Any:
+    """Writes a settings file, returns its path."""
+    return Files(tmp_path).settings
+
+
+def test_check_shows_every_rule(settings: Any) -> None:
+    """A good file is shown rule by rule: what it matches, counts by, allows, how, and at which cost."""
+    result = run("check", settings(RULES))
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "login POST /login email + ip 5/minute sliding-window-counter enforce 1 if 401 or 403" in lines
+    assert "rule-3 GET/HEAD one for everybody 1000/second sliding-window-counter enforce 1" in lines
+    assert "api /api/** or /v2/** user|ip 100/minute burst 20 token-bucket shadow 1" in lines
+
+
+def test_check_shows_limits_of_some_clients(settings: Any) -> None:
+    """Limits by key and by feature stand under the rule's own, the first few of them."""
+    tables = "per_key = { alice = '9/s' }\nper = { plan = { free = '1/s', pro = '5/s; 9/m', a = '1/s', b = '1/s' } }"
+    lines = run("check", settings(f"[[rules]]\nlimits = '2/s'\n{tables}")).stdout.splitlines()
+    shown = [" ".join(line.split()) for line in lines[4:9]]
+    assert shown == [
+        "key alice: 9/second",
+        "plan free: 1/second",
+        "plan pro: 5/second; 9/minute",
+        "plan a: 1/second",
+        "and 1 more",
+    ]
+
+
+def test_check_says_what_the_application_supplies(settings: Any) -> None:
+    """Features that no request shows by itself are named, each with the rules that need it."""
+    notes = json.loads(run("check", settings(RULES), "--json").stdout)["needs_from_application"]
+    assert notes == {"email": ["login"], "user": ["api"], "region": ["api"], "plan": ["api"]}
+
+
+def test_check_knows_what_requests_show(settings: Any) -> None:
+    """Addresses, headers, cookies and query fields are there without the application's help."""
+    path = settings(
+        '[[rules]]\nname = "a"\nlimits = "5/s"\n'
+        'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a"]'
+    )
+    assert json.loads(run("check", path, "--json").stdout)["needs_from_application"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("", "there are no rules: nothing is limited"),
+        ('[[rules]]\nlimits = "5/minute"', "called by its place"),
+        ('[[rules]]\nname = "a"\nlimits = "5/minute"', "counts in each process by itself"),
+        (
+            '[[rules]]\nname = "a"\nlimits = ["100/minute", "50/hour"]',
+            "a: 100/minute hardly ever refuses, 50/hour is reached first",
+        ),
+        ('[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "has to supply the feature email, for a"),
+    ],
+)
+def test_check_notes(settings: Any, text: str, note: str) -> None:
+    """What a person wants to know about a file that is right is said under the table."""
+    result = run("check", settings(text))
+    assert result.exit_code == 0
+    assert note in result.stdout
+
+
+def test_check_keeps_quiet_about_limits_that_both_count(settings: Any) -> None:
+    """Two limits that each can refuse first are not called idle."""
+    assert "hardly ever" not in run("check", settings(RULES)).stdout
+
+
+def test_check_finds_a_cost_that_never_fits(settings: Any) -> None:
+    """A rule that can only refuse is a mistake: said, and told by the exit code."""
+    path = settings('[[rules]]\nname = "big"\nlimits = "5/minute"\ncost = 6')
+    result = run("check", path)
+    assert result.exit_code == 1
+    assert "wrong: big refuses every request: its cost 6 can never fit in 5/minute" in result.stdout
+    result = run("check", path, "--json")
+    assert result.exit_code == 1
+    assert len(json.loads(result.stdout)["problems"]) == 1
+
+
+def test_check_as_json(settings: Any) -> None:
+    """Programs get the same rules, whole."""
+    rules = json.loads(run("check", settings(RULES), "--json").stdout)["rules"]
+    assert [rule["name"] for rule in rules] == ["login", "api", "rule-3"]
+    assert rules[0]["count_when"] == {"status": [401, 403]}
+    assert rules[1] == {
+        "name": "api",
+        "match": {
+            "path": ["/api/**", "/v2/**"],
+            "methods": [],
+            "host": ["*.example.com"],
+            "region": ["AT", "DE"],
+        },
+        "key": ["user|ip"],
+        "limits": ["100/minute burst 20"],
+        "per_key": {"alice": ["1000/minute"]},
+        "per": {"plan": {"free": ["10/minute"], "pro": ["500/minute"], "a": ["1/minute"], "b": ["2/minute"]}},
+        "algorithm": "token-bucket (interval)",
+        "mode": "shadow",
+        "cost": 1,
+        "when_unknown": "skip",
+        "count_when": None,
+    }
+    assert "per" not in rules[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("[[rules]]\nlimits = '5/minute'\n[[rules]]\nlimits = ['5/minit']", "rules[1].limits[0]: "),
+        ("[[rules]]\nlimits = '5/minute'\nkay = 'ip'", "rules[0]: unknown field 'kay'"),
+        ("store = 'redish://localhost'", "store: expected the address of a store"),
+        ("store = 'memory://?max_keis=5'", "store: "),
+        ("trusted_proxies = ['10.0.0.0/99']", "trusted_proxies"),
+        ("ipv6_prefix = 999", "ipv6_prefix"),
+        ("rules = 5", "rules: "),
+        ("not toml", "cannot be read: "),
+    ],
+)
+def test_check_names_the_place_of_a_mistake(settings: Any, text: str, place: str) -> None:
+    """A bad file ends with its name, the place in it and exit code 1, on stderr; stdout stays empty."""
+    path = settings(text)
+    result = run("check", path)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {path}: {place}")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.toml", b"\xff\xfe\x00\x01"),
+        ("a.json", b"\x00" * 100),
+        ("a.yaml", b"a: [\n- }"),
+        ("a.json", b"[" * 100_000),
+        ("a.toml", b"a = " + b"[" * 5_000),
+        ("pyproject.toml", b"tool = 1"),
+        ("pyproject.toml", b"[project]"),
+        ("a.txt", b"hello"),
+    ],
+)
+def test_no_traceback_for_any_file(tmp_path: Path, name: str, content: bytes) -> None:
+    """Binary, broken, far too deep or foreign files are bad files, and nothing worse."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    result = run("check", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert str(path) in result.stderr
+
+
+def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a store's address only scheme, hosts and path are shown."""
+    store = ModuleType("ratelimit_mw.stores.vault")
+    store.OPTIONS = ("password",)  # type: ignore[attr-defined]
+    store.open_address = lambda *_: stores.MemoryStore()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, store.__name__, store)
+    monkeypatch.setitem(stores._OPENERS, "vault", ("vault", ""))
+    path = settings("store = 'vault://bob:s3cret@db.example.com:6379/0?password=s3cret'\n" + RULES)
+    for result in (run("check", path, "--json"), run("check", path)):
+        assert "vault://db.example.com:6379/0" in result.stdout
+        assert "s3cret" not in result.output

@@ -1,0 +1,80 @@
+"""What ``replay --plot`` promises: one picture, of any log, or a word before the work."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import SITE, Files, line, run
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Write:
+    """Writes a settings file with these rules, returns its path."""
+    return Files(tmp_path).rules
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Write:
+    """Writes a log, returns its path."""
+    return Files(tmp_path).log
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    head = path.read_bytes()[:24]
+    assert head[:8] == PNG
+    width, height = struct.unpack(">LL", head[16:24])
+    return width, height
+
+
+def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
+    """--plot writes one PNG, says where, and grows with the number of clients shown."""
+    access_log = log(line(f"192.0.2.{i}", at=i * 60) for i in range(1, 40) for _ in range(5))
+    small, large = tmp_path / "small.png", tmp_path / "large.PNG"
+    result = run("replay", rules(SITE), access_log, "--plot", small, "--top", 3)
+    assert (result.exit_code, result.stderr) == (0, f"drawn: {small}\n")
+    assert run("replay", rules(SITE), access_log, "--plot", large, "--top", 30).exit_code == 0
+    assert png_size(small)[0] == png_size(large)[0]
+    assert png_size(small)[1] < png_size(large)[1]
+
+
+@pytest.mark.parametrize("span", [0, 1, 90, 3_000, 86_400, 40 * 86_400, 300 * 86_400, 20 * 365 * 86_400, 7 * 10**9])
+def test_plot_of_any_span(rules: Write, log: Write, tmp_path: Path, span: int) -> None:
+    """A second, a year or a false date centuries ahead: there is a picture."""
+    picture = tmp_path / "a.png"
+    result = run("replay", rules(SITE), log([line(at=0), line(at=span)]), "--plot", picture)
+    assert result.exit_code == 0
+    assert png_size(picture)[0] > 1000
+
+
+def test_plot_of_odd_names(rules: Write, log: Write, tmp_path: Path) -> None:
+    """Names that look like formulas or hold letters no font has are drawn as they stand, without a warning."""
+    lines = [line(name) for name in ("$\\\\frac{$", "\u5ba2\u6237", "a" * 500, "\\x1b[0m") for _ in range(5)]
+    assert run("replay", rules(SITE), log(lines), "--plot", tmp_path / "a.png").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["a.svg", "a", "nowhere/a.png"])
+def test_plot_in_a_place_that_cannot_be(rules: Write, log: Write, tmp_path: Path, name: str) -> None:
+    """A picture that could not be written is refused before the work: exit code 2."""
+    result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Invalid value for '--plot'" in result.stderr
+
+
+def test_plot_without_its_extra(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without matplotlib --plot ends at once with the pip line and exit code 2; without --plot it is not missed."""
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.plot", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"] or ["matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / "a.png")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert 'pip install "ratelimit-mw[plot]"' in result.stderr
+    assert run("replay", rules(SITE), log([line()])).exit_code == 0
