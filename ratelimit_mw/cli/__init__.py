@@ -5,8 +5,9 @@ click and rich are an extra. They are imported when the command runs, so that wi
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..errors import MissingExtraError
 
@@ -23,6 +24,8 @@ def main() -> None:
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+    # A terminal that cannot show a letter gets its number.
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     group()
 
 
