@@ -1,8 +1,8 @@
-"""For tests: a clock that moves only when told to."""
+"""A clock that moves only when told to."""
 
 from __future__ import annotations
 
-from .clock import to_seconds, to_us
+from ..clock import to_seconds, to_us
 
 __all__ = ["ManualClock"]
 

@@ -1,0 +1,85 @@
+"""``StoreCompliance``: proves a store against the contract of ``Store``, through its blocking and awaitable methods."""
+
+from __future__ import annotations
+
+from .answers import same
+from .handles import AsyncHandle, Handle
+from .model import play
+from .store_deciding import DecidingTests
+from .store_lasting import LastingTests
+from .suite import CLIENT, DAY, NOW, WAYS, Spec, hits_of, label, limit_of, look, one
+
+__all__ = ["StoreCompliance"]
+
+
+class StoreCompliance(DecidingTests, LastingTests):
+    """Subclass it in a test module of pytest, under a name that starts with ``Test``:
+
+        class TestMyStore(StoreCompliance):
+            def make_store(self):
+                return MyStore()
+
+    Everything is tried through ``apply``, ``correct``, ``forget``, and again through ``aapply``, ``acorrect``,
+    ``aforget`` on an event loop. Each test closes the stores that it made, and uses keys that no other test uses, so
+    a store may stand on a server that is kept running. Fixtures of yours that have to be ready before ``make_store``
+    are ``autouse``. Times are given wherever the contract allows it; only what is about the store's own clock lets
+    time pass, by ``wait``.
+
+    ``algorithms`` are those that the store is tried with: all that are built in. ``keeps_no_time`` names those of
+    them whose keys keep no last time there, so that a clock may not go back; the documentation of a store says so.
+    """
+
+    def test_every_answer_is_that_of_the_pure_function(self, way: str, spec: Spec) -> None:
+        """Random traces of hits, peeks, corrections and forgetting, also with a clock that goes back: all equal."""
+        quotas = ("5/minute", "200/hour", "3/second", "7/10s")
+        with self.opened(way) as store:
+            for seed, quota in enumerate(quotas):
+                limits = [limit_of(quota, spec), limit_of("9/minute", spec, shadow=seed % 2 == 1)]
+                play(store, limits, NOW, 60, seed, self.goes_back([spec]))
+
+    def test_the_largest_numbers_are_exact(self, way: str, spec: Spec) -> None:
+        """Amounts up to 10**12 and periods up to 366 days; 10,000 for a log."""
+        log = label(spec).startswith("sliding-window-log")
+        with self.opened(way) as store:
+            for seed, quota in enumerate(("9999/366d", "10000/day") if log else ("1000000000000/366d", "200000/day")):
+                play(store, [limit_of(quota, spec)], NOW, 40, seed, self.goes_back([spec]))
+
+    def test_all_algorithms_in_one_request(self, way: str) -> None:
+        """All or nothing holds across different kinds of state."""
+        limits = [limit_of("6/minute", spec) for spec in self.algorithms]
+        with self.opened(way) as store:
+            for seed in range(3):
+                play(store, limits, NOW + seed * DAY, 40, seed, self.goes_back(self.algorithms))
+
+    def test_a_race_on_one_key_is_exact(self, way: str, spec: Spec) -> None:
+        """Of 400 requests at the same time exactly the limit of 50 pass."""
+        limit = limit_of("50/minute", spec)
+        with self.opened(way) as store:
+            passed = [d for (d,) in store.together([hits_of(limit)] * 400, NOW) if d.allowed]
+            same(len(passed), 50, "requests that passed")
+            same(one(store, limit, NOW).allowed, False, "one more")
+
+    def test_a_race_on_two_keys_is_all_or_nothing(self, way: str, spec: Spec) -> None:
+        """What passed is counted under both keys, and what was refused under neither."""
+        wide, narrow = limit_of("100/minute", "sliding-window-log"), limit_of("20/minute", spec)
+        with self.opened(way) as store:
+            requests = [hits_of(wide, narrow), hits_of(narrow, wide)] * 60
+            passed = sum(all(d.allowed for d in decisions) for decisions in store.together(requests, NOW))
+            same(passed <= 20, True, f"{passed} passed a limit of 20")
+            left = [look(store, limit).remaining for limit in (wide, narrow)]
+            same(left, [100 - passed, 20 - passed], f"what is left of 100 and 20 after {passed} passed")
+
+    def test_two_handles_share_their_state(self, way: str, spec: Spec) -> None:
+        """What one worker counts, the next one sees, whichever methods each of them uses."""
+        limit = limit_of("10/minute", spec)
+        store = self.make_store()
+        second = self.make_second(store)
+        mine, *others = handles = [WAYS[way](store), Handle(second), AsyncHandle(second)]
+        try:
+            left = [one(handle, limit, NOW).remaining for handle in (mine, *others, mine, *others)]
+            same(left, [9, 8, 7, 6, 5, 4], "counted by turns")
+            others[1].forget([limit.prefix + CLIENT])
+            same(look(mine, limit).remaining, 10, "forgotten by another handle")
+        finally:
+            for handle in handles[::-1]:
+                handle.close()
