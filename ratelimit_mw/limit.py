@@ -23,6 +23,7 @@ class Limit:
         "algorithm",
         "by_outcome",
         "decide",
+        "lease",
         "limit",
         "on_store_error",
         "policy",
@@ -42,6 +43,7 @@ class Limit:
         shadow: bool = False,
         by_outcome: bool = False,
         on_store_error: str | None = None,
+        lease: int = 0,
     ) -> None:
         if quota.concurrent:
             raise ConfigError(f"{str(quota)!r}: limits on requests in flight are not part of this version")
@@ -54,6 +56,9 @@ class Limit:
         self.algorithm = build(algorithm, quota)
         self.decide = self.algorithm.decide
         self.limit = self.algorithm.limit
+        # What a process draws at once, in units of cost; a share of less than two saves nothing.
+        share = self.limit * lease // 100
+        self.lease = share if share > 1 else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         kind = f"{self.algorithm.name}.{self.algorithm.variant}" if self.algorithm.variant else self.algorithm.name
         self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"

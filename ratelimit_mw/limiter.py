@@ -13,6 +13,7 @@ from .clock import Clock, checked_clock, now_us
 from .decision import Decision, Hit, Verdict
 from .errors import ConfigError, placed
 from .features import Features
+from .leases import Leases
 from .marks import Mark
 from .plan import Plan, UnknownKeyError
 from .quota import checked_cost
@@ -64,6 +65,7 @@ class Limiter:
         self._steady = self._clock or now_us
         self._refusals = Refusals(self.settings.remember_refusals)
         self._shared = None if self._memory is not None else self._resilient()
+        self._decides = self._decider()
 
     @classmethod
     def from_settings(
@@ -76,6 +78,11 @@ class Limiter:
     def _resilient(self) -> Resilient:
         told = self.settings
         return Resilient(self.store, told.on_store_error, told.fleet_size, self._clock)
+
+    def _decider(self) -> Resilient | Leases | None:
+        """What stands before a shared store: leases where some rule has one."""
+        leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
+        return Leases(self._shared, self._steady) if self._shared is not None and leased else self._shared
 
     @property
     def waits(self) -> bool:
@@ -90,6 +97,7 @@ class Limiter:
         self._marks |= set(marks)
         with placed("rules"):
             self.rules = RuleSet(self._everywhere, self._marks, self.settings.replacements)
+        self._decides = self._decider()
 
     # -- deciding ------------------------------------------------------------------------------------------
 
@@ -129,17 +137,17 @@ class Limiter:
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
-        if self._shared is None:
+        if self._decides is None:
             return _verdict(hits, self.store.apply(hits, self._now(), spend), spend)
         steady = self._steady()
         if spend and (known := self._refusals.recall(hits, steady)):
             return Verdict(*known, allowed=False)
-        return self._answered(self._shared.apply(hits, self._now(), spend), spend, steady)
+        return self._answered(self._decides.apply(hits, self._now(), spend), spend, steady)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
     ) -> Verdict:
-        if self._shared is None:
+        if self._decides is None:
             return self.decide(plan, features, cost, spend, request)
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
@@ -147,7 +155,7 @@ class Limiter:
         steady = self._steady()
         if spend and (known := self._refusals.recall(hits, steady)):
             return Verdict(*known, allowed=False)
-        return self._answered(await self._shared.aapply(hits, self._now(), spend), spend, steady)
+        return self._answered(await self._decides.aapply(hits, self._now(), spend), spend, steady)
 
     def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
         verdict = _verdict(answer.hits, answer.decisions, spend, answer.store, answer.unavailable)

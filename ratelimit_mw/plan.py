@@ -31,7 +31,7 @@ class CompiledRule:
 
     def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.rule
-        told = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error)
+        told = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error, rule.lease_percent)
         return tuple(Limit(self.name, i, quota, *told) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:

@@ -22,6 +22,7 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "T
 
 _RULE_NAME = re.compile(r"[\x21-\x7e]{1,200}")
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+_PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 
@@ -74,7 +75,8 @@ class Rule:
     ``when_unknown``: "skip" or "refuse" a request whose key is unknown; ``mode``: "enforce" or "shadow";
     ``count_when``: ``{"status": [401, 403]}``, only responses with these count; ``per_key``: limits by the value of
     a one-part key; ``per``: limits by feature and value; ``on_store_error``: "allow", "deny" or "local", else what
-    the settings say. ``ConfigError`` for anything that cannot mean something.
+    the settings say; ``lease``: "2%", the share that a process draws of a hot key at once. ``ConfigError`` for
+    anything that cannot mean something.
     """
 
     limits: Any
@@ -89,11 +91,13 @@ class Rule:
     per_key: Mapping[str, Any] = field(default_factory=dict)
     per: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     on_store_error: str | None = None
+    lease: str | None = None
 
     quotas: tuple[Quota, ...] = field(init=False, repr=False, compare=False)
     entries: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
     matches: Match = field(init=False, repr=False, compare=False)
     tables: tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...] = field(init=False, repr=False, compare=False)
+    lease_percent: int = field(init=False, repr=False, compare=False)
     statuses: frozenset[int] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +121,7 @@ class Rule:
             ),
             "statuses": ("count_when", lambda: _statuses(self.count_when)),
             "tables": ("", self._tables),
+            "lease_percent": ("lease", self._lease_percent),
         }
         for attribute, (place, check) in checks.items():
             with placed(place):
@@ -133,6 +138,16 @@ class Rule:
                 feature = checked_name(name)
             tables.append((feature, _limits_by_value(f"per.{name}", limits)))
         return tuple(tables)
+
+    def _lease_percent(self) -> int:
+        if self.lease is None:
+            return 0
+        found = _PERCENT.fullmatch(str(self.lease))
+        if found is None or not 1 <= int(found[1]) <= 50:
+            raise ConfigError(f'expected a share from "1%" to "50%"; got {self.lease!r}')
+        if self.mode == "shadow" or self.count_when is not None or not isinstance(self.algorithm, str):
+            raise ConfigError("a rule with a lease enforces, counts every outcome and has an algorithm without options")
+        return int(found[1])
 
     def _check_algorithm(self) -> None:
         """Builds every limit once, so that a burst or a period that does not fit is found now."""

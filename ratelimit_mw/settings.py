@@ -49,6 +49,7 @@ class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     per_key: str | dict[str, Limits] = {}
     per: dict[str, dict[str, Limits]] = {}
     on_store_error: Literal["allow", "deny", "local"] | None = None
+    lease: str | None = None
     priority: Literal["normal"] = "normal"
 
 
@@ -119,7 +120,7 @@ def _read(path: Path) -> Any:
         raise ConfigError(f"expected a file ending in {', '.join(_DECODERS)}")
     try:
         data = decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot be read: {error}") from None
     return _own_table(data) if path.name == "pyproject.toml" else data
 
@@ -140,10 +141,10 @@ _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def _own_table(data: Any) -> Any:
-    table = data.get("tool", {}).get("ratelimit_mw")
-    if table is None:
+    tools = data.get("tool")
+    if not isinstance(tools, dict) or "ratelimit_mw" not in tools:
         raise ConfigError("there is no [tool.ratelimit_mw] table")
-    return table
+    return tools["ratelimit_mw"]
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
