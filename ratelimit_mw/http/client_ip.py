@@ -23,8 +23,9 @@ _CACHED: Final = 8192
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_WITH_PORT = re.compile(r"\[([0-9A-Fa-f:.%\w-]+)\](?::\d{1,5})?|(\d+\.\d+\.\d+\.\d+):\d{1,5}", re.ASCII)
-_ZONE = re.compile(r"%[\w.~-]+", re.ASCII)
+_PORT = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 lets proxies write another name for a port
+_WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{_PORT})?|(\d+\.\d+\.\d+\.\d+){_PORT}", re.ASCII)
+_ZONE = re.compile(r"[\w.~-]+", re.ASCII)
 _PAIR = re.compile(r'[ \t]*([!#$%&\'*+.^_`|~\w-]+)=([^\s;,="]+|"(?:[^"\\]|\\.)*")[ \t]*([;,]|$)', re.ASCII)
 
 
@@ -59,7 +60,9 @@ class ClientIP:
 
     def of(self, peer: str | None, lines: Iterable[str] = ()) -> str | None:
         """The key of the client's address; None where there is no address at all."""
-        own = self.key(peer) if peer and len(peer) <= _LONGEST else None
+        if peer and len(peer) > _LONGEST:
+            return None
+        own = self.key(peer) if peer else None
         if not self.reads_header or not (self._trusts_unix if not peer else self._trusts(peer)):
             return own
         for hop in self._hops(lines):
@@ -88,8 +91,8 @@ def _parsed(text: str) -> _Address | None:
     if found := _WITH_PORT.fullmatch(text):
         text = found[1] or found[2]
     if "%" in text:
-        text, zone = text[: text.index("%")], text[text.index("%") :]
-        if not _ZONE.fullmatch(zone):
+        text, _, zone = text.partition("%")
+        if ":" not in text or not _ZONE.fullmatch(zone):
             return None
     try:
         address = ipaddress.ip_address(text)
@@ -126,8 +129,8 @@ def _forwarded_hops(lines: Iterable[str]) -> Iterator[str]:
     while at < len(text):
         pair = _PAIR.match(text, at) if len(text) <= _MOST_BYTES else None
         if pair is None:
-            yield ""
-            return
+            hops.append("")
+            break
         name, value, end = pair.groups()
         if name.lower() == "for":
             hops[-1] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value

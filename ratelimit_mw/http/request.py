@@ -62,8 +62,9 @@ class Request(Mapping[str, Any]):
 
     @property
     def host(self) -> str:
-        """The host asked for: lower case, no port, "" when there is none."""
-        return _host(self.headers.get("host", ""))
+        """The host asked for: lower case, no port, "" when there is none; of several the first, as frameworks do."""
+        lines = self.header_lines("host")
+        return _host(lines[0]) if lines else ""
 
     @cached_property
     def cookies(self) -> dict[str, str]:

@@ -1,0 +1,349 @@
+"""The client's address: no client can forge it, and one client cannot look like many."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+from calls import ask, http_scope, limited, limiter, send_bare, sending
+from hypothesis import given
+from hypothesis import strategies as st
+from test_asgi_requests import OK
+from test_wsgi import Served, listing
+
+from ratelimit_mw.http.client_ip import ClientIP, ip_key
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48"]
+PROXY, REAL = "10.0.0.1", "203.0.113.9"
+
+
+def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | None:
+    return ClientIP(trusted).of(peer, list(lines))
+
+
+def forwarded(*lines: str, peer: str | None = PROXY) -> str | None:
+    return ClientIP(PROXIES, "forwarded").of(peer, list(lines))
+
+
+# -- addresses ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7:4711", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("::ffff:c000:207", "192.0.2.7"),
+        ("::FFFF:C000:0207", "192.0.2.7"),
+        ("[::ffff:192.0.2.7]:4711", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:DB8:1:2::9", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2::9]", "2001:db8:1:2::/64"),
+        ("[2001:db8:1:2::9]:80", "2001:db8:1:2::/64"),
+        ("2001:db8::1.2.3.4", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("[fe80::1%eth0]:80", "fe80::/64"),
+        ("::1", "::/64"),
+    ],
+)
+def test_every_spelling_of_an_address_is_one_key(text: str, key: str) -> None:
+    """Ports, brackets, zones, capitals and IPv4 in IPv6 do not make new clients; IPv6 counts by its network."""
+    assert ip_key(text) == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "unknown", "_hidden", "unix:", "localhost", "testclient", "0.0.0.0", "::", "::ffff:0.0.0.0"),
+        *(
+            "192.0.2.7 ",
+            " 192.0.2.7",
+            "192.0.2.7\n",
+            "192.0.2.07",
+            "192.0.2",
+            "192.0.2.256",
+            "0xc0000207",
+            "3221225991",
+        ),
+        *("\uff11\uff19\uff12.0.2.7", "192.0.2.7:", "192.0.2.7:port", "192.0.2.7%eth0", "192.0.2.7/32", "3221225991"),
+        *("fe80::1%", "fe80::1%eth0\n", "fe80::1%a b", "fe80::1%a%b", "[fe80::1%]", "fe80::1%[x]"),
+        *("[::1", "::1]", "[::1]:", "[::1]:x", "[::1]80", "[[::1]]", ":::1", "12345::", "::ffff:192.0.2.256"),
+    ],
+)
+def test_what_is_not_a_clients_address_has_no_key(text: str) -> None:
+    """Names, blanks, line ends, numbers in disguise and the unspecified addresses are nobody."""
+    assert ip_key(text) is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key"),
+    [(128, "2001:db8:1:2:3:4:5:6"), (56, "2001:db8:1::/56"), (48, "2001:db8:1::/48"), (1, "::/1")],
+)
+def test_the_ipv6_prefix_is_a_setting(prefix: int, key: str) -> None:
+    """IPv6 is cut where the settings say, and IPv4 never is, in whatever notation it comes."""
+    client_ip = ClientIP(ipv6_prefix=prefix)
+    assert client_ip.of("2001:db8:1:2:3:4:5:6") == key
+    assert client_ip.of("::ffff:192.0.2.7") == client_ip.of("192.0.2.7") == "192.0.2.7"
+
+
+@given(st.ip_addresses())
+def test_a_key_names_the_network_that_the_address_is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """Every address has a key, itself or a network that contains it, and a key is its own key."""
+    key = ip_key(str(address))
+    if address.is_unspecified or getattr(address, "ipv4_mapped", None) is not None:
+        return
+    assert key is not None
+    assert address in ipaddress.ip_network(key)
+    assert ip_key(key.removesuffix("/64")) in (key, None)
+
+
+@given(st.text(max_size=80))
+def test_no_text_makes_a_key_that_could_break_a_store(text: str) -> None:
+    """Whatever the text, its key is None or short printable ASCII without blanks."""
+    key = ip_key(text)
+    assert key is None or (key.isascii() and key.isprintable() and " " not in key and len(key) <= 43)
+
+
+# -- X-Forwarded-For ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "client"),
+    [
+        ([], PROXY),
+        ([""], PROXY),
+        ([" , ,"], PROXY),
+        ([REAL], REAL),
+        ([f" {REAL}\t"], REAL),
+        ([f"1.1.1.1, {REAL}"], REAL),
+        ([f"1.1.1.1, {REAL}, 10.9.9.9"], REAL),
+        ([f"1.1.1.1, {REAL}, , 10.9.9.9,"], REAL),
+        (["1.1.1.1", REAL], REAL),
+        ([REAL, "10.9.9.9"], REAL),
+        ([REAL, "10.9.9.9, 10.9.9.8", "2001:db8:ffff::1"], REAL),
+        ([f"{REAL}:4711, 10.9.9.9:80"], REAL),
+        (["2001:db8:1:2::9, ::ffff:10.1.1.1"], "2001:db8:1:2::/64"),
+        (["[2001:db8:1:2::9]:4711, [2001:db8:ffff::1]:80"], "2001:db8:1:2::/64"),
+        (["::ffff:203.0.113.9"], REAL),
+        (["::ffff:cb00:7109"], REAL),
+        (["fe80::1%eth0"], "fe80::/64"),
+        (["10.1.1.1, 10.2.2.2"], PROXY),
+        (["1.1.1.1, junk"], PROXY),
+        (["1.1.1.1, unknown, 10.1.1.1"], PROXY),
+        (["1.1.1.1, 0.0.0.0"], PROXY),
+        (["1.1.1.1, ::"], PROXY),
+        (["1.1.1.1, fe80::1%eth0\n"], PROXY),
+        (["1.1.1.1, unix:"], PROXY),
+        (["1.1.1.1, " + "9" * 65], PROXY),
+        (["1.1.1.1; 2.2.2.2"], PROXY),
+        (['"1.1.1.1"'], PROXY),
+    ],
+)
+def test_the_rightmost_untrusted_address_is_the_client(lines: list[str], client: str) -> None:
+    """Over all lines, from the right: trusted proxies are skipped, junk ends the search, and then the peer counts."""
+    assert xff(*lines) == client
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
+@pytest.mark.parametrize("peer", [REAL, "2001:db8:1:2::9", "::ffff:203.0.113.9"])
+def test_a_peer_that_is_not_trusted_cannot_name_another(peer: str, header: str) -> None:
+    """What an untrusted peer writes changes nothing, whichever header it writes."""
+    for lines in (["1.1.1.1"], ["for=1.1.1.1"], ["10.0.0.1"], ["junk"], [""]):
+        assert ClientIP(PROXIES, header).of(peer, lines) == ip_key(peer)
+
+
+def test_without_trusted_proxies_no_header_is_read() -> None:
+    """By default nothing but the socket's peer counts."""
+    assert not ClientIP().reads_header
+    assert xff("1.1.1.1", trusted=[]) == PROXY
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [("::ffff:10.0.0.1", REAL), ("::ffff:a00:1", REAL), ("2001:db8:ffff::7", REAL), ("2001:db8:fffe::7", None)],
+)
+def test_a_trusted_peer_is_known_in_every_notation(peer: str, client: str | None) -> None:
+    """IPv4-mapped peers are unwrapped before they are compared."""
+    assert xff(REAL, peer=peer) == (client or ip_key(peer))
+
+
+def test_a_trusted_network_may_be_written_as_mapped() -> None:
+    """``::ffff:10.0.0.0/104`` trusts what ``10.0.0.0/8`` trusts, and no IPv6."""
+    assert xff(REAL, trusted=["::ffff:10.0.0.0/104"]) == REAL
+    assert xff(f"{REAL}, 11.1.1.1", trusted=["::ffff:10.0.0.0/103"]) == REAL
+    assert xff(REAL, trusted=["::/0"]) == PROXY
+    assert xff(REAL, trusted=["::/0"], peer="::1") == REAL
+
+
+@pytest.mark.parametrize(
+    ("peer", "lines", "client"),
+    [
+        (None, [REAL], REAL),
+        ("", [REAL], REAL),
+        ("unix:/run/app.sock", [REAL], REAL),
+        (None, [f"1.1.1.1, {REAL}, unix:"], REAL),
+        (None, ["unix:"], None),
+        (None, [], None),
+        (None, ["junk"], None),
+        (REAL, ["1.1.1.1"], REAL),
+    ],
+)
+def test_a_unix_socket_is_trusted_when_the_settings_say_so(
+    peer: str | None, lines: list[str], client: str | None
+) -> None:
+    """With "unix" among the proxies a peer without an address may name the client, and nginx's "unix:" is skipped."""
+    assert xff(*lines, peer=peer, trusted=["unix"]) == client
+
+
+@pytest.mark.parametrize("peer", [None, "", "unix:/run/app.sock", "junk", "9" * 9000])
+def test_a_peer_without_an_address_is_not_trusted_by_itself(peer: str | None) -> None:
+    """Without "unix" among the proxies nobody speaks for a peer that has no address."""
+    assert xff(REAL, peer=peer) is None
+    assert ClientIP().of(peer, [REAL]) is None
+
+
+def test_at_most_32_hops_are_read() -> None:
+    """The walk ends after 32 hops, counted from the right."""
+    assert xff(", ".join([REAL, *["10.1.1.1"] * 31])) == REAL
+    assert xff(", ".join([REAL, *["10.1.1.1"] * 32])) == PROXY
+    assert xff(*[REAL], *["10.1.1.1"] * 32) == PROXY
+
+
+def test_at_most_8_kib_are_read_from_the_right() -> None:
+    """What stands further left is not read, and a hop that the bound cuts in two is not a hop."""
+    assert xff("1.1.1.1," * 5000 + REAL) == REAL
+    assert xff("x" * 100_000 + "," + REAL) == REAL
+    assert xff("x" * 100_000) == PROXY
+    cut = "1" + "203.0.113.9" + "," + " " * (8192 - 12)  # the last 8 KiB begin after the first character
+    assert len(cut) == 8193
+    assert xff(cut) == PROXY
+
+
+@given(st.text(st.characters(max_codepoint=255), max_size=60), st.integers(0, 5), st.booleans())
+def test_nothing_that_a_client_writes_hides_what_the_proxy_appends(forged: str, proxies: int, own_line: bool) -> None:
+    """Whatever stands before it, the address that the trusted proxy has appended is the client."""
+    appended = ", ".join([REAL, *["10.1.1.1"] * proxies])
+    lines = [forged, appended] if own_line else [f"{forged}, {appended}"]
+    assert xff(*lines) == REAL
+
+
+# -- Forwarded ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "client"),
+    [
+        ([], PROXY),
+        ([" "], PROXY),
+        ([f"for={REAL}"], REAL),
+        ([f"For={REAL};proto=https;by=10.0.0.1"], REAL),
+        ([f"proto=https ; for = {REAL}"], PROXY),
+        ([f"proto=https; FOR={REAL}"], REAL),
+        ([f"for=1.1.1.1, for={REAL}"], REAL),
+        (["for=1.1.1.1", f"for={REAL}, for=10.9.9.9"], REAL),
+        ([f'for="{REAL}:4711"'], REAL),
+        ([f'for="{REAL}:_hidden"'], REAL),
+        ([f"for={REAL}:80"], REAL),
+        (['for="[2001:db8:1:2::17]:4711"'], "2001:db8:1:2::/64"),
+        (['for="[2001:db8:1:2::17]:_a.b-c"'], "2001:db8:1:2::/64"),
+        (['for="[2001:db8:1:2::17]"'], "2001:db8:1:2::/64"),
+        (['for="\\2\\0\\3.0.113.9"'], REAL),
+        (["for=unknown"], PROXY),
+        (["for=1.1.1.1, for=_hidden"], PROXY),
+        (['for=1.1.1.1, for="_hidden"'], PROXY),
+        (['for=1.1.1.1, for=""'], PROXY),
+        (["for=1.1.1.1, proto=https"], PROXY),
+        (["for=10.1.1.1, for=10.2.2.2"], PROXY),
+        ([f"for=1.1.1.1,, for={REAL}"], PROXY),
+        ([f"for=1.1.1.1, for={REAL},"], PROXY),
+        ([f"for=1.1.1.1 for={REAL}"], PROXY),
+        (["for=[2001:db8::17]"], "2001:db8::/64"),
+        ([REAL], PROXY),
+    ],
+)
+def test_the_forwarded_header_is_read_by_its_grammar(lines: list[str], client: str) -> None:
+    """Names in any case, quoted values, ports and their other names; what is malformed or hidden ends the search."""
+    assert forwarded(*lines) == client
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        'for=1.1.1.1;x="',
+        'for=1.1.1.1;x="\\',
+        'for=1.1.1.1,x="for=2.2.2.2',
+        'for="1.1.1.1',
+        'for=1.1.1.1;x=",for=2.2.2.2";y="',
+        '"',
+        "for=1.1.1.1;",
+        "for=1.1.1.1,",
+        'for="1.1.1.1, for=2.2.2.2"',
+        'for="1.1.1.1;for=2.2.2.2"',
+    ],
+)
+@pytest.mark.parametrize(
+    "appended", [f"for={REAL}", f'for="{REAL}"', f'for="{REAL}:80";by="[::1]"', f"by=x;for={REAL}"]
+)
+def test_quotes_left_open_swallow_nothing(forged: str, appended: str) -> None:
+    """A client that opens a quote for the proxy's element to close is not taken for anybody else."""
+    for lines in ([forged, appended], [f"{forged}, {appended}"], [f"{forged},{appended}"]):
+        assert forwarded(*lines) in (REAL, PROXY)
+
+
+@given(st.text(st.sampled_from('for=1.,;" \\x'), max_size=40), st.sampled_from([f"for={REAL}", f'for="{REAL}";by="x"']))
+def test_no_prefix_makes_a_forwarded_header_say_something_else(forged: str, appended: str) -> None:
+    """Whatever stands before the proxy's element, the client is the one that it names, or the proxy."""
+    assert forwarded(f"{forged},{appended}") in (REAL, PROXY)
+
+
+def test_a_forwarded_header_beyond_the_bounds_names_nobody() -> None:
+    """Over 8 KiB it is not read at all, and no further than 32 hops."""
+    assert forwarded("for=1.1.1.1," * 1000 + f"for={REAL}") == PROXY
+    assert forwarded(",".join([f"for={REAL}", *["for=10.1.1.1"] * 31])) == REAL
+    assert forwarded(",".join([f"for={REAL}", *["for=10.1.1.1"] * 32])) == PROXY
+
+
+# -- through the middleware --------------------------------------------------------------------------------
+
+
+def test_a_forged_header_frees_nobody_under_asgi() -> None:
+    """A client that names another address with every request is refused all the same."""
+    for options in ({}, {"trusted_proxies": PROXIES}):
+        app = limited(OK, limiter("2/minute"), **options)
+        answers = [ask(app, headers={"x-forwarded-for": f"198.51.100.{i}"}).status_code for i in range(4)]
+        assert answers == [200, 200, 429, 429]
+
+
+def test_behind_a_trusted_proxy_clients_are_told_apart_under_asgi() -> None:
+    """Two lines of the header are one list, whatever the case of their name."""
+    app = limited(OK, limiter("1/minute"), trusted_proxies=PROXIES)
+
+    def status(*lines: str) -> int:
+        headers = [(b"X-Forwarded-For", line.encode()) for line in lines]
+        return int(send_bare(app, http_scope(client=(PROXY, 1), headers=headers))[0]["status"])
+
+    assert [status("1.1.1.1", REAL), status("2.2.2.2", REAL), status("203.0.113.10"), status()] == [200, 429, 200, 200]
+
+
+def test_behind_a_trusted_proxy_clients_are_told_apart_under_wsgi() -> None:
+    """The header that the settings choose is read, the other one is not."""
+    app = RateLimitMiddleware(
+        listing, limiter=limiter("1/minute"), trusted_proxies=PROXIES, forwarded_header="forwarded"
+    )
+
+    def status(value: str, other: str) -> str:
+        environ = {"REMOTE_ADDR": PROXY, "HTTP_FORWARDED": value, "HTTP_X_FORWARDED_FOR": other}
+        return Served(app, **environ).status[:3]
+
+    assert status(f"for={REAL}", "1.1.1.1") == "200"
+    assert status(f"for={REAL}", "2.2.2.2") == "429"
+    assert status("for=203.0.113.10", "2.2.2.2") == "200"
+
+
+def test_a_network_of_ipv6_is_one_client() -> None:
+    """Somebody with a /64 of his own has one share, not 2**64."""
+    app = limited(sending(*[{"type": "http.response.start", "status": 200}, {"type": "http.response.body"}]))
+    assert [ask(app, client=f"2001:db8:1:2::{i:x}").status_code for i in range(4)] == [200, 200, 429, 429]
