@@ -1,0 +1,48 @@
+"""A store that stands for one that is shared: a memory store behind calls that are counted and can be made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from ratelimit_mw.decision import Change, Decision, Hit
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores import MemoryStore, Store
+
+
+class SharedStore(Store):
+    """Real states, real decisions; ``down`` makes every call fail, ``calls`` counts those that were made."""
+
+    def __init__(self) -> None:
+        self.states = MemoryStore()
+        self.calls = 0
+        self.down = False
+
+    def _called(self) -> None:
+        self.calls += 1
+        if self.down:
+            raise StoreError("it does not answer")
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+        self._called()
+        return self.states.apply(hits, now, spend)
+
+    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+        self._called()
+        return self.states.correct(changes, now)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        self._called()
+        self.states.forget(keys)
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+        await asyncio.sleep(0)
+        return self.apply(hits, now, spend)
+
+    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+        await asyncio.sleep(0)
+        return self.correct(changes, now)
+
+    async def aforget(self, keys: Iterable[str]) -> None:
+        await asyncio.sleep(0)
+        self.forget(keys)

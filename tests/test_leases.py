@@ -1,0 +1,170 @@
+"""Leases: fewer calls for a hot key, never more than the limit, and little left unused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+
+
+def setup(
+    processes: int = 1, limits: str = "1000/minute", lease: str = "2%", **rule: object
+) -> tuple[list[Limiter], SharedStore, ManualClock]:
+    clock, store = ManualClock(1_000_000.0), SharedStore()
+    rules = [Rule(name="api", limits=limits, lease=lease, **rule)]  # type: ignore[arg-type]
+    return [Limiter(rules, store, clock, Settings(remember_refusals=0)) for _ in range(processes)], store, clock
+
+
+@pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-counter", "tiered-window", "gcra"])
+def test_exactly_the_limit_for_few_calls(algorithm: str) -> None:
+    """One busy process passes the whole limit and asks about twice a share."""
+    (limiter,), store, _ = setup(algorithm=algorithm)
+    allowed = sum(limiter.hit(WHO).allowed for _ in range(1100))
+    assert allowed == 1000
+    assert store.calls <= 2 + 50 + 2 * 100
+
+
+def test_many_processes_pass_no_more_than_the_limit() -> None:
+    """Shares drawn by others are gone; what one cannot draw whole it asks for one by one."""
+    limiters, _, _ = setup(processes=7, limits="500/minute", lease="10%")
+    allowed = sum(limiters[i % 7].hit(WHO).allowed for i in range(2000))
+    assert 500 - 7 * 50 <= allowed <= 500
+
+
+def test_a_crash_loses_at_most_a_share() -> None:
+    """What a process had drawn and not spent is not spent by anybody else; nothing is passed twice."""
+    limiters, _, _ = setup(processes=2, limits="100/minute", lease="20%")
+    first = sum(limiters[0].hit(WHO).allowed for _ in range(5))
+    second = sum(limiters[1].hit(WHO).allowed for _ in range(200))
+    assert 100 - 20 <= first + second <= 100
+
+
+def test_a_lease_ends_with_its_life_and_the_rest_comes_back() -> None:
+    """After a twentieth of the period nothing is spent from it; the next draw gives the unused part back."""
+    (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
+    for _ in range(3):
+        limiter.hit(WHO)
+    clock.advance(3.1)
+    limiter.hit(WHO)  # not seen within a lease's life: alone
+    clock.advance(1.0)
+    limiter.hit(WHO)  # hot again: gives 48 back, draws 50
+    clock.advance(3.1)
+    spent = 100 - limiter.peek(WHO).decisions[0].remaining - 1
+    assert spent == 3 + 1 + 50
+    assert store.calls == 2 + 1 + 2 + 1
+
+
+def test_the_first_sight_of_a_key_draws_nothing() -> None:
+    """Cold keys are charged what they cost."""
+    (limiter,), store, _ = setup()
+    limiter.hit(WHO)
+    assert limiter.peek(WHO).decisions[0].remaining == 998
+    assert store.calls == 2
+
+
+def test_the_answer_counts_down() -> None:
+    """Remaining falls by one a hit, drawn or local; the reset is carried on."""
+    (limiter,), _, clock = setup(algorithm="fixed-window")
+    told = []
+    for _ in range(60):
+        told.append(limiter.hit(WHO).decisions[0].remaining)
+    assert told == list(range(999, 939, -1))
+    before = limiter.hit(WHO).decisions[0].reset_after
+    clock.advance(1.0)
+    assert limiter.hit(WHO).decisions[0].reset_after == pytest.approx(before - 1.0)
+
+
+def test_a_refund_of_a_leased_hit_reaches_the_store() -> None:
+    """What was spent here was counted there, and is given back there."""
+    (limiter,), _, _clock = setup(limits="100/minute", lease="10%", algorithm="fixed-window")
+    verdicts = [limiter.hit(WHO) for _ in range(11)]
+    before = limiter.peek(WHO).decisions[0].remaining
+    limiter.refund(verdicts[5])
+    limiter.refund(verdicts[5])
+    assert limiter.peek(WHO).decisions[0].remaining == before + 1
+
+
+def test_async_is_the_same_and_draws_once_at_a_time() -> None:
+    """A burst of concurrent requests does not draw a share each."""
+
+    async def scenario() -> tuple[int, int]:
+        (limiter,), _store, _ = setup(limits="1000/minute", lease="2%")
+        for _ in range(2):
+            await limiter.ahit(WHO)
+        for _ in range(18):
+            await limiter.ahit(WHO)
+        verdicts = await asyncio.gather(*(limiter.ahit(WHO) for _ in range(30)))
+        left = (await limiter.apeek(WHO)).decisions[0].remaining
+        return sum(verdict.allowed for verdict in verdicts), left
+
+    allowed, left = asyncio.run(scenario())
+    assert allowed == 30
+    assert left >= 1000 - 50 - 20 - 1
+
+
+def test_threads_share_a_lease_exactly() -> None:
+    """Eight threads on one leased key pass the limit, not one more."""
+    (limiter,), _, _ = setup(limits="1000/minute", lease="5%")
+    allowed = []
+
+    def work() -> None:
+        allowed.append(sum(limiter.hit(WHO).allowed for _ in range(400)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(allowed) == 1000
+
+
+def test_a_dead_store_is_asked_for_no_shares() -> None:
+    """While the store is away the policy decides, by the request's own cost."""
+    (limiter,), store, _clock = setup(limits="100/minute", lease="50%")
+    limiter.hit(WHO)
+    store.down = True
+    allowed = sum(limiter.hit(WHO).allowed for _ in range(200))
+    assert 50 <= allowed <= 100
+
+
+def test_leases_are_bounded() -> None:
+    """Ten thousand leases at most; the oldest lapse."""
+    (limiter,), _, _ = setup()
+    for i in range(10_050):
+        limiter.hit({"ip": str(i)})
+        limiter.hit({"ip": str(i)})
+    assert len(limiter._decides._leases) <= 10_000  # type: ignore[union-attr]
+    assert len(limiter._decides._seen) <= 10_000  # type: ignore[union-attr]
+
+
+def test_several_limits_are_drawn_together() -> None:
+    """Two limits of a rule: one call draws both shares, and the tighter one holds."""
+    (limiter,), _store, _ = setup(limits="100/minute; 150/hour")
+    assert sum(limiter.hit(WHO).allowed for _ in range(120)) == 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lease": "0%"},
+        {"lease": "51%"},
+        {"lease": "2"},
+        {"lease": 2},
+        {"lease": "2%", "mode": "shadow"},
+        {"lease": "2%", "count_when": {"status": 401}},
+        {"lease": "2%", "algorithm": {"name": "leaky-bucket", "mode": "queue"}},
+    ],
+    ids=str,
+)
+def test_a_lease_that_cannot_work_is_an_error(options: dict[str, object]) -> None:
+    """A share is 1% to 50%, of a rule that enforces and counts every outcome."""
+    with pytest.raises(ConfigError, match="lease"):
+        Rule(limits="100/minute", **options)  # type: ignore[arg-type]

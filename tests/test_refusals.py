@@ -1,0 +1,127 @@
+"""Refusals remembered: what the store has just refused is not asked again, and never refused for longer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+
+
+def setup(rules: list[Rule], remember: int = 1_000_000) -> tuple[Limiter, SharedStore, ManualClock]:
+    clock, store = ManualClock(1_000_000.0), SharedStore()
+    return Limiter(rules, store, clock, Settings(remember_refusals=remember)), store, clock
+
+
+def test_a_refused_key_is_refused_here() -> None:
+    """A flood of refused requests costs one call a second, and its answers count down."""
+    limiter, store, clock = setup(
+        [Rule(name="api", limits="2/hour", algorithm="fixed-window"), Rule(name="all", limits="9/h", key=[])]
+    )
+    for _ in range(3):
+        first = limiter.hit(WHO)
+    calls = store.calls
+    clock.advance(0.4)
+    again = limiter.hit(WHO)
+    assert asyncio.run(limiter.ahit(WHO)).allowed is False
+    assert (again.allowed, store.calls) == (False, calls)
+    assert again.rules == ("api",)
+    assert first.retry_after is not None
+    assert again.retry_after == first.retry_after - 0.4
+    assert again.decisions[0].reset_after == first.decisions[0].reset_after - 0.4
+    assert again.decisions[0].at == first.decisions[0].at + 0.4
+    clock.advance(0.6)
+    limiter.hit(WHO)
+    assert store.calls == calls + 1
+
+
+def test_never_for_longer_than_its_retry_after() -> None:
+    """At the announced moment the request is allowed again."""
+    limiter, _store, clock = setup([Rule(name="api", limits="1/500ms", algorithm="gcra")])
+    limiter.hit(WHO)
+    wait = limiter.hit(WHO).retry_after
+    assert wait is not None
+    assert wait < 1
+    clock.advance(wait)
+    assert limiter.hit(WHO)
+
+
+def test_only_for_that_cost_or_more() -> None:
+    """A smaller request may still fit and is asked for."""
+    limiter, store, _ = setup([Rule(name="api", limits="5/hour")])
+    limiter.hit(WHO, cost=3)
+    assert not limiter.hit(WHO, cost=3)
+    assert not limiter.hit(WHO, cost=4)
+    assert store.calls == 2
+    assert limiter.hit(WHO, cost=2)
+
+
+def test_a_peek_asks() -> None:
+    """A look is the truth of this moment."""
+    limiter, store, _ = setup([Rule(name="api", limits="1/hour")])
+    limiter.hit(WHO)
+    limiter.hit(WHO)
+    assert not limiter.peek(WHO)
+    assert store.calls == 3
+
+
+def test_reset_refund_and_settling_clear_it() -> None:
+    """What this process gives back it also believes."""
+    for free in (
+        lambda limiter, spent: limiter.reset("api", WHO),
+        lambda limiter, spent: asyncio.run(limiter.areset("api", WHO)),
+        lambda limiter, spent: limiter.refund(spent),
+        lambda limiter, spent: asyncio.run(limiter.arefund(spent)),
+        lambda limiter, spent: limiter.settle(spent, 0),
+    ):
+        limiter, _, _ = setup([Rule(name="api", limits="1/hour")])
+        spent = limiter.hit(WHO)
+        assert not limiter.hit(WHO)
+        free(limiter, spent)
+        assert limiter.hit(WHO)
+
+
+def test_what_may_change_elsewhere_is_asked_each_time() -> None:
+    """Logs that count refusals, rules that count by outcome and shadow rules are never remembered; nor is never."""
+    counting = {"name": "sliding-window-log", "count_refused": True}
+    for rule in (
+        Rule(name="api", limits="1/hour", algorithm=counting),
+        Rule(name="api", limits="1/hour", count_when={"status": 401}),
+        Rule(name="api", limits="1/hour", mode="shadow"),
+    ):
+        limiter, store, _ = setup([rule])
+        for _ in range(4):
+            limiter.hit(WHO)
+        assert store.calls == 4
+    limiter, store, _ = setup([Rule(name="api", limits="1/hour")])
+    for _ in range(3):
+        limiter.hit(WHO, cost=2)
+    assert store.calls == 3
+
+
+def test_zero_turns_it_off() -> None:
+    """``remember_refusals = 0``: every request asks."""
+    limiter, store, _ = setup([Rule(name="api", limits="1/hour")], remember=0)
+    for _ in range(4):
+        limiter.hit(WHO)
+    assert store.calls == 4
+
+
+def test_the_memory_is_bounded() -> None:
+    """A flood of refused strangers leaves at most 50,000 remembered, and the newest are among them."""
+    limiter, store, _ = setup(
+        [Rule(name="api", limits="1/hour"), Rule(name="all", limits="1/day", key=[], when_unknown="refuse")]
+    )
+    limiter = Limiter([Rule(name="api", limits="1/hour")], store, ManualClock(5.0), Settings())
+    for i in range(60_000):
+        limiter.hit({"ip": str(i)})
+        limiter.hit({"ip": str(i)})
+    assert len(limiter._refusals._young) + len(limiter._refusals._old) <= 50_000
+    calls = store.calls
+    limiter.hit({"ip": "59999"})
+    assert store.calls == calls

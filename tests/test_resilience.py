@@ -1,0 +1,194 @@
+"""When a shared store does not answer: every rule's policy, no call while the breaker is open, a quiet recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import pytest
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule, StoreError, Verdict
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+Hit = Callable[[Limiter], Verdict]
+
+
+def by_sync(limiter: Limiter) -> Verdict:
+    return limiter.hit(WHO)
+
+
+def by_async(limiter: Limiter) -> Verdict:
+    return asyncio.run(limiter.ahit(WHO))
+
+
+both = pytest.mark.parametrize("hit", [by_sync, by_async])
+
+
+def limiter(store: SharedStore, rules: list[Rule], fleet_size: int = 1) -> Limiter:
+    clock = ManualClock(1_000_000.0)
+    return Limiter(rules, store, clock, Settings(fleet_size=fleet_size, remember_refusals=0))
+
+
+def rule(policy: str | None, limits: str = "4/minute", name: str = "api") -> Rule:
+    return Rule(name=name, limits=limits, on_store_error=policy)
+
+
+@both
+def test_local_is_the_default_and_limits(hit: Hit) -> None:
+    """Without its store a limit goes on in the process."""
+    store = SharedStore()
+    mine = limiter(store, [rule(None)])
+    store.down = True
+    assert [hit(mine).allowed for _ in range(6)] == [True] * 4 + [False] * 2
+
+
+@both
+def test_local_takes_its_share_of_the_fleet(hit: Hit) -> None:
+    """Four processes of a fleet pass together what the limit promises; each at least one."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local", "8/minute")], fleet_size=4)
+    store.down = True
+    assert [hit(mine).allowed for _ in range(3)] == [True, True, False]
+    small = limiter(store, [rule("local", "2/minute")], fleet_size=4)
+    assert [hit(small).allowed for _ in range(2)] == [True, False]
+
+
+@both
+def test_allow_leaves_the_limit_out(hit: Hit) -> None:
+    """An "allow" rule says nothing while its store is away; a "local" one beside it still limits."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow", "1/minute"), rule("local", "3/minute", "other")])
+    store.down = True
+    verdicts = [hit(mine) for _ in range(4)]
+    assert [verdict.allowed for verdict in verdicts] == [True] * 3 + [False]
+    assert verdicts[0].rules == ("other",)
+
+
+@both
+def test_deny_refuses_as_a_matter_of_ours(hit: Hit) -> None:
+    """A "deny" rule refuses, says when to come back, and says that it is not the client's doing."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local"), rule("deny", name="strict")])
+    store.down = True
+    verdict = hit(mine)
+    assert (verdict.allowed, verdict.unavailable, verdict.retry_after) == (False, True, 1.0)
+    assert verdict.rules == ("strict",)
+
+
+@both
+def test_an_open_breaker_spares_the_store(hit: Hit) -> None:
+    """Three failing calls, then none."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    store.down = True
+    for _ in range(50):
+        assert hit(mine)
+    assert store.calls == 3
+
+
+@both
+def test_what_was_spent_locally_is_given_back_locally(hit: Hit) -> None:
+    """A refund goes where the hit was counted."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local", "1/minute")])
+    store.down = True
+    verdict = hit(mine)
+    assert not hit(mine)
+    mine.refund(verdict)
+    assert hit(mine)
+
+
+def test_a_correction_that_cannot_be_made_is_no_error() -> None:
+    """When the store is gone after the hit, what was spent stays spent and nobody sees an exception."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local", "1/minute")])
+    verdict = mine.hit(WHO)
+    store.down = True
+    mine.refund(verdict)
+    asyncio.run(mine.arefund(verdict))
+    for _ in range(5):
+        mine.settle(verdict, 0)
+        asyncio.run(mine.asettle(verdict, 0))
+    assert store.calls == 4
+    store.down = False
+    assert [spent.cost for spents in verdict.spending.spent for spent in spents or ()] == [1]
+
+
+def test_a_reset_that_cannot_be_made_is_an_error() -> None:
+    """An operator has to know."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local")])
+    store.down = True
+    with pytest.raises(StoreError):
+        mine.reset("api", WHO)
+    with pytest.raises(StoreError):
+        asyncio.run(mine.areset("api", WHO))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Bounded waiting for a probe, which runs beside the test."""
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_it_comes_back_by_a_probe_in_a_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """Once the store answers a probe, limits are the store's again; one log line each way."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow", "1/minute")])
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        store.down = True
+        for _ in range(10):
+            mine.hit(WHO)
+        until(lambda: mine.hit(WHO).allowed and store.calls > 3)  # a probe that fails changes nothing
+        store.down = False
+        until(lambda: not mine.hit(WHO).allowed)
+    assert [record.getMessage()[:30] for record in caplog.records] == [
+        "the store does not answer (it ",
+        "the store answers again, after",
+    ]
+
+
+def test_it_comes_back_by_a_probe_on_the_loop() -> None:
+    """On an event loop the probe is a task of it; no thread is started."""
+
+    async def scenario() -> None:
+        store = SharedStore()
+        mine = limiter(store, [rule("allow", "1/minute")])
+        store.down = True
+        deadline = time.monotonic() + 5
+        while store.calls <= 3:
+            await mine.ahit(WHO)
+            await asyncio.sleep(0.01)
+            assert time.monotonic() < deadline
+        store.down = False
+        while (await mine.ahit(WHO)).allowed:
+            await asyncio.sleep(0.01)
+            assert time.monotonic() < deadline
+        await mine.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_closing_takes_a_probe_along() -> None:
+    """A probe that is on its way ends with the limiter."""
+
+    async def scenario() -> None:
+        store = SharedStore()
+        mine = limiter(store, [rule("allow")])
+        store.down = True
+        for _ in range(3):
+            await mine.ahit(WHO)
+        await asyncio.sleep(0.3)
+        await mine.ahit(WHO)
+        await mine.aclose()
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())
