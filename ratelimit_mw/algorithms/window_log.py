@@ -1,8 +1,9 @@
 """sliding-window-log and tiered-window: what was counted in the buckets of ``precision`` that are still in sight.
 
-The log is the tiered window whose buckets are one microsecond wide. A state is a view of two arrays that it shares
+The log is the tiered window whose buckets are one microsecond wide. A state is a view of two columns that it shares
 with the states before it, and that are only appended to: the numbers of the closed buckets, and the running total
-up to each. So a hit costs two binary searches, whatever N is.
+up to each. So a hit costs two binary searches, whatever N is. In memory the columns are arrays; a store that keeps
+them in pages has its own kind of ``Series``, whose columns read a page when they are asked for what is on it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self, cast
 
 from ..clock import SECOND
 from ..decision import Decision, Spent
@@ -20,20 +19,30 @@ from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from .base import Algorithm
 
-__all__ = ["Series", "SlidingWindowLog", "TieredWindow"]
+__all__ = ["Column", "Series", "SlidingWindowLog", "TieredWindow"]
 
 MAX_LOG = 10_000
 _SLACK = 64
+_new = tuple.__new__
+"""``Series`` from its seven fields, faster than calling the class."""
+
+
+class Column(Protocol):
+    """Whole numbers by their place."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int, /) -> int: ...
+    def append(self, number: int, /) -> None: ...
 
 
 class Series(NamedTuple):
-    """Closed buckets ``start..end`` of the shared arrays, and the open one after them.
+    """Closed buckets ``start..end`` of the shared columns, and the open one after them.
 
     ``base`` is the running total before ``start``, ``total`` the one with the open bucket in it.
     """
 
-    buckets: array[int]
-    totals: array[int]
+    buckets: Column
+    totals: Column
     start: int
     end: int
     base: int
@@ -46,11 +55,17 @@ class Series(NamedTuple):
 
     def entries(self) -> list[tuple[int, int]]:
         """(bucket, cost) of each bucket, oldest first."""
-        found, before = [], self.base
-        for i in range(self.start, self.end):
+        return self._entries_from(self.start)
+
+    def _entries_from(self, place: int) -> list[tuple[int, int]]:
+        found, before = [], self._total_before(place)
+        for i in range(place, self.end):
             found.append((self.buckets[i], self.totals[i] - before))
             before = self.totals[i]
         return [*found, (self.open, self.total - before)]
+
+    def _total_before(self, place: int) -> int:
+        return self.base if place == self.start else self.totals[place - 1]
 
     @classmethod
     def from_entries(cls, entries: list[tuple[int, int]]) -> Series | None:
@@ -61,33 +76,69 @@ class Series(NamedTuple):
         return state
 
     def since(self, horizon: int) -> Series:
-        """Without the buckets up to ``horizon``. The arrays stay as they are."""
+        """Without the buckets up to ``horizon``. The columns stay as they are."""
         buckets, totals, start, end, _, last, total = self
         if last <= horizon:
             return Series.of(last, 0)
         if start == end or buckets[start] > horizon:
             return self
         start = bisect_right(buckets, horizon, start, end)
-        return _series((buckets, totals, start, end, totals[start - 1], last, total))
+        return _new(self.__class__, (buckets, totals, start, end, totals[start - 1], last, total))
+
+    def newest(self, cost: int) -> Series:
+        """Only the newest buckets that together reach ``cost``."""
+        start = bisect_right(self.totals, self.total - cost, self.start, self.end)
+        return self._replace(start=start, base=self._total_before(start))
+
+    def reaching(self, total: int) -> int:
+        """The bucket with which the running total reaches ``total``."""
+        place = bisect_left(self.totals, total, self.start, self.end)
+        return self.buckets[place] if place < self.end else self.open
 
     def added(self, bucket: int, cost: int) -> Series:
         """With ``cost`` in ``bucket``, which is the open one or a later one."""
         buckets, totals, start, end, base, last, total = self
         if bucket == last or total == base:
-            return _series((buckets, totals, start, end, base, bucket, total + cost))
+            return _new(self.__class__, (buckets, totals, start, end, base, bucket, total + cost))
         if len(buckets) != end or end == 0 or (start > _SLACK and start * 2 > end):
-            # Another successor has the arrays' end, or most of them is out of sight: go on in arrays of our own.
-            buckets, totals = buckets[start:end], array("q", [t - base for t in totals[start:end]])
-            start, end, base, total = 0, end - start, 0, total - base
+            # Another successor has the columns' end, or most of them is out of sight: go on in columns of our own.
+            buckets, totals, start, end, base, last, total = self._moved()
         buckets.append(last)
         totals.append(total)
-        return _series((buckets, totals, start, end + 1, base, bucket, total + cost))
+        return _new(self.__class__, (buckets, totals, start, end + 1, base, bucket, total + cost))
+
+    def _moved(self) -> Self:
+        """The same in columns that nobody else appends to."""
+        mine = slice(self.start, self.end)
+        buckets = cast("array[int]", self.buckets)[mine]
+        totals = array("q", [total - self.base for total in cast("array[int]", self.totals)[mine]])
+        return _new(self.__class__, (buckets, totals, 0, len(buckets), 0, self.open, self.total - self.base))
+
+    def without(self, bucket: int, cost: int) -> Series | None:
+        """With ``cost`` less in ``bucket``, if that is in sight; None when nothing is left.
+
+        What was counted before it stays where it is, so this takes as long as much was counted since.
+        """
+        place = bisect_left(self.buckets, bucket, self.start, self.end)
+        (found, held), *later = self._entries_from(place)
+        if found != bucket:
+            return self
+        state = self._ending_at(place)
+        for number, left in ((bucket, held - cost), *later):
+            if left > 0:
+                state = Series.of(number, left) if state is None else state.added(number, left)
+        return state
+
+    def _ending_at(self, place: int) -> Self | None:
+        """What was before the bucket at ``place`` came."""
+        if place == self.start:
+            return None
+        last = place - 1
+        fields = (self.buckets, self.totals, self.start, last, self.base, self.buckets[last], self.totals[last])
+        return _new(self.__class__, fields)
 
 
 _NOTHING: array[int] = array("q")
-
-_series: Callable[[tuple[array[int], array[int], int, int, int, int, int]], Series] = partial(tuple.__new__, Series)
-"""``Series`` from its seven fields, twice as fast as calling the class."""
 
 
 class TieredWindow(Algorithm):
@@ -134,9 +185,7 @@ class TieredWindow(Algorithm):
         if cost > self.amount:
             return None
         must_leave = seen.total + cost - self.amount
-        i = bisect_left(seen.totals, must_leave, seen.start, seen.end)
-        last = seen.buckets[i] if i < seen.end else seen.open
-        return (last + self.span) * self.precision - now
+        return (seen.reaching(must_leave) + self.span) * self.precision - now
 
     def _fresh_after(self, seen: Series, now: int) -> int:
         return (seen.open + self.span) * self.precision - now if seen.total > seen.base else 0
@@ -151,9 +200,7 @@ class TieredWindow(Algorithm):
     def give_back(self, state: Series | None, now: int, spent: Spent, cost: int) -> Series | None:
         if state is None:
             return None
-        bucket = spent.at_us // self.precision
-        left = [(b, max(0, c - cost) if b == bucket else c) for b, c in state.entries()]
-        return Series.from_entries([(b, c) for b, c in left if c])
+        return state.without(spent.at_us // self.precision, cost)
 
     def dump(self, state: Series) -> bytes:
         """The buckets that hold something, oldest first: number, cost, number, cost..."""
@@ -201,13 +248,9 @@ class RefusalCountingLog(SlidingWindowLog):
             return kept, decision
         bucket = now if state is None else max(now, state.open)
         seen = Series.of(bucket, cost) if state is None else state.since(bucket - self.span).added(bucket, cost)
-        seen = self._newest(seen)
+        seen = seen.newest(self.amount)
         retry = self._fits_after(seen, cost, now)
         return seen, Decision(False, 0, retry, self._fresh_after(seen, now), bucket)
-
-    def _newest(self, seen: Series) -> Series:
-        keep_from = bisect_right(seen.totals, seen.total - self.amount, seen.start, seen.end)
-        return seen if keep_from == seen.start else seen._replace(start=keep_from, base=seen.totals[keep_from - 1])
 
 
 def _default_precision(period: int) -> int:
