@@ -34,6 +34,7 @@ _X_RESET: Final = b"x-ratelimit-reset"
 _RETRY_AFTER: Final = b"retry-after"
 
 _KEPT: Final = 10_000
+_MOST: Final = 10**15 - 1  # the largest number of a structured field: 31 million years, as seconds
 
 
 class _Fixed:
@@ -76,6 +77,8 @@ class HeaderWriter:
         shown = decisions[0] if lone else min(decisions, key=_remaining)
         fixed = self._fixed.get(shown.bound) or self._fix(shown.bound)
         reset = -(-shown.reset_us // SECOND) or 1
+        if reset > _MOST:
+            reset = _MOST
         found = self._x_headers(shown, fixed, reset) if self._x else []
         if self._draft:
             found.append(fixed.alone if lone else self._policy(decisions))
@@ -135,7 +138,7 @@ def _wait(decision: Decision) -> float:
 
 def _seconds(us: int) -> int:
     """Whole seconds, rounded up, at least 1: never earlier than the moment meant."""
-    return -(-us // SECOND) or 1
+    return min(-(-us // SECOND), _MOST) or 1
 
 
 def _escaped(name: str) -> str:
