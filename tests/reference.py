@@ -36,10 +36,12 @@ class SlidingWindowLog(Window):
 
 
 class RefusalCountingLog(SlidingWindowLog):
-    """A hit that this log itself refuses enters it too."""
+    """A hit that this log itself refuses enters it too; only the newest entries that together reach N are kept."""
 
     def refused(self, t: int, cost: int) -> None:
         self.count(t, cost)
+        while sum(e.cost for e in self.entries if e.time > self.entries[0].time) >= self.amount:
+            self.entries = [e for e in self.entries if e.time > self.entries[0].time]
 
 
 class SlidingWindowCounter(Window):

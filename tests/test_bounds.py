@@ -1,0 +1,137 @@
+"""What every algorithm promises of the traffic that it lets pass: never too much, and never too little."""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces import BUCKETS, SPECS, Shape, costs, pauses, shapes, starts
+
+from ratelimit_mw.algorithms import Algorithm
+
+KINDS = pytest.mark.parametrize("kind", SPECS)
+SECOND, MINUTE, DAY = 1_000_000, 60_000_000, 86_400_000_000
+
+Passed = list[tuple[int, int]]
+
+
+def most(shape: Shape, span: int) -> Fraction:
+    """The most that may pass within ``span`` microseconds, first and last one included."""
+    amount, period = shape.amount, shape.period
+    if shape.kind == "token-bucket-interval":  # a capacity for each refill that the span may touch
+        return Fraction(shape.capacity * (span // period + 2))
+    if shape.kind in BUCKETS:
+        return shape.capacity + Fraction(span * amount, period)
+    if shape.kind in ("fixed-window", "sliding-window-counter"):  # N for each window touched: 2N per P
+        return Fraction(amount * (span // period + 2))
+    lap = period if shape.kind.startswith("sliding-window-log") else period - (shape.precision or 0) + 1
+    return Fraction(amount * (span // lap + 1))
+
+
+def assert_within_bounds(shape: Shape, passed: Passed) -> None:
+    for first, (start, _) in enumerate(passed):
+        total = 0
+        for now, cost in passed[first:]:
+            total += cost
+            assert total <= most(shape, now - start), (shape, start, now)
+
+
+@KINDS
+@settings(max_examples=40)
+@given(data=st.data())
+def test_random_traffic_stays_within_the_bound(kind: str, data: st.DataObject) -> None:
+    """Whatever comes, in no span of time more passes than the algorithm promises."""
+    shape = data.draw(shapes(kind))
+    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
+    passed: Passed = []
+    moves = st.lists(st.tuples(pauses(shape, back=False), costs(shape)), min_size=20, max_size=60)
+    for pause, cost in data.draw(moves):
+        now += pause
+        state, decision = algorithm.decide(state, now, cost)
+        if decision.allowed:
+            passed.append((now, cost))
+    assert_within_bounds(shape, passed)
+
+
+@KINDS
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_greedy_client_stays_within_the_bound(kind: str, data: st.DataObject) -> None:
+    """One that takes all that is left, at the edges of windows and at the very moment of each retry, gets no more."""
+    shape = data.draw(shapes(kind))
+    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
+    passed: Passed = []
+    for move in data.draw(
+        st.lists(st.sampled_from(("edge", "next", "retry", "retry", "wait")), min_size=20, max_size=60)
+    ):
+        now = _moved(algorithm, state, now, move, data.draw(pauses(shape, back=False)) if move == "wait" else 0)
+        share = algorithm.decide(state, now, 0)[1].remaining
+        taken = share if move != "next" else min(share, 1)
+        state, decision = algorithm.decide(state, now, taken)
+        assert decision.allowed
+        state = algorithm.decide(state, now, 1)[0] if taken == share else state  # one too many, which a log may count
+        passed.append((now, taken))
+    assert_within_bounds(shape, passed)
+
+
+def _moved(algorithm: Algorithm, state: Any, now: int, move: str, pause: int) -> int:
+    """The last microsecond of a window, the one after it, the moment of a retry, or some time later."""
+    edge = now - now % algorithm.period + algorithm.period
+    if move == "edge":
+        return edge - 1
+    if move == "next":
+        return edge
+    return now + (algorithm.decide(state, now, 1)[1].retry_us or 0) if move == "retry" else now + pause
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_departures_from_a_queue_keep_the_rate(data: st.DataObject) -> None:
+    """However hits arrive, between any two departures lies at least the time that what stands between them takes."""
+    shape = data.draw(shapes("leaky-bucket-queue"))
+    queue, state, now = shape.build(), None, data.draw(starts(shape))
+    departures: Passed = []
+    for pause, cost in data.draw(st.lists(st.tuples(pauses(shape), costs(shape)), min_size=10, max_size=40)):
+        now += pause
+        state, decision = queue.decide(state, now, cost)
+        if decision.allowed and cost:
+            departures.append((decision.at_us + decision.delay_us, cost))
+    for first, (start, _) in enumerate(departures):
+        before = 0
+        for (_, cost), (leaves, _) in zip(departures[first:], departures[first + 1 :], strict=False):
+            before += cost
+            assert leaves - start >= before * shape.period // shape.amount
+
+
+EVEN = [(3, SECOND), (5, MINUTE), (7, MINUTE), (90, SECOND), (1_000_000, DAY)]
+
+
+@KINDS
+@pytest.mark.parametrize(("amount", "period"), EVEN)
+def test_who_keeps_exactly_to_the_rate_is_never_refused(kind: str, amount: int, period: int) -> None:
+    """100,000 hits, the k-th at ceil(k*P/N) microseconds, are all allowed, however the rate divides the period.
+
+    Buckets hold two, the least that can make up for the rounding; the one refilled by interval holds its amount.
+    """
+    if kind.startswith("sliding-window-log") and amount > 10_000:
+        amount = 10_000
+    burst = 2 if kind in BUCKETS and kind != "token-bucket-interval" else None
+    decide = Shape(kind, amount, period, burst).build().decide
+    state = None
+    for hit in range(100_000):
+        state, decision = decide(state, -(-hit * period // amount), 1)
+        assert decision.allowed, hit
+
+
+@KINDS
+@settings(max_examples=40)
+@given(data=st.data())
+def test_who_keeps_to_the_rate_is_never_refused_whenever_he_starts(kind: str, data: st.DataObject) -> None:
+    """The same from any microsecond on, for three periods of any quota."""
+    shape = data.draw(shapes(kind, st.integers(2, 40)))
+    whole = Shape(kind, shape.amount, shape.period, None, shape.precision)
+    algorithm, state, start = whole.build(), None, data.draw(starts(shape))
+    for hit in range(3 * shape.amount + 1):
+        state, decision = algorithm.decide(state, start - (-hit * shape.period // shape.amount), 1)
+        assert decision.allowed, hit

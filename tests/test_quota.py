@@ -1,0 +1,299 @@
+"""Quotas: every text that is read, every one that is not, and back to text."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Quota
+from ratelimit_mw.quota import MAX_AMOUNT, MAX_PERIOD, format_duration, parse_duration, parse_quotas
+
+SECOND = 1_000_000
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND
+EXPECTED = 'expected AMOUNT/PERIOD such as "5/minute"'
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "period_us", "burst"),
+    [
+        ("5/second", 5, SECOND, None),
+        ("5/minute", 5, MINUTE, None),
+        ("5/hour", 5, HOUR, None),
+        ("5/day", 5, DAY, None),
+        ("5/week", 5, 7 * DAY, None),
+        ("5/month", 5, 30 * DAY, None),
+        ("5/year", 5, 360 * DAY, None),
+        ("5/s", 5, SECOND, None),
+        ("5/m", 5, MINUTE, None),
+        ("5/h", 5, HOUR, None),
+        ("5/d", 5, DAY, None),
+        ("5/w", 5, 7 * DAY, None),
+        ("5/ms", 5, 1000, None),
+        ("5/10s", 5, 10 * SECOND, None),
+        ("5/15 minutes", 5, 15 * MINUTE, None),
+        ("5/500ms", 5, SECOND // 2, None),
+        ("5/20 milliseconds", 5, 20_000, None),
+        ("5/1 millisecond", 5, 1000, None),
+        ("5/1.5s", 5, 1_500_000, None),
+        ("5/0.000007s", 5, 7, None),
+        ("5/2 months", 5, 60 * DAY, None),
+        ("5/1 years", 5, 360 * DAY, None),
+        ("5/366 days", 5, 366 * DAY, None),
+        ("5 per minute", 5, MINUTE, None),
+        ("5 per 15 minutes", 5, 15 * MINUTE, None),
+        ("5 per 10s", 5, 10 * SECOND, None),
+        ("5  PER\t2 Hours", 5, 2 * HOUR, None),
+        ("  5 / minute  ", 5, MINUTE, None),
+        ("100/minute burst 20", 100, MINUTE, 20),
+        ("100 per minute burst 200", 100, MINUTE, 200),
+        ("100/10s  Burst  1", 100, 10 * SECOND, 1),
+        ("1000000000000/day", 10**12, DAY, None),
+        ("007/minute", 7, MINUTE, None),
+    ],
+)
+def test_a_quota_is_read_from_its_text(text: str, amount: int, period_us: int, burst: int | None) -> None:
+    """Each form of amount, period and burst means these numbers."""
+    assert Quota.parse(text) == Quota(amount, period_us, burst)
+    assert parse_quotas(text) == (Quota(amount, period_us, burst),)
+
+
+def test_a_concurrent_quota_is_read_from_its_text() -> None:
+    """It counts requests in flight: no period, no burst, and back to the same text."""
+    quota = Quota.parse(" 10 Concurrent ")
+    assert (quota.amount, quota.period, quota.burst, quota.concurrent) == (10, 0.0, None, True)
+    assert Quota.parse(str(quota)) == quota
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5 per minute", ["5/minute"]),
+        ("10/hour;5/second", ["10/hour", "5/second"]),
+        ("1 per 2 hours", ["1/2h"]),
+        ("100 per 1 day | 5/s", ["100/day", "5/second"]),
+        ("1/second, 5 per minute", ["1/second", "5/minute"]),
+        ("200 per day;50 per hour", ["200/day", "50/hour"]),
+        ("10/2 minutes", ["10/2m"]),
+        ("10 per 5minutes", ["10/5m"]),
+        ("1 per month", ["1/30d"]),
+        ("5 per 1 year", ["5/360d"]),
+        ("5per minute", ["5/minute"]),
+        ("5 PERMINUTE", ["5/minute"]),
+        ("50 per 30 Seconds", ["50/30s"]),
+    ],
+)
+def test_strings_of_limits_and_flask_limiter_mean_the_same_here(text: str, expected: list[str]) -> None:
+    """Whoever moves in brings these strings along as they are."""
+    assert [str(quota) for quota in parse_quotas(text)] == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "5",
+        "/minute",
+        "minute",
+        "five/minute",
+        "5/",
+        "5 per",
+        "5 minute",
+        "5//minute",
+        "5/minute/hour",
+        "5/fortnight",
+        "5/minutess",
+        "5/15",
+        "5/15 per minute",
+        "5/minute 10",
+        "-5/minute",
+        "+5/minute",
+        "5/-1 minutes",
+        "1.5/minute",
+        "1e3/minute",
+        "1_000/minute",
+        "5/1e3s",
+        "5/.5s",
+        "5/1.s",
+        "5/1.0000001s",
+        "\u0665/minute",
+        "5/minute burst",
+        "5/minute burst -1",
+        "5/minute burst 1.5",
+        "5/minute burst20",
+        "5/minuteburst 20",
+        "burst 20",
+        "5/minute burst 20 burst 30",
+        "concurrent",
+        "10concurrent",
+        "10 concurrents",
+        "10 concurrent requests",
+        "10 concurrent burst 5",
+        "1.5 concurrent",
+        "1234567890123456789/minute",
+    ],
+)
+def test_what_is_no_quota_is_an_error_that_shows_it(text: str) -> None:
+    """Never a silent guess: the error shows the text and what was expected."""
+    with pytest.raises(ConfigError) as error:
+        Quota.parse(text)
+    assert repr(text) in str(error.value)
+    assert EXPECTED in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0/minute", "the amount is a whole number from 1 to 1000000000000; got 0"),
+        ("1000000000001/minute", "the amount is a whole number from 1 to 1000000000000; got 1000000000001"),
+        ("5/minute burst 0", "the burst is a whole number from 1 to 1000000000000; got 0"),
+        ("5/minute burst 1000000000001", "the burst is a whole number from 1 to"),
+        ("5/0s", "the period in microseconds is a whole number from 1 to 31622400000000 (366 days); got 0"),
+        ("5/0.000001ms", "the period in microseconds is a whole number from 1"),
+        ("5/367 days", "(366 days)"),
+        ("5/2 years", "(366 days)"),
+        ("5/999999999999999999w", "(366 days)"),
+        ("0 concurrent", "the amount is a whole number from 1"),
+    ],
+)
+def test_a_quota_beyond_the_bounds_is_an_error_that_shows_it(text: str, said: str) -> None:
+    """Amounts end at 10^12 and periods at 366 days, within which all arithmetic is exact."""
+    with pytest.raises(ConfigError) as error:
+        Quota.parse(text)
+    assert repr(text) in str(error.value)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"amount": 0, "period_us": 1},
+        {"amount": -1, "period_us": 1},
+        {"amount": 10**12 + 1, "period_us": 1},
+        {"amount": 5.0, "period_us": 1},
+        {"amount": True, "period_us": 1},
+        {"amount": "5", "period_us": 1},
+        {"amount": None, "period_us": 1},
+        {"amount": 5, "period_us": 0},
+        {"amount": 5, "period_us": 366 * DAY + 1},
+        {"amount": 5, "period_us": 1.0},
+        {"amount": 5, "period_us": 1, "burst": 0},
+        {"amount": 5, "period_us": 1, "burst": 10**12 + 1},
+        {"amount": 5, "period_us": 1, "burst": 2.0},
+        {"amount": 5, "period_us": 1, "concurrent": True},
+        {"amount": 5, "period_us": 0, "burst": 3, "concurrent": True},
+    ],
+)
+def test_a_quota_of_wrong_numbers_is_not_built(numbers: dict[str, Any]) -> None:
+    """The bounds hold however a quota is made, and only whole numbers are numbers."""
+    with pytest.raises(ConfigError):
+        Quota(**numbers)
+
+
+def test_the_bounds_themselves_are_within() -> None:
+    """10^12 in 366 days and one a microsecond are quotas."""
+    assert Quota(MAX_AMOUNT, MAX_PERIOD, MAX_AMOUNT).amount == 10**12
+    assert Quota(1, 1).period_us == 1
+    assert MAX_PERIOD == 366 * DAY
+
+
+def test_a_quota_from_numbers() -> None:
+    """``Quota.of`` takes the period in seconds, as all Python arguments do."""
+    assert Quota.of(5, 60) == Quota.parse("5/minute")
+    assert Quota.of(100, 0.5, burst=20) == Quota.parse("100/500ms burst 20")
+    assert Quota.of(5, 60).period == 60.0
+    for period in (0, -1, math.nan, math.inf, 367 * 86_400, 1e-7, True, None):
+        with pytest.raises(ConfigError):
+            Quota.of(5, period)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [5, None, b"5/minute", ["5/minute"], 5.0])
+def test_what_is_no_text_is_no_quota(value: Any) -> None:
+    """Another type is an error that shows it, not a crash."""
+    with pytest.raises(ConfigError) as error:
+        Quota.parse(value)
+    assert f"got {value!r}" in str(error.value)
+    assert EXPECTED.removeprefix("expected ") in str(error.value)
+
+
+# -- several ---------------------------------------------------------------------------------------------------
+
+
+def test_several_quotas_come_as_text_or_list_or_both() -> None:
+    """One text with separators, a list of texts and quotas, or a quota alone: the same quotas in the same order."""
+    both = (Quota(5, MINUTE), Quota(20, HOUR))
+    assert parse_quotas("5/minute; 20/hour") == both
+    assert parse_quotas("5/minute,20/hour") == both
+    assert parse_quotas("5/minute|20/hour") == both
+    assert parse_quotas(["5/minute", Quota(20, HOUR)]) == both
+    assert parse_quotas(("5/minute; 20/hour",)) == both
+    assert parse_quotas(Quota(5, MINUTE)) == both[:1]
+    assert parse_quotas(["5/minute; 20/hour", "10 concurrent"])[2].concurrent
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("5/minute;", "cannot read the quota '': "),
+        ("5/minute;", "(in '5/minute;')"),
+        (";5/minute", "(in ';5/minute')"),
+        ("5/minute; 20/fortnight", "cannot read the quota ' 20/fortnight': "),
+        ("5/minute 20/hour", "cannot read the quota '5/minute 20/hour'"),
+        (["5/minute", "20"], "[1]: cannot read the quota '20'"),
+        (["5/minute; x"], "[0]: cannot read the quota ' x'"),
+        (["5/minute", 5], "[1]: expected a quota as text"),
+        (["5/minute", ["20/hour"]], "[1]: expected a quota as text"),
+        (b"5/minute", "[0]: expected a quota as text"),
+        ([], "a rule needs at least one limit"),
+        (None, "or a list of them; got None"),
+        (5, "or a list of them; got 5"),
+        ("5/minute; 10/60s", "two limits of one rule have the period of '5/minute'"),
+        (["5/minute", "5/minute"], "two limits of one rule have the period of '5/minute'"),
+        (["5 concurrent", "10 concurrent"], "two limits of one rule have the period of '5 concurrent'"),
+    ],
+)
+def test_what_are_no_quotas_says_which_and_why(limits: Any, said: str) -> None:
+    """The error names the place in the list and shows the text; two limits with one period would share one key."""
+    with pytest.raises(ConfigError) as error:
+        parse_quotas(limits)
+    assert said in str(error.value)
+
+
+# -- and back to text ------------------------------------------------------------------------------------------
+
+PERIODS = st.one_of(
+    st.integers(1, MAX_PERIOD),
+    st.sampled_from([1000, SECOND, MINUTE, HOUR, DAY, 7 * DAY]).flatmap(
+        lambda unit: st.integers(1, min(500, MAX_PERIOD // unit)).map(lambda n: n * unit)
+    ),
+)
+
+
+@given(amount=st.integers(1, MAX_AMOUNT), period_us=PERIODS, burst=st.one_of(st.none(), st.integers(1, MAX_AMOUNT)))
+def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: int, burst: int | None) -> None:
+    """Down to the microsecond, whatever the period."""
+    quota = Quota(amount, period_us, burst)
+    assert Quota.parse(str(quota)) == quota
+    assert parse_duration(format_duration(period_us)) == period_us
+
+
+@pytest.mark.parametrize(
+    ("quota", "text"),
+    [
+        (Quota(5, SECOND), "5/second"),
+        (Quota(5, MINUTE), "5/minute"),
+        (Quota(5, HOUR), "5/hour"),
+        (Quota(5, DAY), "5/day"),
+        (Quota(5, 7 * DAY), "5/week"),
+        (Quota(5, 14 * DAY), "5/2w"),
+        (Quota(5, 90 * MINUTE, 3), "5/90m burst 3"),
+        (Quota(5, 1500_000), "5/1500ms"),
+        (Quota(5, 7), "5/0.000007s"),
+        (Quota(5, 0, concurrent=True), "5 concurrent"),
+    ],
+)
+def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
+    """Units that have a name are named, others are the largest unit that is exact."""
+    assert str(quota) == text
