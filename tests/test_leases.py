@@ -73,9 +73,7 @@ def test_the_first_sight_of_a_key_draws_nothing() -> None:
 def test_the_answer_counts_down() -> None:
     """Remaining falls by one a hit, drawn or local; the reset is carried on."""
     (limiter,), _, clock = setup(algorithm="fixed-window")
-    told = []
-    for _ in range(60):
-        told.append(limiter.hit(WHO).decisions[0].remaining)
+    told = [limiter.hit(WHO).decisions[0].remaining for _ in range(60)]
     assert told == list(range(999, 939, -1))
     before = limiter.hit(WHO).decisions[0].reset_after
     clock.advance(1.0)
