@@ -37,12 +37,19 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "reset": "`X-RateLimit-Reset` in seconds from now, or in seconds since 1970.",
         "retry_jitter": "Adds a random whole number of seconds, up to this, to `Retry-After`, so that clients"
         " do not come back all at once.",
-        "on_store_error": "For stores behind a network. `memory://` cannot fail, so it changes nothing there.",
-        "store_timeout": "For stores behind a network. It changes nothing for `memory://`.",
+        "on_store_error": "When a store does not answer: let requests pass, refuse them with 503, or count in this"
+        " process. `memory://` always answers, so it changes nothing there.",
+        "store_timeout": "How long a call on a store may take. It changes nothing for `memory://`.",
+        "fleet_size": "How many processes share a store. When it does not answer and a rule goes on by"
+        ' `on_store_error = "local"`, each counts to that share of the limit.',
+        "remember_refusals": "How long, at most, a process refuses by itself what a shared store has just refused;"
+        " 0 asks every time. It changes nothing for `memory://`.",
         "$schema": "For editors: the address of the schema. Not read.",
     },
     "RuleTable": {
         "limits": "Quotas; all of them hold. See [quotas](#quotas).",
+        "replaces": "For decorators: changes the rule of this name that a decorator gives, by the fields given here."
+        " `limits` may be left out then.",
         "name": "Stands in headers, in answers and in commands. Without one: `rule-1`, by its place.",
         "match": "Which requests; see [match](#match). Omitted: every request.",
         "key": 'What is counted apart; see [features](features.md). `"user\\|ip"` is the first that is known;'
@@ -55,6 +62,9 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "per_key": "Limits of single clients, by the value of a one-part key: a table, or the name of a file with"
         " one. They replace `limits` for these clients.",
         "per": "Limits by the value of any feature, such as `plan`. They replace `limits`; `per_key` goes first.",
+        "on_store_error": "For this rule, in place of the file's.",
+        "lease": 'For shared stores: the share of a busy limit, such as `"2%"`, that a process takes at once and counts'
+        " by itself. It changes nothing for `memory://`.",
         "priority": "There is one.",
     },
     "Outcome": {"status": "Status codes of responses."},
@@ -63,19 +73,19 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
 
 def fields(table: type[msgspec.Struct]) -> str:
     """A table of the fields of a struct: name, type, default, meaning."""
-    meanings = dict(MEANINGS[table.__name__])
+    meanings = MEANINGS[table.__name__]
     lines = ["| field | is | default | |", "|---|---|---|---|"]
     for field in inspect.type_info(table).fields:  # type: ignore[attr-defined]
-        meaning = meanings.pop(field.encode_name)
+        meaning = meanings.get(field.encode_name)
+        if meaning is None:
+            raise LookupError(f"say in MEANINGS what {table.__name__}.{field.encode_name} means")
         lines.append(f"| `{field.encode_name}` | {type_text(field.type)} | {_default(field)} | {meaning} |")
-    if meanings:
-        raise KeyError(f"{table.__name__} has no field {', '.join(meanings)}")
     return "\n".join(lines)
 
 
 def _default(field: inspect.Field) -> str:
-    if field.required:
-        return "required"
+    if field.required or field.default is field.default_factory is msgspec.NODEFAULT:
+        return "required"  # the second: what is UNSET is asked for later
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     return "none" if value in (None, "") else f"`{json.dumps(value)}`"
 

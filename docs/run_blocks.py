@@ -9,6 +9,7 @@ A page is played from top to bottom in an empty folder. What happens to a block 
 * `sh`: `ratelimit-mw ...` and `curl ...` are run, `curl` asks the application that the last `uvicorn` or `gunicorn`
   line names; `pip install` and `make` lines are held against pyproject.toml and the Makefile. Any other line is an
   error.
+* `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` stands for any lines, none included,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
 * Any other language is there to be read and is not run.
@@ -90,6 +91,9 @@ class Player:
         if block.language == "sh":
             self._output = "".join(self._shell(line) for line in _lines(block.text))
             return "ran"
+        if block.language == "log":
+            Path(block.file_name).write_text(block.text.partition("\n")[2])
+            return "saved"
         if block.language == "text":
             return _compare(block.text, before)
         return "not run"
