@@ -128,13 +128,15 @@ class RateLimitMiddleware:
         if self.limiter.waits:
             verdict = await self.limiter.adecide(plan, features, request=request)
         else:
-            verdict = self.limiter.decide(plan, features, request=request)
+            verdict = self.limiter.decide(plan, features, None, True, request)
         state = scope.get("state")
         if state is None:
             state = {}
         state["ratelimit"] = verdict
         # The mark stands in the scope: a state may outlive the request, where a server hands all requests the same.
-        scope = {**scope, "state": state, _DECIDED: decided + self._mine}
+        scope = dict(scope)
+        scope["state"] = state
+        scope[_DECIDED] = decided + self._mine
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
@@ -157,7 +159,7 @@ class RateLimitMiddleware:
         except Exception:
             await self.limiter.aconclude(verdict, status)
             raise
-        if plan.judges_outcome or verdict.true_cost is not None:
+        if plan.judges_outcome or verdict.ledger is not None:
             await self.limiter.aconclude(verdict, status)
 
     async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:

@@ -130,7 +130,7 @@ class Verdict:
     (True, 0.0, ())
     """
 
-    __slots__ = ("_spending", "allowed", "decisions", "hits")
+    __slots__ = ("ledger", "allowed", "decisions", "hits")
 
     def __init__(
         self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True
@@ -138,7 +138,7 @@ class Verdict:
         self.hits = hits
         self.decisions = decisions
         self.allowed = allowed
-        self._spending: Spending | None = None
+        self.ledger: Spending | None = None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -181,7 +181,7 @@ class Verdict:
     @property
     def true_cost(self) -> int | None:
         """The cost that was stated, if any."""
-        return None if self._spending is None else self._spending.true_cost
+        return None if self.ledger is None else self.ledger.true_cost
 
     def raise_for_limit(self) -> None:
         """Raise ``RateLimitExceeded`` when refused, else do nothing."""
@@ -191,19 +191,19 @@ class Verdict:
     @property
     def unavailable(self) -> bool:
         """True when it was refused because the store did not answer: a matter of ours, not of the client's."""
-        return self._spending is not None and self._spending.unavailable
+        return self.ledger is not None and self.ledger.unavailable
 
     def account(self, spent: bool, store: Any = None, unavailable: bool = False) -> Verdict:
         """The same verdict with its account opened: whether it spent, and in which store."""
-        self._spending = Spending(self, spent, store, unavailable)
+        self.ledger = Spending(self, spent, store, unavailable)
         return self
 
     @property
     def spending(self) -> Spending:
         """The account of what this verdict has spent; kept by the limiter."""
-        if self._spending is None:
-            self._spending = Spending(self)
-        return self._spending
+        if self.ledger is None:
+            self.ledger = Spending(self)
+        return self.ledger
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"

@@ -92,7 +92,7 @@ class KeyMaker:
 
         def made(features: Features) -> str | None:
             value = features.get(only)  # type: ignore[arg-type]
-            if type(value) is str and value != "" and len(value) <= _LONGEST_PART and value.isascii():
+            if type(value) is str and value and len(value) <= _LONGEST_PART and value.isascii():
                 return start + value
             key = self.of(features)
             return None if key is None else prefix + key

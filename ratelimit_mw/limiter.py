@@ -65,6 +65,8 @@ class Limiter:
         self._steady = self._clock or now_us
         self._refusals = Refusals(self.settings.remember_refusals)
         self._shared = None if self._memory is not None else self._resilient()
+        # Whether deciding may wait for I/O, so that an event loop has to await it.
+        self.waits = self._shared is not None
         self._decides = self._decider()
 
     @classmethod
@@ -83,11 +85,6 @@ class Limiter:
         """What stands before a shared store: leases where some rule has one."""
         leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
         return Leases(self._shared, self._steady) if self._shared is not None and leased else self._shared
-
-    @property
-    def waits(self) -> bool:
-        """Whether deciding may wait for I/O, so that an event loop has to await it."""
-        return self._shared is not None
 
     def adopt(self, marks: Iterable[Mark]) -> None:
         """For adapters, at start-up: decide what decorators marked, too.

@@ -34,6 +34,7 @@ class FeatureReader:
             if not callable(read):
                 raise ConfigError(f"expected a function of the request; got {read!r}", f"features[{name!r}]")
         self._client_ip = client_ip
+        self._ip_key = client_ip.key
         self._built_in: dict[str, Read] = {
             "ip": self._behind_proxies if client_ip.reads_header else self._peer,
             "user": user,
@@ -66,7 +67,7 @@ class FeatureReader:
     def _peer(self, request: Request) -> str | None:
         """The client's address where no proxy is trusted."""
         peer = request.peer
-        return self._client_ip.key(peer) if peer and len(peer) <= 64 else None
+        return self._ip_key(peer) if peer and len(peer) <= 64 else None
 
     def _behind_proxies(self, request: Request) -> str | None:
         return self._client_ip.of(request.peer, request.header_lines(self._client_ip.header))

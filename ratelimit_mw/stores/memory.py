@@ -105,15 +105,14 @@ class MemoryStore(Store):
             if now >= self._turns_at or self._dying:
                 self._sweep(now)
             shelf = self._shelf_of.get(limit) or self._place(limit, now)
-            state = shelf.young.get(key)
-            if state is None:
-                state = self._find(shelf, key)
+            young = shelf.young.get(key)
+            state = self._find(shelf, key) if young is None else young
             kept, decision = limit.decide(state, now, cost)
             if kept is not state:
-                if key in shelf.young:
-                    shelf.young[key] = kept
-                else:
+                if young is None:
                     self._keep(shelf, key, kept)
+                else:
+                    shelf.young[key] = kept
         finally:
             self._lock.release()
         decision.bound = limit
