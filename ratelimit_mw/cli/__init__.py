@@ -37,11 +37,12 @@ def commands() -> click.Group:
     except ImportError:
         raise MissingExtraError("the command ratelimit-mw", "cli") from None
     from .check import check
+    from .demo import demo
     from .explain import explain
     from .group import ratelimit_mw
     from .replay import replay
     from .schema import schema
 
-    for command in (check, explain, replay, schema):
+    for command in (check, demo, explain, replay, schema):
         ratelimit_mw.add_command(command)
     return ratelimit_mw
