@@ -161,7 +161,7 @@ class Player:
         return "\n".join([*head, "", response.text]) if asked.include else response.text
 
     def _run_uvicorn(self, words: list[str]) -> str:
-        module, _, name = words[0].partition(":")
+        module, _, name = next(word for word in words if ":" in word).partition(":")
         self._app = getattr(self._modules[module], name)
         return ""
 
