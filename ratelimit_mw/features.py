@@ -117,7 +117,7 @@ class KeyMaker:
                 if value is UNREADABLE:
                     made += f"{name}!&"
                     continue
-                value = str(value)
+                value = _text(name, value)
             if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
                 made += f"{name}#{_digest(value)}"
             elif last:
@@ -138,6 +138,14 @@ def _fallback(names: tuple[str, ...], endpoint: str) -> tuple[str, str] | None:
     if "endpoint" in names:
         return "endpoint", endpoint
     return ("ip", UNKNOWN_IP) if "ip" in names else None
+
+
+def _text(name: str, value: object) -> str:
+    """A value's text; ``TypeError`` for an object's address, which would make every request a stranger."""
+    text = str(value)
+    if text.startswith("<") and " at 0x" in text:
+        raise TypeError(f"the feature {name!r} needs a text, such as a name or a number; got {text}")
+    return text
 
 
 def _digest(value: str) -> str:

@@ -100,7 +100,7 @@ class Limiter:
 
     def match(self, features: Features) -> Plan:
         """The plan for a request: which rules look at it."""
-        return self.rules.plan(features.get("method", ""), features.get("path", ""), features.get("host", ""))
+        return self.rules.plan(*(features.get(name) or "" for name in ("method", "path", "host")))
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
         """Decide a request and, when it is allowed, spend ``cost`` (each rule's own when None) on every limit."""

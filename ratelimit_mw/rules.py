@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from .algorithms import DEFAULT, checked_spec
 from .errors import ConfigError, placed
-from .features import Features, checked_name, parse_key
+from .features import UNREADABLE, Features, checked_name, parse_key
 from .limit import Limit
 from .paths import checked_pattern
 from .quota import Quota, checked_cost, parse_quotas
@@ -19,6 +19,7 @@ __all__ = ["Match", "Rule", "one_of"]
 
 POLICIES: Final = ("allow", "deny", "local")
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
+_LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDAV, and no slips
 
 _RULE_NAME = re.compile(r"[\x21-\x7e]{1,200}")
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
@@ -44,7 +45,8 @@ class Match:
         found = {name: _texts(name, match[name], check) for name, check in known.items() if name in match}
         others = [name for name in match if name not in known]
         features = tuple(
-            (checked_name(name, also=known), frozenset(_texts(str(name), match[name], _value))) for name in others
+            (checked_name(name, also=known), frozenset(_texts(str(name), match[name], _check_of(name))))
+            for name in others
         )
         methods = frozenset(found.get("methods", ()))
         if "GET" in methods:  # every framework answers HEAD where it answers GET
@@ -59,7 +61,9 @@ class Match:
         return not self.hosts or any(_host_matches(pattern, host) for pattern in self.hosts)
 
     def takes_features(self, features: Features) -> bool:
-        return all(str(features.get(name) or "") in values for name, values in self.features)
+        """What cannot be read may be any of the values: a rule is not evaded by making its feature unreadable."""
+        found = ((features.get(name), values) for name, values in self.features)
+        return all(value is UNREADABLE or (value is not None and str(value) in values) for value, values in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +196,10 @@ def _texts(place: str, value: object, check: Callable[[str], str]) -> tuple[str,
         return tuple(check(item) for item in items)
 
 
+def _check_of(name: object) -> Callable[[object], str]:
+    return _method if name == "method" else _value
+
+
 def _value(value: object) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
         raise ConfigError(f"expected a text to compare with; got {value!r}")
@@ -200,7 +208,8 @@ def _value(value: object) -> str:
 
 def _method(method: object) -> str:
     name = method.upper() if isinstance(method, str) else ""
-    if name not in METHODS and (not _TOKEN.fullmatch(name) or difflib.get_close_matches(name, METHODS, 1, 0.75)):
+    known = name in METHODS or name in _LOOK_ALIKES
+    if not known and (not _TOKEN.fullmatch(name) or difflib.get_close_matches(name, METHODS, 1, 0.65)):
         raise ConfigError(f"expected an HTTP method such as {', '.join(METHODS[:6])}; got {method!r}")
     return name
 

@@ -78,7 +78,7 @@ class RuleSet:
 
     def _with_view(self, choice: _Choice, view: View, method: str) -> _Choice:
         """The rules of the file, then those marked on the view, less those that it is exempt from."""
-        named = method if method in self._methods else _OTHER_METHOD
+        named = self._named(method)
         known = self._by_view.get((choice, view, named))
         if known is None:
             numbers = choice if isinstance(choice, tuple) else self._numbers[choice]
@@ -99,11 +99,16 @@ class RuleSet:
                     self._by_path.clear()
                 self._by_path[path] = by_method
         numbers = sorted({*self._pathless, *self._tree.match(path)})
-        named = method if method in self._methods else _OTHER_METHOD
+        named = self._named(method)
         choice = self._compiled(tuple(i for i in numbers if self.rules[i].rule.matches.takes_method(named)))
         if len(by_method) < _METHODS_KEPT:
             by_method[method] = choice
         return choice
+
+    def _named(self, method: str) -> str:
+        """A method as rules know it: in capitals, and one name for all that no rule names."""
+        method = method.upper()
+        return method if method in self._methods else _OTHER_METHOD
 
     def _compiled(self, numbers: tuple[int, ...]) -> _Choice:
         return numbers if any(self.rules[i].rule.matches.hosts for i in numbers) else self._plan_of(numbers)
