@@ -1,5 +1,6 @@
 """The documentation does what it says: blocks run, generated parts are current, links lead somewhere."""
 
+import functools
 import importlib.util
 import re
 import subprocess
@@ -33,6 +34,7 @@ def script(name: str) -> ModuleType:
 run_blocks = script("run_blocks")
 
 
+@functools.cache
 def played(page: Path) -> subprocess.CompletedProcess[str]:
     """A page played in a process of its own: frameworks such as Django can be set up once in a process."""
     command = [sys.executable, "-W", "error", str(DOCS / "run_blocks.py"), str(page)]
