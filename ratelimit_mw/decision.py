@@ -262,7 +262,11 @@ class Spending:
     def changed(changes: Sequence[tuple[list[Spent], Change]], times: Sequence[int] | None) -> None:
         """Note that a store has carried the changes out, at its ``times``; None: it could not."""
         for (spends, change), at in zip(changes, times or (), strict=times is not None):
-            if change.spent is None:
-                spends.append(Spent(at, change.cost))
+            if change.spent is None and spends and change.limit.algorithm.delays:
+                # In a queue it stands behind the hit, as one with it: to be given back while nobody stands on both.
+                spends[-1] = spends[-1]._replace(cost=spends[-1].cost + change.cost)
+            elif change.spent is None:
+                # A clock that went back since the hit counts where the hit was counted.
+                spends.append(Spent(max([at, *(spent.at_us for spent in spends)]), change.cost))
             else:
                 spends[spends.index(change.spent)] = change.spent._replace(cost=change.spent.cost - change.cost)

@@ -258,12 +258,6 @@ def test_all_limits_of_a_request_are_given_back(kind: str) -> None:
     assert [d.remaining for d in desk.limiter.peek(KEY, 0).decisions] == [1, 11]
 
 
-# -- known to be missing: a charge does not say where it was counted -----------------------------------------------
-
-CHARGES_SAY_WHERE = pytest.mark.xfail(reason="stores note a charge at the caller's time and without a queue's delay")
-
-
-@CHARGES_SAY_WHERE
 def test_what_was_charged_to_a_queue_is_given_back_while_nobody_stands_on_it() -> None:
     """Settled up and down again at once, a hit holds what it was settled to last."""
     desk = Desk("leaky-bucket-queue")
@@ -273,7 +267,6 @@ def test_what_was_charged_to_a_queue_is_given_back_while_nobody_stands_on_it() -
     assert desk.left() == 7
 
 
-@CHARGES_SAY_WHERE
 @KINDS
 def test_what_was_charged_after_a_clock_went_back_is_given_back(kind: str) -> None:
     """It was counted at the time that the key had reached, so there it is undone."""

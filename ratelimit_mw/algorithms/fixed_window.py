@@ -25,12 +25,12 @@ class FixedWindow(Algorithm):
             end, count = state
         else:
             end, count = now - now % self.period + self.period, 0
+        # A clock that went back counts in the window that was reached.
+        at = now if now >= end - self.period else end - self.period
         room = self.amount - count
         if cost == 0 or cost > room:
             retry = 0 if cost == 0 else None if cost > self.amount else end - now
-            return state, Decision(cost == 0, room if room > 0 else 0, retry, end - now if count else 0, now)
-        # A clock that went back counts in the window that was reached.
-        at = now if now >= end - self.period else end - self.period
+            return state, Decision(cost == 0, room if room > 0 else 0, retry, end - now if count else 0, at)
         return (end, count + cost), Decision(True, room - cost, 0, end - now, at)
 
     def charge(self, state: State, now: int, cost: int) -> State:

@@ -35,12 +35,13 @@ class IntervalTokenBucket(Algorithm):
         room = self.capacity - spent
         live = state is not None and refilled == state[0]
         reset = refilled + self.period - now if live else 0
+        at = max(now, refilled)
         if cost == 0:
-            return state, Decision(True, max(0, room), 0, reset, now)
+            return state, Decision(True, max(0, room), 0, reset, at)
         if cost > room:
-            return state, Decision(False, max(0, room), None if cost > self.capacity else reset, reset, now)
+            return state, Decision(False, max(0, room), None if cost > self.capacity else reset, reset, at)
         reset = refilled + self.period - now
-        return (refilled, spent + cost), Decision(True, room - cost, 0, reset, max(now, refilled))
+        return (refilled, spent + cost), Decision(True, room - cost, 0, reset, at)
 
     def _refilled(self, state: State, now: int) -> tuple[int, int]:
         return (now, 0) if state is None or now - state[0] >= self.period else state

@@ -172,13 +172,13 @@ class TieredWindow(Algorithm):
             if bucket < state.open:
                 bucket = state.open
             seen = state.since(bucket - self.span)
+        starts = bucket * self.precision
+        at = now if now > starts else starts
         room = self.amount - seen.total + seen.base
         if cost == 0 or cost > room:
             retry = 0 if cost == 0 else self._fits_after(seen, cost, now)
-            return state, Decision(cost == 0, max(0, room), retry, self._fresh_after(seen, now), now)
-        starts = bucket * self.precision
-        reset = starts + self.period - now
-        return seen.added(bucket, cost), Decision(True, room - cost, 0, reset, now if now > starts else starts)
+            return state, Decision(cost == 0, max(0, room), retry, self._fresh_after(seen, now), at)
+        return seen.added(bucket, cost), Decision(True, room - cost, 0, starts + self.period - now, at)
 
     def _fits_after(self, seen: Series, cost: int, now: int) -> int | None:
         """Microseconds until enough buckets have left for ``cost`` to fit."""
