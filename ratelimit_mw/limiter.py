@@ -100,7 +100,8 @@ class Limiter:
 
     def match(self, features: Features) -> Plan:
         """The plan for a request: which rules look at it."""
-        return self.rules.plan(*(features.get(name) or "" for name in ("method", "path", "host")))
+        get = features.get
+        return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
         """Decide a request and, when it is allowed, spend ``cost`` (each rule's own when None) on every limit."""

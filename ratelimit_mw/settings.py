@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_network
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -26,6 +26,13 @@ _UNKNOWN: Final = "unknown field "
 Limits = str | list[str]
 Duration = str | int | float
 
+# Values that Rule checks itself, for it can say which one is wrong; here only editors are told.
+_TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+_TABLE: Final = {"type": "object", "additionalProperties": _TEXTS}
+Match = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TABLE)]
+PerKey = str | Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TABLE)]
+Per = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": _TABLE})]
+
 
 class Outcome(msgspec.Struct, forbid_unknown_fields=True):
     """Which responses count."""
@@ -39,15 +46,15 @@ class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     limits: Limits | msgspec.UnsetType = msgspec.UNSET
     replaces: str | None = None
     name: str | None = None
-    match: dict[str, str | list[str]] = {}
+    match: Match = {}
     key: str | list[str] = msgspec.field(default_factory=lambda: ["ip"])
     algorithm: str | dict[str, Any] = "sliding-window-counter"
     cost: int = 1
     when_unknown: Literal["skip", "refuse"] = "skip"
     mode: Literal["enforce", "shadow"] = "enforce"
     count_when: Outcome | None = None
-    per_key: str | dict[str, Limits] = {}
-    per: dict[str, dict[str, Limits]] = {}
+    per_key: PerKey = {}
+    per: Per = {}
     on_store_error: Literal["allow", "deny", "local"] | None = None
     lease: str | None = None
     priority: Literal["normal"] = "normal"
@@ -160,6 +167,8 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
             if rule.replaces is None:
                 rules.append(_rule(rule, folder))
             else:
+                if rule.replaces in replacements:
+                    raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
                 replacements[rule.replaces] = _replacement(rule, data["rules"][i], folder)
     with placed("rules"):
         RuleSet(rules)
@@ -219,11 +228,14 @@ def _fields(table: RuleTable, folder: Path) -> dict[str, Any]:
 
 def _limits_file(path: Path) -> Any:
     try:
-        return _read(path)
+        limits = _read(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "per_key") from None
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", "per_key") from None
+    if not isinstance(limits, dict):
+        raise ConfigError(f"{path}: expected a table of limits by client; got {type(limits).__name__}", "per_key")
+    return limits
 
 
 def checked_proxy(text: str) -> str:
@@ -242,10 +254,21 @@ def _duration(name: str, value: Duration) -> int:
 
 
 def _readable(error: msgspec.ValidationError) -> ConfigError:
-    """msgspec's "Expected `int`, got `str` - at `$.rules[1].cost`" with the place first."""
-    message, _, place = str(error).replace("Object contains unknown field `", _UNKNOWN + "`").partition(" - at `$")
-    place = place.rstrip("`").removeprefix(".")
+    """msgspec's "Expected `int`, got `str` - at `$.rules[1].cost`" with the place first, and with what was expected."""
+    message, _, place = str(error).replace("Object contains unknown field `", _UNKNOWN + "`").partition(" - at `")
+    if place.startswith("key` in `"):
+        message, place = f"a key: {message}", place.removeprefix("key` in `")
+    place = place.removeprefix("$").rstrip("`").removeprefix(".")
+    table: type[msgspec.Struct] = RuleTable if place.startswith("rules[") else SettingsTable
     if message.startswith(_UNKNOWN):
-        fields = RuleTable if re.fullmatch(r"rules\[\d+\]", place) else SettingsTable if not place else Outcome
-        message += f"; expected one of {', '.join(f.encode_name for f in msgspec.structs.fields(fields))}"
+        table = Outcome if place.endswith(".count_when") else table
+        message += f"; expected one of {', '.join(f.encode_name for f in msgspec.structs.fields(table))}"
+    if message.startswith("Invalid enum value"):
+        name = re.sub(r"\[\d+\]$", "", place).rpartition(".")[2]
+        message += f"; expected {' or '.join(map(repr, _words(get_type_hints(table)[name])))}"
     return ConfigError(message.replace("`", "'"), place)
+
+
+def _words(hint: Any) -> list[str]:
+    """The words that a type consists of: of ``Literal["a", "b"] | None`` they are a and b."""
+    return [hint] if isinstance(hint, str) else [word for part in get_args(hint) for word in _words(part)]

@@ -1,0 +1,326 @@
+"""Settings: every form says the same, and every mistake is an error that names its place."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from ratelimit_mw import ConfigError, Limiter, Rule, Settings, load_settings
+from ratelimit_mw.errors import MissingExtraError
+from ratelimit_mw.settings import schema
+
+TOML = """
+store = "memory://?max_keys=1000"
+trusted_proxies = ["127.0.0.1", "10.0.0.0/8", "unix"]
+forwarded_header = "forwarded"
+ipv6_prefix = 56
+headers = ["ratelimit"]
+reset = "epoch"
+retry_jitter = "2s"
+on_store_error = "deny"
+store_timeout = "20ms"
+
+[[rules]]
+name = "login"
+match = { path = "/login", methods = ["POST"], region = ["DE", "AT"] }
+key = ["user", "ip"]
+limits = ["5/minute", "20/hour"]
+algorithm = "fixed-window"
+count_when = { status = [401, 403] }
+
+[[rules]]
+name = "api"
+match = { path = "/api/**" }
+key = ["user|ip"]
+limits = "100/minute"
+algorithm = { name = "token-bucket", refill = "interval" }
+cost = 2
+mode = "shadow"
+when_unknown = "refuse"
+per_key = { client-42 = ["1000/minute"] }
+per = { plan = { free = ["100/minute"], pro = "1000/minute" } }
+on_store_error = "allow"
+"""
+
+
+@pytest.fixture
+def data() -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.toml.decode(TOML)
+    return found
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_form_says_the_same(tmp_path: Path, data: dict[str, Any]) -> None:
+    """TOML, JSON, YAML, pyproject.toml and a dictionary are one and the same settings."""
+    pyproject = TOML.replace("[[rules]]", "[[tool.ratelimit_mw.rules]]")
+    forms: list[Any] = [
+        written(tmp_path, "a.toml", TOML),
+        str(written(tmp_path, "b.TOML", TOML)),
+        written(tmp_path, "c.json", json.dumps(data)),
+        written(tmp_path, "d.yaml", yaml.safe_dump(data)),
+        written(tmp_path, "e.yml", yaml.safe_dump(data)),
+        written(tmp_path, "pyproject.toml", "[project]\nname = 'x'\n[tool.ratelimit_mw]" + pyproject),
+        data,
+    ]
+    loaded = [load_settings(form) for form in forms]
+    assert [settings == loaded[0] for settings in loaded] == [True] * len(forms)
+    assert [settings.source for settings in loaded] == [*map(str, forms[:-1]), ""]
+
+
+def test_what_a_file_says(data: dict[str, Any]) -> None:
+    """Every field arrives, durations in whole microseconds."""
+    settings = load_settings(data)
+    login, api = settings.rules
+    assert settings.trusted_proxies == ("127.0.0.1", "10.0.0.0/8", "unix")
+    assert (settings.store, settings.forwarded_header, settings.ipv6_prefix) == (data["store"], "forwarded", 56)
+    assert (settings.headers, settings.reset, settings.retry_jitter) == (("ratelimit",), "epoch", 2_000_000)
+    assert (settings.on_store_error, settings.store_timeout) == ("deny", 20_000)
+    assert login == Rule(
+        name="login",
+        match={"path": "/login", "methods": ["POST"], "region": ["DE", "AT"]},
+        key=["user", "ip"],
+        limits=["5/minute", "20/hour"],
+        algorithm="fixed-window",
+        count_when={"status": [401, 403]},
+    )
+    assert (api.cost, api.mode, api.when_unknown, api.on_store_error) == (2, "shadow", "refuse", "allow")
+    assert [name for name, _ in api.tables] == ["", "plan"]
+
+
+def test_nothing_is_a_setting_too() -> None:
+    """An empty dictionary is the defaults."""
+    assert load_settings({}) == Settings()
+    assert load_settings({"$schema": "https://example.com/schema.json"}) == Settings()
+
+
+def test_a_file_makes_a_limiter(tmp_path: Path) -> None:
+    """``Limiter.from_settings`` takes a file, a dictionary or loaded settings."""
+    path = written(tmp_path, "r.toml", '[[rules]]\nname = "api"\nlimits = "1/minute"')
+    for source in (path, str(path), load_settings(path), {"rules": [{"name": "api", "limits": "1/minute"}]}):
+        limiter = Limiter.from_settings(source)
+        assert [bool(limiter.hit({"ip": "192.0.2.7"})) for _ in range(2)] == [True, False]
+
+
+# -- limits by client in a file of their own ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("clients.json", '{"client-42": "1000/minute", "client-43": ["1/s", "10/hour"]}'),
+        ("clients.toml", 'client-42 = "1000/minute"\nclient-43 = ["1/s", "10/hour"]'),
+        ("clients.yaml", "client-42: 1000/minute\nclient-43: [1/s, 10/hour]"),
+    ],
+)
+def test_limits_by_client_may_stand_in_a_file(tmp_path: Path, name: str, text: str) -> None:
+    """``per_key`` names a file beside the settings file, wherever the process was started."""
+    written(tmp_path, name, text)
+    path = written(
+        tmp_path, "r.toml", f'[[rules]]\nname = "api"\nkey = "user"\nlimits = "1/minute"\nper_key = "{name}"'
+    )
+    limiter = Limiter.from_settings(path)
+    shown = {user: limiter.peek({"user": user}).decisions for user in ("client-42", "client-43", "other")}
+    assert {user: [str(d.quota) for d in found] for user, found in shown.items()} == {
+        "client-42": ["1000/minute"],
+        "client-43": ["1/second", "10/hour"],
+        "other": ["1/minute"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.json", None, "rules\\[0\\].per_key: .*missing.json: No such file or directory"),
+        ("c.json", "{", "rules\\[0\\].per_key: .*c.json: cannot be read: "),
+        ("c.json", "[]", "rules\\[0\\].per_key: .*c.json: expected a table of limits by client; got list"),
+        ("c.json", "null", "rules\\[0\\].per_key: .*c.json: expected a table of limits by client; got NoneType"),
+        ("c.json", '{"a": "x"}', "rules\\[0\\].per_key\\['a'\\]: cannot read the quota 'x'"),
+        ("c.json", '{"a": 5}', "rules\\[0\\].per_key\\['a'\\]: expected AMOUNT/PERIOD"),
+        ("c.txt", "", "rules\\[0\\].per_key: .*c.txt: expected a file ending in .toml, .json, .yaml, .yml"),
+    ],
+)
+def test_a_mistake_in_that_file_names_it(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    """The settings file, the rule, the other file and what is wrong there are all in the error."""
+    if text is not None:
+        written(tmp_path, name, text)
+    path = written(tmp_path, "r.toml", f'[[rules]]\nlimits = "1/minute"\nper_key = "{name}"')
+    with pytest.raises(ConfigError, match=f"r.toml: {message}"):
+        load_settings(path)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------
+
+RULE = {"limits": "5/minute"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"limits": "5/fortnight"}, ".limits: cannot read the quota '5/fortnight'"),
+        ({"limits": ["5/minute", "x"]}, ".limits[1]: cannot read the quota 'x'"),
+        ({"limits": 5}, ".limits: Expected 'str | array', got 'int'"),
+        ({"limits": [5]}, ".limits[0]: Expected 'str', got 'int'"),
+        ({"limit": "5/minute"}, ": unknown field 'limit'; expected one of limits, "),
+        ({"name": "a b"}, ".name: a rule's name is"),
+        ({"name": 5}, ".name: Expected 'str | null', got 'int'"),
+        ({"match": {"path": 5}}, ".match.path: expected a path pattern"),
+        ({"match": {"path": ["/a", "b"]}}, ".match.path: expected a path pattern"),
+        ({"match": {"paths": "/a"}}, ".match: unknown feature 'paths': did you mean 'path'"),
+        ({"match": {5: "x"}}, ".match: a key: Expected 'str', got 'int'"),
+        ({"match": "login"}, ".match: Expected 'object', got 'str'"),
+        ({"key": ["usr"]}, ".key[0]: unknown feature 'usr'"),
+        ({"key": [5]}, ".key[0]: Expected 'str', got 'int'"),
+        ({"algorithm": "x"}, ".algorithm: there is no algorithm 'x'"),
+        ({"algorithm": {"name": "gcra", "x": 1}}, ".algorithm: gcra has no option 'x'"),
+        ({"algorithm": 5}, ".algorithm: Expected 'str | object', got 'int'"),
+        ({"cost": -1}, ".cost: a cost is a whole number"),
+        ({"cost": "1"}, ".cost: Expected 'int', got 'str'"),
+        ({"cost": True}, ".cost: Expected 'int', got 'bool'"),
+        ({"when_unknown": "deny"}, ".when_unknown: Invalid enum value 'deny'; expected 'skip' or 'refuse'"),
+        ({"mode": "off"}, ".mode: Invalid enum value 'off'; expected 'enforce' or 'shadow'"),
+        ({"on_store_error": "x"}, ".on_store_error: Invalid enum value 'x'; expected 'allow' or 'deny' or 'local'"),
+        ({"priority": "high"}, ".priority: Invalid enum value 'high'; expected 'normal'"),
+        ({"count_when": {"code": 401}}, ".count_when: unknown field 'code'; expected one of status"),
+        ({"count_when": {"status": "401"}}, ".count_when.status: Expected 'int | array', got 'str'"),
+        ({"count_when": {"status": [99]}}, ".count_when.status: expected HTTP statuses"),
+        ({"count_when": {}}, ".count_when: Object missing required field 'status'"),
+        ({"per_key": {"a": "x"}}, ".per_key['a']: cannot read the quota"),
+        ({"per_key": {"a": 5}}, ".per_key['a']: expected AMOUNT/PERIOD"),
+        ({"per_key": ["a"]}, ".per_key: Expected 'str | object', got 'array'"),
+        ({"per": {"plan": {"free": "x"}}}, ".per.plan['free']: cannot read the quota"),
+        ({"per": {"plan": {"free": 5}}}, ".per.plan['free']: expected AMOUNT/PERIOD"),
+        ({"per": {"plan": "5/minute"}}, ".per.plan: expected a table"),
+        ({"per": {"plna": {}}}, ".per: unknown feature 'plna'"),
+    ],
+)
+def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    """The error starts with the file and the path in it, and says what was found and what was expected."""
+    data = {"rules": [RULE, {**RULE, **wrong}]}
+    with pytest.raises(ConfigError) as caught:
+        load_settings(data)
+    assert str(caught.value).startswith(f"rules[1]{message}")
+    if all(isinstance(name, str) for name in wrong.get("match", {})):
+        path = written(tmp_path, "r.json", json.dumps(data))
+        with pytest.raises(ConfigError) as in_file:
+            load_settings(path)
+        assert str(in_file.value) == f"{path}: {caught.value}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rulez": []}, "unknown field 'rulez'; expected one of rules, store, "),
+        ({5: 5}, "a key: Expected 'str'"),
+        ({"rules": {}}, "rules: Expected 'array', got 'object'"),
+        ({"rules": [5]}, "rules[0]: Expected 'object', got 'int'"),
+        ({"rules": [{}]}, "rules[0].limits: a rule needs limits"),
+        ({"rules": [{**RULE, "name": "a"}, {**RULE, "name": "a"}]}, "rules: two rules or policies are named 'a'"),
+        ({"store": 5}, "store: Expected 'str', got 'int'"),
+        ({"trusted_proxies": "10.0.0.0/8"}, "trusted_proxies: Expected 'array', got 'str'"),
+        ({"trusted_proxies": ["10.0.0.0/8", "x"]}, "trusted_proxies[1]: expected an address, a network such as"),
+        ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies[0]: expected an address"),
+        ({"trusted_proxies": ["*"]}, "trusted_proxies[0]: expected an address"),
+        (
+            {"forwarded_header": "cf-connecting-ip"},
+            "forwarded_header: Invalid enum value 'cf-connecting-ip'; expected ",
+        ),
+        ({"ipv6_prefix": 0}, "ipv6_prefix: expected a prefix length from 1 to 128; got 0"),
+        ({"ipv6_prefix": 129}, "ipv6_prefix: expected a prefix length from 1 to 128; got 129"),
+        ({"ipv6_prefix": "64"}, "ipv6_prefix: Expected 'int', got 'str'"),
+        ({"headers": "ratelimit"}, "headers: Expected 'array', got 'str'"),
+        ({"headers": ["x"]}, "headers[0]: Invalid enum value 'x'; expected 'x-ratelimit' or 'ratelimit'"),
+        ({"reset": "date"}, "reset: Invalid enum value 'date'; expected 'delta' or 'epoch'"),
+        ({"retry_jitter": -1}, "retry_jitter: expected a duration"),
+        ({"retry_jitter": float("nan")}, "retry_jitter: expected a duration"),
+        ({"retry_jitter": True}, "retry_jitter: Expected "),
+        ({"store_timeout": "soon"}, "store_timeout: expected a duration"),
+        (
+            {"on_store_error": "retry"},
+            "on_store_error: Invalid enum value 'retry'; expected 'allow' or 'deny' or 'local'",
+        ),
+        ({"fleet_size": 0}, "fleet_size: expected the number of processes"),
+        ({"rules": [{**RULE, "replaces": "v"}] * 2}, "rules[1].replaces: 'v' is replaced above already"),
+        ({"rules": [{**RULE, "replaces": "v", "name": "x"}]}, "rules[0].name: a rule keeps the name"),
+    ],
+)
+def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str) -> None:
+    """What stands outside the rules is checked as strictly."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings(wrong)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("r.toml", "a = ", "cannot be read: "),
+        ("r.toml", "a = 1\na = 2", "cannot be read: "),
+        ("r.json", "{]", "cannot be read: "),
+        ("r.json", "[]", "expected a table at the top; got list"),
+        ("r.json", "[" * 100_000, "cannot be read: "),
+        ("r.yaml", "a: [", "cannot be read: "),
+        ("r.yaml", "", "expected a table at the top; got NoneType"),
+        ("r.ini", "", "expected a file ending in .toml, .json, .yaml, .yml"),
+        ("pyproject.toml", "[project]\nname = 'x'", "there is no [tool.ratelimit_mw] table"),
+        ("pyproject.toml", "tool = 1", "there is no [tool.ratelimit_mw] table"),
+        ("pyproject.toml", "[tool]\nratelimit_mw = 1", "expected a table at the top; got int"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    """Broken syntax, the wrong shape and an unknown ending are errors of the file."""
+    path = written(tmp_path, name, text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is an error of the file, in every form."""
+    for name in ("r.toml", "r.json", "r.yaml"):
+        path = tmp_path / name
+        path.write_bytes(b'a = "\xff"')
+        with pytest.raises(ConfigError, match=f"{name}: cannot be read"):
+            load_settings(path)
+
+
+def test_a_missing_file_is_missing(tmp_path: Path) -> None:
+    """A path that leads nowhere is the operating system's error."""
+    with pytest.raises(FileNotFoundError):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PyYAML the error is the line that installs it."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(MissingExtraError, match='pip install "ratelimit-mw\\[yaml\\]"'):
+        load_settings(written(tmp_path, "r.yaml", "rules: []"))
+
+
+def test_a_mistake_stops_the_start_and_shows_no_secret() -> None:
+    """A store's address that is wrong is an error of ``store``, without the password in it."""
+    with pytest.raises(ConfigError, match="store: ") as caught:
+        Limiter.from_settings({"store": "postgres://u:secret@h"})
+    assert "secret" not in str(caught.value)
+
+
+def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
+    """Editors are offered every field of the file and of a rule, and nothing else."""
+    found = schema()
+    assert found["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    tables = found["$defs"]
+    assert set(data) < set(tables["SettingsTable"]["properties"])
+    assert set(data["rules"][0]) | set(data["rules"][1]) < set(tables["RuleTable"]["properties"])
+    assert not tables["RuleTable"]["additionalProperties"]
+    texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    assert tables["RuleTable"]["properties"]["match"]["additionalProperties"] == texts
