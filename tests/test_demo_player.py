@@ -224,7 +224,7 @@ OUTCOMES = Played(
     6,
     [
         outcome("a", 0.0),
-        outcome("a", 9.99, "p"),
+        outcome("a", 10.0, "p"),
         outcome("b", 1.0, "p", "q"),
         outcome("b", 2.0, "q"),
         outcome("b", 3.0),
