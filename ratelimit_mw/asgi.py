@@ -152,14 +152,19 @@ class RateLimitMiddleware:
                     message = _with_headers(message, added, self._names)
             return send(message)
 
+        if plan.holds:
+            self.limiter.hold(verdict)
         try:
             await self.app(scope, receive, send_with_headers)
         except asyncio.CancelledError:
-            raise  # nobody knows how it would have ended: what was reserved stays spent
+            # Nobody knows how it would have ended: what was reserved stays spent, and only slots come back.
+            if plan.holds:
+                await asyncio.shield(self.limiter.aconclude(verdict, None))
+            raise
         except Exception:
             await self.limiter.aconclude(verdict, status)
             raise
-        if plan.judges_outcome or verdict.ledger is not None:
+        if plan.ends or verdict.ledger is not None:
             await self.limiter.aconclude(verdict, status)
 
     async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:

@@ -130,7 +130,7 @@ class Verdict:
     (True, 0.0, ())
     """
 
-    __slots__ = ("ledger", "allowed", "decisions", "hits")
+    __slots__ = ("allowed", "decisions", "hits", "ledger")
 
     def __init__(
         self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True
@@ -257,6 +257,15 @@ class Spending:
                     found.append((spends, Change(limit, key, back, spent)))
                     over -= back
         return found
+
+    def renewals(self) -> list[Change]:
+        """What keeps the slots that are held: a give-back of nothing."""
+        return [
+            Change(limit, key, 0, spent)
+            for (limit, key, _), spends in zip(self._verdict.hits, self.spent, strict=True)
+            for spent in spends or ()
+            if limit.quota.concurrent
+        ]
 
     @staticmethod
     def changed(changes: Sequence[tuple[list[Spent], Change]], times: Sequence[int] | None) -> None:

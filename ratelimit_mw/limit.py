@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from .algorithms import build
-from .errors import ConfigError
+from .algorithms.in_flight import InFlight
 from .quota import Quota, format_duration
 
 __all__ = ["FORMAT", "Limit"]
@@ -45,20 +47,18 @@ class Limit:
         on_store_error: str | None = None,
         lease: int = 0,
     ) -> None:
-        if quota.concurrent:
-            raise ConfigError(f"{str(quota)!r}: limits on requests in flight are not part of this version")
         self.rule = rule
         self.quota = quota
         self.shadow = shadow
         self.by_outcome = by_outcome
         self.on_store_error = on_store_error
         self.spec = algorithm
-        self.algorithm = build(algorithm, quota)
+        self.algorithm = InFlight(quota) if quota.concurrent else build(algorithm, quota)
         self.decide = self.algorithm.decide
         self.limit = self.algorithm.limit
         # What a process draws at once, in units of cost; a share of less than two saves nothing.
         share = self.limit * lease // 100
-        self.lease = share if share > 1 else 0
+        self.lease = share if share > 1 and not quota.concurrent else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         kind = f"{self.algorithm.name}.{self.algorithm.variant}" if self.algorithm.variant else self.algorithm.name
         self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
@@ -66,7 +66,7 @@ class Limit:
     def share(self, parts: int) -> Limit:
         """The same limit with one of ``parts`` equal shares of its quota, at least 1 each."""
         burst = self.quota.burst and max(1, self.quota.burst // parts)
-        quota = Quota(max(1, self.quota.amount // parts), self.quota.period_us, burst)
+        quota = dataclasses.replace(self.quota, amount=max(1, self.quota.amount // parts), burst=burst)
         limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.by_outcome, self.on_store_error)
         limit.policy = self.policy
         return limit

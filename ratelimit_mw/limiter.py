@@ -13,6 +13,7 @@ from .clock import Clock, checked_clock, now_us
 from .decision import Decision, Hit, Verdict
 from .errors import ConfigError, placed
 from .features import Features
+from .keeper import Keeper
 from .leases import Leases
 from .marks import Mark
 from .plan import Plan, UnknownKeyError
@@ -22,6 +23,7 @@ from .resilience import Answer, Resilient
 from .rules import Rule
 from .ruleset import RuleSet
 from .settings import Settings, load_settings
+from .slot import Slot
 from .stores import MemoryStore, Store, open_store
 from .switch import switch
 
@@ -68,6 +70,7 @@ class Limiter:
         # Whether deciding may wait for I/O, so that an event loop has to await it.
         self.waits = self._shared is not None
         self._decides = self._decider()
+        self._keeper = Keeper(self._renew)
 
     @classmethod
     def from_settings(
@@ -177,26 +180,55 @@ class Limiter:
 
     def refund(self, verdict: Verdict) -> None:
         """Give back what this verdict spent, where it was counted; a second time, nothing."""
+        self._keeper.release(verdict)
         self._correct(verdict, [0] * len(verdict.hits))
 
     async def arefund(self, verdict: Verdict) -> None:
+        self._keeper.release(verdict)
         await self._acorrect(verdict, [0] * len(verdict.hits))
 
     def settle(self, verdict: Verdict, cost: int) -> None:
-        """Make ``cost`` what this verdict has spent: the rest is given back, more is charged without asking."""
-        self._correct(verdict, [checked_cost(cost)] * len(verdict.hits))
+        """Make ``cost`` what this verdict has spent: the rest is given back, more is charged without asking.
+
+        Slots of requests in flight stay as they are; they end with the request.
+        """
+        self._correct(verdict, _settled(verdict, checked_cost(cost)))
 
     async def asettle(self, verdict: Verdict, cost: int) -> None:
-        await self._acorrect(verdict, [checked_cost(cost)] * len(verdict.hits))
+        await self._acorrect(verdict, _settled(verdict, checked_cost(cost)))
 
-    def conclude(self, verdict: Verdict, status: int) -> None:
-        """After the response: apply the true cost that was stated, and undo what does not count by its status."""
+    def slot(self, features: Features, cost: int | None = None) -> Slot:
+        """``with`` or ``async with``: hold a slot of every concurrency rule that matches while the block runs.
+
+        Raises ``RateLimitExceeded`` when a rule refuses. Other rules that match count the request, too.
+        """
+        return Slot(self, features, cost)
+
+    def hold(self, verdict: Verdict) -> None:
+        """Keep the slots of this verdict for as long as it takes; ``conclude`` gives them back."""
+        if any(limit.quota.concurrent for limit, _, _ in verdict.hits):
+            self._keeper.hold(verdict)
+
+    def _renew(self, verdict: Verdict) -> None:
+        renewals = verdict.spending.renewals()
+        if self._shared is None:
+            self.store.correct(renewals, self._now())
+        else:
+            self._shared.correct(verdict.spending.store, renewals, self._now())
+
+    def conclude(self, verdict: Verdict, status: int | None) -> None:
+        """After the response: give slots back, apply the true cost that was stated, undo what does not count.
+
+        ``status`` None: nobody knows how the request ended; what was reserved for its outcome stays spent.
+        """
+        self._keeper.release(verdict)
         self._correct(verdict, self._due(verdict, status))
 
-    async def aconclude(self, verdict: Verdict, status: int) -> None:
+    async def aconclude(self, verdict: Verdict, status: int | None) -> None:
+        self._keeper.release(verdict)
         await self._acorrect(verdict, self._due(verdict, status))
 
-    def _due(self, verdict: Verdict, status: int) -> list[int]:
+    def _due(self, verdict: Verdict, status: int | None) -> list[int]:
         """What each hit should have spent in the end."""
         due = []
         for (limit, _, _), spends in zip(verdict.hits, verdict.spending.spent, strict=True):
@@ -204,7 +236,8 @@ class Limiter:
             statuses = rule.rule.statuses if rule else None
             held = sum(spent.cost for spent in spends or ())
             true_cost = held if verdict.true_cost is None else verdict.true_cost
-            due.append(true_cost if statuses is None or status in statuses else 0)
+            counts = statuses is None or status is None or status in statuses
+            due.append(true_cost if counts and not limit.quota.concurrent else 0)
         return due
 
     def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
@@ -252,12 +285,20 @@ class Limiter:
 
     def close(self) -> None:
         """Close the store; harmless when called twice."""
+        self._keeper.close()
         self.store.close()
 
     async def aclose(self) -> None:
+        self._keeper.close()
         if self._shared is not None:
             await self._shared.aclose()
         await self.store.aclose()
+
+
+def _settled(verdict: Verdict, cost: int) -> list[int]:
+    """What each hit is to have spent; slots are not a matter of cost."""
+    held = [sum(spent.cost for spent in spends or ()) for spends in verdict.spending.spent]
+    return [own if hit[0].quota.concurrent else cost for hit, own in zip(verdict.hits, held, strict=True)]
 
 
 def _verdict(

@@ -59,8 +59,10 @@ class Plan:
         self.rules = tuple(rules)
         self.needs = tuple(dict.fromkeys(name for rule in rules for name in rule.rule.needs))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
-        self.judges_outcome = any(rule.rule.statuses is not None for rule in rules)
-        self.delays = any(limit.algorithm.delays for rule in rules for limit in rule.all_limits())
+        every = [limit for rule in rules for limit in rule.all_limits()]
+        self.holds = any(limit.quota.concurrent for limit in every)
+        self.ends = self.holds or any(rule.rule.statuses is not None for rule in rules)
+        self.delays = any(limit.algorithm.delays for limit in every)
         self.lone = self._lone()
 
     def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:

@@ -1,6 +1,6 @@
 """Refusals remembered: a key that a shared store has just refused is refused here, without asking again.
 
-Only what cannot change without this process knowing: no log that counts refusals, and never for less than the
+Only what cannot change without this process knowing: no log that counts refusals, no slots, and never for less than the
 cost that was refused. Bounded: two tables that take turns.
 """
 
@@ -59,7 +59,9 @@ class Refusals:
 
 
 def _may_be_remembered(hit: Hit) -> bool:
-    return not hit.limit.shadow and not hit.limit.by_outcome and not isinstance(hit.limit.algorithm, RefusalCountingLog)
+    limit = hit.limit
+    changes_unseen = limit.by_outcome or limit.quota.concurrent or isinstance(limit.algorithm, RefusalCountingLog)
+    return not limit.shadow and not changes_unseen
 
 
 def _later(decision: Decision, passed: int) -> Decision:

@@ -107,7 +107,8 @@ class RateLimitMiddleware:
         if plan.delays and verdict.delay:
             time.sleep(verdict.delay)
         response = _Response(start_response, self._guard.writer.headers(verdict), self._guard.writer.names)
-        if plan.judges_outcome:
+        if plan.ends:
+            self.limiter.hold(verdict)
             return _Concluded(self.app, environ, response, verdict, self.limiter)
         try:
             # Handed on as it is, so that servers still see their file wrappers and lengths.

@@ -100,7 +100,7 @@ class Simulation:
         self._now = entry.time * SECOND
         plan = self._limiter.match(features)
         verdict = self._limiter.decide(plan, features)
-        if plan.judges_outcome:
+        if plan.ends:
             self._limiter.conclude(verdict, entry.status)
         self._count(entry.time, client, verdict)
 

@@ -24,6 +24,7 @@ _POLICY_FIELD: Final = b"ratelimit-policy"
 _LIMIT_FIELD: Final = b"ratelimit"
 _POLICY_ITEM: Final = '"{name}";q={quota}'
 _POLICY_WINDOW: Final = ";w={window}"
+_POLICY_IN_FLIGHT: Final = ';qu="concurrent-requests"'
 _LIMIT_ITEM: Final = '"{name}";r='
 _NUMBER: Final = b"%d"
 _LIMIT_VALUES: Final = b"%d;t=%d"
@@ -147,6 +148,8 @@ def _escaped(name: str) -> str:
 
 def _policy_item(limit: Limit) -> str:
     item = _POLICY_ITEM.format(name=_escaped(limit.policy), quota=limit.quota.amount)
+    if limit.quota.concurrent:
+        return item + _POLICY_IN_FLIGHT
     seconds, rest = divmod(limit.quota.period_us, SECOND)
     # The draft has no parts of a second; a window that has some is left out.
     return item if rest else item + _POLICY_WINDOW.format(window=seconds)

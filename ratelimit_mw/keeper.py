@@ -1,0 +1,56 @@
+"""Renews the leases of requests in flight while they are held: the one thing that goes on beside the requests.
+
+One thread a limiter, started when a slot is held and gone when none has been for a while.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from .algorithms.in_flight import LEASE_LIFE
+from .clock import to_seconds
+from .decision import Verdict
+
+__all__ = ["Keeper"]
+
+_BETWEEN: Final = to_seconds(LEASE_LIFE) / 3
+
+
+class Keeper:
+    """Calls ``renew`` with every verdict that is held, three times in the life of a lease."""
+
+    def __init__(self, renew: Callable[[Verdict], None], between: float = _BETWEEN) -> None:
+        self._renew = renew
+        self._between = between
+        self._held: set[Verdict] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def hold(self, verdict: Verdict) -> None:
+        """Renew this verdict's leases until it is released."""
+        with self._lock:
+            self._held.add(verdict)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ratelimit_mw leases", daemon=True)
+                self._thread.start()
+
+    def release(self, verdict: Verdict) -> None:
+        with self._lock:
+            self._held.discard(verdict)
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._between):
+            with self._lock:
+                held = list(self._held)
+                if not held:
+                    self._thread = None
+                    return
+            for verdict in held:
+                self._renew(verdict)
