@@ -63,7 +63,7 @@ class Limiter:
         if not isinstance(self.store, Store):
             raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
-        self._memory_clock = self._clock or (self._memory.clock if self._memory else now_us)
+        self._memory_clock = self._clock or (now_us if self._memory is None else self._memory.clock)
         self._steady = self._clock or now_us
         self._refusals = Refusals(self.settings.remember_refusals)
         self._shared = None if self._memory is not None else self._resilient()

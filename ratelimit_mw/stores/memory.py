@@ -147,14 +147,14 @@ class MemoryStore(Store):
         limit, key, cost, spent = change
         shelf = self._shelf_of.get(limit) or self._place(limit, now)
         state = self._find(shelf, key)
-        if spent is not None:
-            self._keep(shelf, key, limit.algorithm.give_back(state, now, spent, cost))
-            return
-        state = limit.algorithm.charge(state, now, cost)
+        if spent is None:
+            state = limit.algorithm.charge(state, now, cost)
+        else:
+            state = limit.algorithm.give_back(state, now, spent, cost)
         self._keep(shelf, key, state)
         resets_in = limit.decide(state, now, 0)[1].reset_us
         if resets_in > shelf.span:
-            shelf.debts[key] = now + resets_in
+            shelf.debts[key if key in shelf.young else self._slot(key)] = now + resets_in
 
     def forget(self, keys: Iterable[str]) -> None:
         with self._lock:
@@ -167,6 +167,7 @@ class MemoryStore(Store):
         for table in (shelf.young, shelf.old):
             if table.pop(key, None) is not None:
                 self._keys -= 1
+                shelf.debts.pop(key, None)
                 return
         slot = self._slot(key)
         shelf.shared.pop(slot, None)

@@ -27,19 +27,22 @@ class Shelf:
         self.old: Table = {}
         self.shared: Table = {}
         self.shared_old: Table = {}
-        # Keys charged beyond their limit stay longer than a span: until when.
+        # Keys, own and shared, charged beyond their limit stay longer than a span: until when.
         self.debts: dict[str, int] = {}
 
     def turn(self, now: int) -> list[Table]:
         """Drop what has not changed for a span; the dropped tables."""
-        dropped = [self.old]
+        dropped, forgotten = [self.old], [self.shared_old]
         self.old, self.young = self.young, {}
         self.shared_old, self.shared = self.shared, {}
         if now >= self.turns_at + self.span:
             dropped.append(self.old)
+            forgotten.append(self.shared_old)
             self.old, self.shared_old = {}, {}
         self.turns_at = now + self.span
-        self._keep_debts(dropped, now)
+        self.debts = {key: until for key, until in self.debts.items() if until > now}
+        self._keep_debts(dropped, self.young)
+        self._keep_debts(forgotten, self.shared)
         return [table for table in dropped if table]
 
     def hand_over(self, prefix: str, other: Shelf) -> None:
@@ -50,12 +53,11 @@ class Shelf:
             _move(prefix, mine, other.shared)
         _move(prefix, self.debts, other.debts)
 
-    def _keep_debts(self, dropped: list[Table], now: int) -> None:
-        self.debts = {key: until for key, until in self.debts.items() if until > now}
+    def _keep_debts(self, dropped: list[Table], young: Table) -> None:
         for key in self.debts:
             for table in dropped:
                 if key in table:
-                    self.young[key] = table.pop(key)
+                    young[key] = table.pop(key)
 
 
 def _move(prefix: str, mine: dict[str, Any], its: dict[str, Any]) -> None:

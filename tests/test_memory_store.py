@@ -1,0 +1,483 @@
+"""The memory store under threads, floods, jumps and debts: bounded, exact, and empty again without any thread."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.clock import SECOND, now_us
+from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.testing import ManualClock
+
+ALGORITHMS = ["fixed-window", "sliding-window-counter", "sliding-window-log", "tiered-window", "token-bucket", "gcra"]
+
+
+def limiter(limits: Any = "3/minute", max_keys: int = 1_000_000, **rule: Any) -> Limiter:
+    rule = {"name": "r", "key": ["user"], "limits": limits, **rule}
+    return Limiter([Rule(**rule)], store=MemoryStore(max_keys), clock=ManualClock(1_000_000.0))
+
+
+def clock_of(rate: Limiter) -> ManualClock:
+    clock = rate._clock
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def store_of(rate: Limiter) -> MemoryStore:
+    assert isinstance(rate.store, MemoryStore)
+    return rate.store
+
+
+def hit(rate: Limiter, user: str, cost: int = 1) -> bool:
+    return rate.hit({"user": user}, cost).allowed
+
+
+# -- threads -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
+    """What the same work gave in each of the threads, all started at one moment."""
+    found: list[Any] = []
+    ready = threading.Barrier(threads)
+
+    def run() -> None:
+        ready.wait()
+        found.append(work())
+
+    running = [threading.Thread(target=run) for _ in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert len(found) == threads
+    return found
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("limits", ["500/hour", "500/hour; 9000/day"], ids=["one limit", "two limits"])
+def test_a_storm_of_threads_on_one_key_lets_exactly_the_limit_pass(algorithm: str, limits: str) -> None:
+    """Of 1600 hits by eight threads at one moment, 500 pass, on the short way and on the long one."""
+    rate = limiter(limits, algorithm=algorithm)
+    passed = together(lambda: sum(hit(rate, "one") for _ in range(200)))
+    assert sum(passed) == 500
+
+
+@pytest.mark.usefixtures("impatient")
+def test_all_or_nothing_holds_under_threads() -> None:
+    """What the narrow limit refuses has spent nothing from the wide one, whoever was in between."""
+    rules = [Rule(name=name, key=key, limits=limits) for name, key, limits in WIDE_AND_NARROW]
+    rate = Limiter(rules, clock=ManualClock(1_000_000.0))
+    users = Counter[str]()
+    for passed in together(lambda: [user for user in "abcd" * 100 if hit(rate, user)]):
+        users.update(passed)
+    assert users == dict.fromkeys("abcd", 50)
+    wide = rate.peek({"user": "a"}, cost=0).decisions[0]
+    assert wide.remaining == 10_000 - 200
+
+
+WIDE_AND_NARROW: list[tuple[str, list[str], str]] = [("wide", [], "10000/hour"), ("narrow", ["user"], "50/hour")]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_threads_give_back_is_given_back_once() -> None:
+    """Reserving and refunding from eight threads leaves a key as it was, to the last one."""
+    rate = limiter("10/hour")
+
+    def work() -> int:
+        passed = 0
+        for _ in range(100):
+            verdict = rate.hit({"user": "one"})
+            passed += verdict.allowed
+            rate.refund(verdict)
+            rate.refund(verdict)
+        return passed
+
+    assert sum(together(work)) > 0
+    assert len(store_of(rate)) == 0
+    assert rate.peek({"user": "one"}, cost=0).decisions[0].remaining == 10
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_bound_holds_under_threads() -> None:
+    """Eight threads with keys of their own never make the store hold more than it may, nor let anyone pass twice."""
+    rate = limiter("1/hour", max_keys=300)
+    names = iter(range(10**9))
+
+    def work() -> list[bool]:
+        return [hit(rate, f"{next(names)}") for _ in range(200)]
+
+    together(work)
+    assert len(store_of(rate)) == 300
+    assert not any(hit(rate, f"{i}") for i in range(1600))
+
+
+def test_no_thread_is_started() -> None:
+    """Not when built, not when used, not when everything expires."""
+    before = threading.enumerate()
+    rate = limiter()
+    for i in range(100):
+        hit(rate, f"{i}")
+        clock_of(rate).advance(40)
+    assert threading.enumerate() == before
+
+
+# -- the bound ---------------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_strangers_neither_frees_the_refused_nor_refuses_the_known() -> None:
+    """A client at its limit stays there while the store is full, and one who was there before keeps its share."""
+    rate = limiter("3/hour", max_keys=1000)
+    assert [hit(rate, "greedy") for _ in range(4)] == [True, True, True, False]
+    assert hit(rate, "modest")
+    for i in range(20_000):
+        hit(rate, f"stranger {i}")
+    assert len(store_of(rate)) == 1000
+    assert not hit(rate, "greedy")
+    assert [hit(rate, "modest") for _ in range(3)] == [True, True, False]
+
+
+def test_a_stranger_who_was_refused_stays_refused_in_a_flood() -> None:
+    """A key that came when the store was full is limited too, and no number of others frees it."""
+    rate = limiter("3/hour", max_keys=10)
+    for i in range(10):
+        hit(rate, f"known {i}")
+    assert [hit(rate, "late") for _ in range(4)] == [True, True, True, False]
+    for i in range(5000):
+        hit(rate, f"stranger {i}")
+    assert not hit(rate, "late")
+
+
+def test_few_strangers_are_refused_for_their_neighbours() -> None:
+    """Of a thousand newcomers to a full store nearly all get what they would have got, none gets more."""
+    rate = limiter("3/hour", max_keys=10)
+    for i in range(10):
+        hit(rate, f"known {i}")
+    passed = [sum(hit(rate, f"new {i}") for _ in range(5)) for i in range(1000)]
+    assert max(passed) == 3
+    assert sum(passed) > 2900
+
+
+def test_a_flood_takes_no_more_memory_than_the_bound_says() -> None:
+    """Ten times as many strangers take next to nothing more once the store is full and its shared states are made."""
+    rate = limiter("3/hour", max_keys=2000)
+    names = (f"stranger {i}" for i in range(10**9))
+    for _ in range(200_000):  # enough to make nearly all of the 65,536 shared states
+        hit(rate, next(names))
+    tracemalloc.start()
+    try:
+        for _ in range(20_000):
+            hit(rate, next(names))
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # What is written anew replaces what was there before the measurement began.
+    assert grown < 20_000 * 300
+    assert len(store_of(rate)) == 2000
+    assert sum(len(shelf.shared) for shelf in store_of(rate)._shelves.values()) <= 1 << 16
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 0, 1, 20, 45, 61, 200]), st.sampled_from("hhhhrs")),
+        max_size=60,
+    ),
+    st.sampled_from(["fixed-window", "sliding-window-log", "token-bucket"]),
+)
+def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, steps: list[Any], algorithm: str) -> None:
+    """Own, shared and back again, with refunds and settling: a small store never allows what a large one would not.
+
+    The large store's keys are all their own, and it is told what the small one spent; so it knows exactly.
+    """
+    small = limiter("4/minute", max_keys, algorithm=algorithm)
+    large = limiter("4/minute", algorithm=algorithm)
+    given: dict[str, list[Any]] = {}
+    for user, pause, what in steps:
+        name = f"{user}"
+        for rate in (small, large):
+            clock_of(rate).advance(pause)
+        if what == "h":
+            verdict = small.hit({"user": name})
+            if verdict.allowed:
+                twin = large.hit({"user": name})
+                assert twin.allowed
+                given.setdefault(name, []).append((verdict, twin))
+        elif given.get(name):
+            verdict, twin = given[name].pop()
+            for rate, each in ((small, verdict), (large, twin)):
+                rate.refund(each) if what == "r" else rate.settle(each, 3)
+        assert len(store_of(small)) <= max_keys
+
+
+def test_a_key_takes_what_it_spent_along_when_it_gets_a_place_of_its_own() -> None:
+    """Spent while sharing, and refused then; a place becomes free; still refused."""
+    rate = limiter("3/hour", max_keys=1)
+    first = rate.hit({"user": "first"})
+    assert [hit(rate, "second") for _ in range(2)] == [True, True]
+    rate.refund(first)
+    assert len(store_of(rate)) == 0
+    assert [hit(rate, "second") for _ in range(2)] == [True, False]
+    assert len(store_of(rate)) == 1
+
+
+def test_forgetting_a_key_that_shares_forgets_it() -> None:
+    """``reset`` works for a key without a place of its own, too."""
+    rate = limiter("1/hour", max_keys=1)
+    assert [hit(rate, user) for user in ("own", "shared", "own", "shared")] == [True, True, False, False]
+    rate.reset("r", {"user": "shared"})
+    rate.reset("r", {"user": "never seen"})
+    assert [hit(rate, user) for user in ("own", "shared", "shared")] == [False, True, False]
+
+
+# -- expiry ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("max_keys", [1_000_000, 500])
+def test_when_all_has_expired_a_few_hits_empty_the_store(algorithm: str, max_keys: int) -> None:
+    """Keys and memory are back near nothing, with no thread to do it."""
+    tracemalloc.start()
+    try:
+        rate = limiter("3/minute", max_keys, algorithm=algorithm)
+        hit(rate, "first")
+        gc.collect()
+        empty = tracemalloc.get_traced_memory()[0]
+        for i in range(3000):
+            hit(rate, f"user {i}")
+        full = tracemalloc.get_traced_memory()[0]
+        for _ in range(3):
+            clock_of(rate).advance(200)
+            hit(rate, "last")
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(store_of(rate)) == 1
+    assert full - empty > 200_000
+    assert left - empty < 0.05 * (full - empty)
+
+
+def test_a_million_keys_go_in_a_few_steps() -> None:
+    """No hit has to drop all at once: each takes its part, and the store is empty after a handful."""
+    rate = limiter("3/minute", algorithm="fixed-window")
+    for i in range(120_000):
+        hit(rate, f"{i}")
+    clock_of(rate).advance(500)
+    lengths = []
+    for _ in range(4):
+        hit(rate, "x")
+        lengths.append(len(store_of(rate)))
+    assert lengths == [70_001, 20_001, 1, 1]
+
+
+def test_one_jump_far_ahead_expires_everything() -> None:
+    """A clock that jumps by years hands out one fresh quota, and the store goes on from there."""
+    rate = limiter("3/minute")
+    for i in range(50):
+        hit(rate, f"{i}")
+    clock_of(rate).set(4_000_000_000.0)
+    assert [hit(rate, "0") for _ in range(4)] == [True, True, True, False]
+    assert len(store_of(rate)) == 1
+    clock_of(rate).advance(200)
+    assert hit(rate, "0")
+    assert len(store_of(rate)) == 1
+
+
+def test_a_clock_that_goes_back_frees_nobody() -> None:
+    """Who was refused stays refused for the length of the jump."""
+    rate = limiter("3/minute")
+    assert [hit(rate, "a") for _ in range(4)] == [True, True, True, False]
+    for _ in range(20):
+        clock_of(rate).advance(-40)
+        assert not hit(rate, "a")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_is_forgotten_while_it_matters(algorithm: str) -> None:
+    """However the shelves turn in between, a key is let in at the moment it was told, and not before."""
+    rng = random.Random(7)
+    rate = limiter("3/minute", algorithm=algorithm)
+    for _ in range(60):
+        clock_of(rate).advance(rng.random() * 90)
+        verdict = rate.hit({"user": "a"}, 3)
+        hit(rate, "somebody else")
+        if not verdict.allowed:
+            assert verdict.retry_after is not None
+            clock_of(rate).advance(verdict.retry_after - 1e-6)
+            assert not hit(rate, "a", 3)
+            clock_of(rate).advance(1e-6)
+            assert hit(rate, "a", 3)
+
+
+# -- debts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_keys", [1_000_000, 1], ids=["own", "shared"])
+@pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
+def test_a_debt_survives_as_long_as_it_lasts(algorithm: str, max_keys: int) -> None:
+    """A bucket charged a hundred times its size is refused until that has drained, though shelves turn meanwhile."""
+    rate = limiter("60/minute burst 10", max_keys, algorithm=algorithm)
+    hit(rate, "somebody else")
+    verdict = rate.hit({"user": "debtor"})
+    rate.settle(verdict, 1000)
+    for _ in range(99):
+        clock_of(rate).advance(10)
+        assert not hit(rate, "debtor")
+        hit(rate, "somebody else")
+    clock_of(rate).advance(2)
+    assert hit(rate, "debtor")
+    for _ in range(3):
+        clock_of(rate).advance(30)
+        hit(rate, "somebody else")
+    assert len(store_of(rate)) == 1
+    assert not any(shelf.debts for shelf in store_of(rate)._shelves.values())
+
+
+def test_a_debt_that_is_partly_given_back_is_still_a_debt() -> None:
+    """Settled up, then down: what is left is remembered, also when the key got a place of its own meanwhile."""
+    rate = limiter("60/minute burst 10", max_keys=1, algorithm="token-bucket")
+    first = rate.hit({"user": "first"})
+    verdict = rate.hit({"user": "debtor"})
+    rate.settle(verdict, 1000)
+    rate.refund(first)
+    rate.settle(verdict, 500)
+    for _ in range(49):
+        clock_of(rate).advance(10)
+        assert not hit(rate, "debtor")
+
+
+def test_debts_of_strangers_take_no_memory_beyond_the_bound() -> None:
+    """What is noted of debts is bounded like the states themselves."""
+    rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
+    for i in range(40_000):
+        rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)
+    noted = [key for shelf in store_of(rate)._shelves.values() for key in shelf.debts]
+    assert sum("user=" in key for key in noted) == 100
+    for i in range(100):
+        rate.reset("r", {"user": f"{i}"})
+    assert len(store_of(rate)) == 0
+    assert not any("user=" in key for shelf in store_of(rate)._shelves.values() for key in shelf.debts)
+
+
+def test_a_debt_under_a_longer_burst_moves_along() -> None:
+    """A key in debt whose limit turns out to live longer for others is still in debt."""
+    rate = limiter("60/minute burst 10", algorithm="token-bucket", per_key={"vip": "60/minute burst 600"})
+    rate.settle(rate.hit({"user": "debtor"}), 100)
+    hit(rate, "vip", 600)
+    for _ in range(9):
+        clock_of(rate).advance(10)
+        assert not hit(rate, "debtor")
+    clock_of(rate).advance(2)
+    assert hit(rate, "debtor")
+
+
+# -- limits that share keys --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["short first", "long first"])
+@pytest.mark.parametrize("max_keys", [1_000_000, 1])
+def test_bursts_of_different_lifetimes_share_their_keys(order: str, max_keys: int) -> None:
+    """Limits by key have one prefix and may live differently long; a key found under one is found under the other."""
+    burst = {"name": "token-bucket"}
+    plans = {"free": "60/minute burst 10", "pro": "60/minute burst 600"}
+    rate = limiter("60/minute burst 10", max_keys, algorithm=burst, per={"plan": plans})
+    users = ["a", "b"] if order == "short first" else ["b", "a"]
+    plan_of = {"a": "free", "b": "pro"}
+    for user in users:
+        assert rate.hit({"user": user, "plan": plan_of[user]}, 10 if user == "a" else 600).allowed
+    clock_of(rate).advance(5)
+    assert [rate.peek({"user": u, "plan": plan_of[u]}, 0).decisions[0].remaining for u in "ab"] == [5, 5]
+    # Upgraded, "a" has what it had spent; downgraded, "b" is far beyond its new limit, for as long as that takes.
+    assert rate.peek({"user": "a", "plan": "pro"}, 0).decisions[0].remaining == 595
+    for _ in range(5):
+        clock_of(rate).advance(100)
+        assert not rate.hit({"user": "b", "plan": "free"}).allowed
+    clock_of(rate).advance(100)
+    assert rate.hit({"user": "b", "plan": "free"}).allowed
+
+
+def test_limiters_over_one_store_share_their_keys() -> None:
+    """Two limiters with a rule of one name and one store count together; another name counts apart."""
+    store, clock = MemoryStore(), ManualClock(1_000_000.0)
+    first, second = (Limiter([Rule(name="api", limits="3/minute", key=[])], store, clock) for _ in range(2))
+    other = Limiter([Rule(name="other", limits="3/minute", key=[])], store, clock)
+    assert [bool(rate.hit({})) for rate in (first, second, first, second, other)] == [True, True, True, False, True]
+    first.close()
+    assert not first.hit({})
+
+
+def test_many_limits_are_known_within_a_bound() -> None:
+    """Limits come and go with their settings; what the store remembers of them by identity does not pile up."""
+    per_key = {f"{i}": "3/minute" for i in range(10_050)}
+    rate = limiter("3/minute", per_key=per_key)
+    for user in per_key:
+        hit(rate, user)
+    assert len(store_of(rate)._shelf_of) <= 10_000
+    assert len(store_of(rate)) == 10_050
+
+
+# -- made by address ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("memory://host", "memory:// has no host and no path"),
+        ("memory:///path", "memory:// has no host and no path"),
+        ("memory://?max_keys=", "max_keys is a whole number; got ''"),
+        ("memory://?max_keys=-1", "max_keys is a whole number; got '-1'"),
+        ("memory://?max_keys=\u0663", "max_keys is a whole number"),
+        ("memory://?max_keys=0", "max_keys is a whole number from 1 on; got 0"),
+        ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'; it has max_keys"),
+        ("nothing://", "expected the address of a store, one of memory://"),
+        ("", "got the scheme ''"),
+    ],
+)
+def test_an_address_that_cannot_be_meant_is_refused(address: str, message: str) -> None:
+    """Schemes, options and their values are checked."""
+    with pytest.raises(ConfigError) as caught:
+        open_store(address)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
+def test_a_bound_that_cannot_be_meant_is_refused(max_keys: Any) -> None:
+    """A whole number from 1 on."""
+    with pytest.raises(ConfigError, match="max_keys is a whole number from 1 on"):
+        MemoryStore(max_keys)
+
+
+def test_without_a_clock_given_the_stores_own_counts() -> None:
+    """A store's clock is used where the limiter has none; by default it is the real time in microseconds."""
+    clock = ManualClock(1_000_000.0)
+    rate = Limiter([Rule(limits="1/minute", key=[])], store=MemoryStore(clock=clock))
+    verdict = rate.hit({})
+    assert verdict.decisions[0].at == 1_000_000.0
+    rate.refund(verdict)
+    assert rate.hit({}).allowed
+    before = now_us()
+    default = Limiter([Rule(limits="1/minute; 2/hour", key=[])]).hit({}).decisions[0]
+    assert before <= default.at_us <= before + 60 * SECOND
+    assert open_store("memory://?max_keys=5").apply([]) == []
