@@ -92,6 +92,8 @@ def _default(field: inspect.Field) -> str:
 
 def type_text(kind: inspect.Type) -> str:
     """A type in words."""
+    if isinstance(kind, inspect.Metadata):
+        return type_text(kind.type)
     if isinstance(kind, inspect.UnionType):
         return _union_text(kind)
     if isinstance(kind, inspect.LiteralType):

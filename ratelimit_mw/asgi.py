@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Unpack
 
 from .decision import Verdict
-from .http.guard import Guard, SettingsSource
+from .http.guard import Guard, HttpOptions, SettingsSource
 from .http.headers import Header
 from .http.rejection import Rejection
 from .http.request import Request
@@ -98,7 +98,7 @@ class RateLimitMiddleware:
         limiter: Limiter | None = None,
         features: Mapping[str, Callable[[Any], Any]] | None = None,
         rejection: Callable[[ASGIRequest, Verdict], Any] | None = None,
-        **options: Any,
+        **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
         self._guard = guard = Guard(settings, limiter, features or {}, rejection, _user, options)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .decision import Verdict
 from .errors import ConfigError
-from .http.guard import Guard, SettingsSource
+from .http.guard import Guard, HttpOptions, SettingsSource
 from .http.headers import Header
 from .http.rejection import Rejection
 from .http.request import Request
@@ -84,7 +84,7 @@ class RateLimitMiddleware:
         limiter: Limiter | None = None,
         features: Mapping[str, Callable[[Any], Any]] | None = None,
         rejection: Callable[[WSGIRequest, Verdict], Any] | None = None,
-        **options: Any,
+        **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
         self._guard = Guard(settings, limiter, features or {}, rejection, _user, options)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Final
+from typing import Any, TypedDict
 
 from ..decision import Verdict
 from ..errors import ConfigError
@@ -19,9 +19,19 @@ from .headers import Header, HeaderWriter
 from .rejection import Rejection, rejection
 from .request import Request
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "HttpOptions"]
 
-HTTP_OPTIONS: Final = ("trusted_proxies", "forwarded_header", "ipv6_prefix", "headers", "reset", "retry_jitter")
+
+class HttpOptions(TypedDict, total=False):
+    """The settings that may be given to a middleware, too."""
+
+    trusted_proxies: Sequence[str]
+    forwarded_header: str
+    ipv6_prefix: int
+    headers: Sequence[str]
+    reset: str
+    retry_jitter: str | float
+
 
 SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
 
@@ -36,7 +46,7 @@ class Guard:
         features: Mapping[str, Callable[[Any], Any]],
         refuse: Callable[[Any, Verdict], Any] | None,
         user: Read,
-        options: Mapping[str, Any],
+        options: HttpOptions,
     ) -> None:
         if (settings is None) == (limiter is None):
             raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
@@ -80,10 +90,12 @@ class Guard:
         return any(mine is other or (mine.settings.rules and mine.settings == other.settings) for other in others)
 
 
-def _with_options(settings: Settings, options: Mapping[str, Any]) -> Settings:
+def _with_options(settings: Settings, options: HttpOptions) -> Settings:
     """The HTTP settings, where the middleware's arguments replace the file's."""
     for name in options:
-        if name not in HTTP_OPTIONS:
-            raise ConfigError(f"the middleware has no argument {name!r}; it has {', '.join(HTTP_OPTIONS)}")
+        if name not in HttpOptions.__annotations__:
+            raise ConfigError(
+                f"the middleware has no argument {name!r}; it has {', '.join(HttpOptions.__annotations__)}"
+            )
     given = load_settings(dict(options))
     return dataclasses.replace(settings, **{name: getattr(given, name) for name in options})
