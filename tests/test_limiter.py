@@ -1,0 +1,445 @@
+"""The limiter: all or nothing over limits and keys, and every promise of its verdicts, blocking and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict
+from ratelimit_mw.errors import RateLimitError
+from ratelimit_mw.features import UNREADABLE
+from ratelimit_mw.stores import MemoryStore
+from ratelimit_mw.testing import ManualClock
+
+ANN = {"ip": "192.0.2.7", "user": "ann", "path": "/login", "method": "POST"}
+
+
+def limiter(*rules: Rule) -> Limiter:
+    return Limiter(rules, clock=ManualClock(1_000_000.0))
+
+
+def rule(limits: Any = "2/minute", name: str = "r", **options: Any) -> Rule:
+    return Rule(name=name, limits=limits, **options)
+
+
+def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
+    """What remains of each limit."""
+    return [decision.remaining for decision in rate.peek(features, cost=0).decisions]
+
+
+# -- blocking and awaited ----------------------------------------------------------------------------------
+
+
+class Blocking:
+    """A limiter through its blocking methods."""
+
+    def __init__(self, rate: Limiter) -> None:
+        self.rate = rate
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(self.rate, name)  # type: ignore[no-any-return]
+
+
+class Awaited(Blocking):
+    """A limiter through their ``a`` twins, each on an event loop."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.rate, f"a{name}")
+        return lambda *args, **named: asyncio.run(method(*args, **named))
+
+
+@pytest.fixture(params=[Blocking, Awaited])
+def way(request: pytest.FixtureRequest) -> Callable[[Limiter], Any]:
+    found: Callable[[Limiter], Any] = request.param
+    return found
+
+
+def test_every_method_that_may_wait_has_its_twin() -> None:
+    """``hit`` and ``ahit``, and so on, with the same arguments."""
+    twins = ("hit", "peek", "decide", "refund", "settle", "conclude", "reset", "close")
+    for name in twins:
+        blocking, awaited = getattr(Limiter, name), getattr(Limiter, f"a{name}")
+        assert inspect.signature(blocking) == inspect.signature(awaited)
+        assert inspect.iscoroutinefunction(awaited)
+
+
+# -- all or nothing ----------------------------------------------------------------------------------------
+
+
+def test_what_one_limit_refuses_spends_nothing_from_the_others(way: Any) -> None:
+    """Across limits, rules and keys: a request counts everywhere, or nowhere."""
+    rate = limiter(
+        rule("9/minute; 90/hour", "by-ip"),
+        rule("2/minute", "by-user", key=["user"]),
+        rule("900/day", "all", key=[]),
+    )
+    seen = [way(rate).hit(ANN) for _ in range(5)]
+    assert [verdict.allowed for verdict in seen] == [True, True, False, False, False]
+    assert left(rate) == [7, 88, 0, 898]
+    assert left(rate, {**ANN, "user": "bob"}) == [7, 88, 2, 898]
+    assert left(rate, {**ANN, "ip": "192.0.2.8"}) == [9, 90, 0, 898]
+
+
+def test_a_refused_request_tells_what_each_limit_says(way: Any) -> None:
+    """The refusing limits say when; the others report a look, and count as allowed."""
+    rate = limiter(
+        rule("2/minute; 2/hour", "a", algorithm="fixed-window"), rule("9/minute", "b", algorithm="fixed-window")
+    )
+    for _ in range(2):
+        way(rate).hit(ANN)
+    verdict = way(rate).hit(ANN)
+    assert [(d.rule, str(d.quota), d.allowed, d.remaining) for d in verdict.decisions] == [
+        ("a", "2/minute", False, 0),
+        ("a", "2/hour", False, 0),
+        ("b", "9/minute", True, 7),
+    ]
+    assert [d.retry_after for d in verdict.decisions] == [20.0, 800.0, 0.0]
+    assert verdict.retry_after == 800.0
+    assert [str(d.quota) for d in verdict.refusing] == ["2/minute", "2/hour"]
+    assert verdict.rules == ("a", "b")
+
+
+def test_the_wait_is_exact(way: Any) -> None:
+    """At ``retry_after`` the same request is allowed, a microsecond before it is not."""
+    rate = limiter(rule("2/minute", "a"), rule("3/7s", "b"))
+    clock = rate._clock
+    assert isinstance(clock, ManualClock)
+    for _ in range(40):
+        verdict = way(rate).hit(ANN)
+        if verdict:
+            continue
+        clock.advance(verdict.retry_after - 1e-6)
+        assert not way(rate).peek(ANN)
+        clock.advance(1e-6)
+        assert way(rate).peek(ANN)
+
+
+def test_a_cost_that_can_never_fit_is_refused_for_ever(way: Any) -> None:
+    """``retry_after`` is None, also when other limits would have a time."""
+    rate = limiter(rule("5/minute", "small"), rule("50/minute", "large"))
+    way(rate).hit(ANN, cost=5)
+    verdict = way(rate).hit(ANN, cost=46)
+    assert [d.retry_after is None for d in verdict.decisions] == [True, False]
+    assert verdict.retry_after is None
+
+
+# -- looking, giving back, settling, forgetting ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
+def test_a_peek_is_the_answer_of_the_hit_and_spends_nothing(way: Any, limits: str) -> None:
+    """Asked any number of times it says what ``hit`` then says; giving it back gives nothing."""
+    rate = limiter(rule(limits))
+    for _ in range(3):
+        peeks = [way(rate).peek(ANN) for _ in range(3)]
+        for peek in peeks:
+            way(rate).refund(peek)
+            way(rate).settle(peek, 2)
+        assert {repr(verdict) for verdict in peeks} == {repr(way(rate).hit(ANN))}
+
+
+def test_a_look_costs_nothing_and_is_always_allowed(way: Any) -> None:
+    """Cost 0 tells what is left, of a spent key too."""
+    rate = limiter(rule())
+    assert [way(rate).hit(ANN, cost=0).allowed for _ in range(5)] == [True] * 5
+    way(rate).hit(ANN, cost=2)
+    assert way(rate).peek(ANN, cost=0).allowed
+    assert left(rate) == [0]
+
+
+def test_a_refund_gives_back_once(way: Any) -> None:
+    """What was spent, where it was; a second time nothing; of a refusal nothing."""
+    rate = limiter(rule("5/minute", "a"), rule("3/minute", "b", key=["user"]))
+    verdict, other = way(rate).hit(ANN, cost=2), way(rate).hit(ANN)
+    refused = way(rate).hit(ANN)
+    for _ in range(2):
+        way(rate).refund(refused)
+        way(rate).refund(verdict)
+    assert left(rate) == [4, 2]
+    way(rate).refund(other)
+    assert left(rate) == [5, 3]
+
+
+@pytest.mark.parametrize(
+    ("costs", "remaining"), [([0], 10), ([2], 8), ([7], 3), ([25], 0), ([7, 1], 9), ([1, 7, 7], 3)]
+)
+def test_settling_makes_the_cost_what_it_was(way: Any, costs: list[int], rest: int) -> None:
+    """Less is given back, more is charged even beyond the limit; the last word counts."""
+    rate = limiter(rule("10/minute"))
+    verdict = way(rate).hit(ANN, cost=3)
+    for cost in costs:
+        way(rate).settle(verdict, cost)
+    assert left(rate) == [rest]
+    way(rate).refund(verdict)
+    assert left(rate) == [10]
+
+
+def test_settling_a_refusal_does_nothing(way: Any) -> None:
+    """Who was refused has spent nothing, whatever is said of it afterwards."""
+    rate = limiter(rule("2/minute"))
+    verdict = way(rate).hit(ANN, cost=3)
+    way(rate).settle(verdict, 2)
+    way(rate).conclude(verdict, 200)
+    assert left(rate) == [2]
+
+
+def test_a_true_cost_is_stated_once_for_all_rules(way: Any) -> None:
+    """``verdict.settle`` states it, ``conclude`` applies it to every limit that was spent from."""
+    rate = limiter(rule("10/minute; 20/hour", "a"), rule("30/minute", "b", cost=5), rule("1/s", "c", mode="shadow"))
+    way(rate).hit(ANN)
+    verdict = way(rate).hit(ANN)
+    verdict.settle(7)
+    assert verdict.true_cost == 7
+    way(rate).conclude(verdict, 200)
+    assert left(rate) == [2, 12, 18, 0]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status", "remaining"),
+    [([401, 403], 200, 2), ([401, 403], 403, 1), (500, 500, 1), (500, 200, 2)],
+)
+def test_only_what_counts_is_kept(way: Any, statuses: Any, status: int, remaining: int) -> None:
+    """``count_when`` reserves, and ``conclude`` gives back what does not count; rules without it keep theirs."""
+    rate = limiter(rule("2/minute", "failures", count_when={"status": statuses}), rule("9/minute", "all"))
+    way(rate).conclude(way(rate).hit(ANN), status)
+    assert left(rate) == [remaining, 8]
+
+
+def test_concluding_what_another_limiter_decided_keeps_it(way: Any) -> None:
+    """A verdict whose rules this limiter does not know is left as it is."""
+    one, other = limiter(rule()), limiter(rule(name="other", count_when={"status": 500}))
+    way(other).conclude(one.hit(ANN), 200)
+    assert left(one) == [1]
+
+
+def test_a_reset_forgets_one_key_of_one_rule(way: Any) -> None:
+    """All limits of that rule for that key, and nothing besides."""
+    per_key = {"ann": "1/minute", "bob": "1/10s; 2/minute"}
+    rate = limiter(rule("3/minute; 5/hour", "a", key=["user"], per_key=per_key), rule("9/minute", "b", key=[]))
+    users = [{"user": name} for name in ("ann", "bob", "cid", "dan")]
+    for user in users:
+        way(rate).hit(user)
+    for user in users[:3]:
+        way(rate).reset("a", user)
+    assert [left(rate, user) for user in users] == [[1, 5], [1, 2, 5], [3, 5, 5], [2, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "message"),
+    [
+        ("logn", {"user": "ann"}, "there is no rule 'logn'; there are login"),
+        ("login", {"ip": "192.0.2.7"}, "the key of rule 'login' needs \\['user'\\]; got \\['ip'\\]"),
+    ],
+)
+def test_a_reset_that_means_nothing_is_an_error(way: Any, name: str, features: Any, message: str) -> None:
+    """A name that nobody has, and a key that is unknown."""
+    with pytest.raises(ConfigError, match=message):
+        way(limiter(rule(name="login", key=["user"]))).reset(name, features)
+    with pytest.raises(ConfigError, match="there are none"):
+        way(limiter()).reset("login", features)
+
+
+# -- rules -------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_watches_refuses_nobody(way: Any) -> None:
+    """A shadow rule decides beside the others; what it would have said is in the verdict, and delays nobody."""
+    rate = limiter(rule("1/minute", "shadow", mode="shadow"), rule("3/minute", "real"))
+    seen = [way(rate).hit(ANN) for _ in range(4)]
+    assert [verdict.allowed for verdict in seen] == [True, True, True, False]
+    assert [[d.allowed for d in verdict.decisions] for verdict in seen[1:]] == [[False, True]] * 2 + [[False, False]]
+    assert [d.shadow for d in seen[0].decisions] == [True, False]
+    assert [d.rule for d in seen[3].refusing] == ["real"]
+    assert seen[1].retry_after == 0.0
+
+
+def test_limits_by_key_and_by_feature(way: Any) -> None:
+    """A client's own limits come first, then those of its plan or group, then the rule's."""
+    rate = limiter(
+        rule(
+            "1/minute",
+            key=["user|ip"],
+            per_key={"vip": ["100/minute"], "192.0.2.9": "7/minute", "42": "8/minute"},
+            per={"plan": {"free": "2/minute", "pro": ["30/minute", "300/hour"]}, "group": {"staff": "9/minute"}},
+        )
+    )
+    asked: list[tuple[dict[str, Any], list[str]]] = [
+        ({"user": "vip", "plan": "free"}, ["100/minute"]),
+        ({"user": "ann", "plan": "free"}, ["2/minute"]),
+        ({"user": "ann", "plan": "pro", "group": "staff"}, ["30/minute", "300/hour"]),
+        ({"user": "ann", "plan": "gold", "group": "staff"}, ["9/minute"]),
+        ({"user": "ann", "plan": UNREADABLE}, ["1/minute"]),
+        ({"user": "ann", "plan": None, "group": ""}, ["1/minute"]),
+        ({"ip": "192.0.2.9"}, ["7/minute"]),
+        ({"user": "", "ip": "192.0.2.9"}, ["7/minute"]),
+        ({"user": 42}, ["8/minute"]),
+        ({}, ["1/minute"]),
+    ]
+    found = [[str(d.quota) for d in way(rate).peek(features).decisions] for features, _ in asked]
+    assert found == [quotas for _, quotas in asked]
+
+
+def test_who_changes_the_plan_keeps_what_was_spent(way: Any) -> None:
+    """Limits of one period share their count, so an upgrade gives the difference and a downgrade no fresh start."""
+    rate = limiter(rule("1/minute", key=["user"], per={"plan": {"free": "2/minute", "pro": "5/minute"}}))
+    assert [way(rate).hit({"user": "ann", "plan": "free"}).allowed for _ in range(3)] == [True, True, False]
+    assert [way(rate).hit({"user": "ann", "plan": "pro"}).allowed for _ in range(4)] == [True, True, True, False]
+    assert not way(rate).hit({"user": "ann", "plan": "free"})
+
+
+@pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
+def test_an_unknown_key_is_left_alone_or_refused(way: Any, limits: str) -> None:
+    """Nobody signed in: the rule does not apply, or refuses for good; a shadow rule does neither."""
+    nobody = {"ip": "192.0.2.7"}
+    assert way(limiter(rule(limits, key=["user"]))).hit(nobody).rules == ()
+    refusing = rule(limits, key=["user"], when_unknown="refuse")
+    verdict = way(limiter(rule("9/minute", "first"), refusing)).hit(nobody)
+    assert (verdict.allowed, verdict.retry_after, verdict.rules) == (False, None, ("r",))
+    assert [d.limit for d in verdict.decisions] == [quota.amount for quota in refusing.quotas]
+    assert way(limiter(refusing)).hit({"user": "ann"}).allowed
+    shadow = rule(limits, key=["user"], when_unknown="refuse", mode="shadow")
+    assert way(limiter(shadow)).hit(nobody).rules == ()
+
+
+def test_a_refusal_for_an_unknown_key_spends_nothing(way: Any) -> None:
+    """All or nothing holds for it, too, and there is nothing to give back."""
+    rate = limiter(rule("9/minute", "first"), rule(key=["user"], when_unknown="refuse"))
+    verdict = way(rate).hit({"ip": "192.0.2.7"})
+    way(rate).refund(verdict)
+    assert left(rate, {"ip": "192.0.2.7", "user": "ann"}) == [9, 2]
+
+
+def test_costs_are_numbers_or_functions(way: Any) -> None:
+    """A rule's cost, a function of the features, or what ``hit`` is given, which comes before both."""
+    rate = limiter(
+        rule("100/minute", "fixed", cost=3),
+        rule("100/minute", "function", cost=lambda features: len(features["user"])),
+    )
+    way(rate).hit({**ANN, "user": "seven77"})
+    assert left(rate) == [97, 93]
+    way(rate).hit(ANN, cost=10)
+    assert left(rate) == [87, 83]
+
+
+@pytest.mark.parametrize("limits", ["5/minute", "5/minute; 9/hour"])
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "1", 10**12 + 1])
+def test_a_cost_that_is_none_is_an_error(way: Any, limits: str, cost: Any) -> None:
+    """Given to ``hit``, to ``settle``, or by a function."""
+    rate = limiter(rule(limits))
+    verdict = rate.hit(ANN)
+    calls: list[Callable[[], Any]] = [
+        lambda: way(rate).hit(ANN, cost=cost),
+        lambda: way(rate).peek(ANN, cost=cost),
+        lambda: way(rate).settle(verdict, cost),
+        lambda: verdict.settle(cost),
+        lambda: way(limiter(rule(limits, cost=lambda features: cost))).hit(ANN),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match="a cost is a whole number"):
+            call()
+    assert left(rate)[0] == 4
+
+
+def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
+    """Only rules that match look; what is not given is unknown."""
+    rate = limiter(
+        rule(name="post", match={"methods": ["POST"]}),
+        rule(name="login", match={"path": "/login"}),
+        rule(name="host", match={"host": "a.example"}),
+    )
+    asked: list[dict[str, Any]] = [ANN, {**ANN, "host": "a.example"}, {"ip": "1.1.1.1", "method": None, "path": None}]
+    assert [way(rate).peek(features).rules for features in asked] == [
+        ("post", "login"),
+        ("post", "login", "host"),
+        (),
+    ]
+
+
+def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
+    """``delay`` is the longest of the decisions'; refused and shadow decisions delay nobody."""
+    queue = {"name": "leaky-bucket", "mode": "queue"}
+    rate = limiter(
+        rule("60/minute burst 3", "a", algorithm=queue),
+        rule("30/minute burst 9", "b", algorithm=queue),
+        rule("1/hour burst 9", "c", algorithm=queue, mode="shadow"),
+    )
+    assert [way(rate).hit(ANN).delay for _ in range(4)] == [0.0, 2.0, 4.0, 0.0]
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_true_when_it_is_allowed() -> None:
+    """``if verdict`` means what it says, and ``raise_for_limit`` raises what is refused."""
+    rate = limiter(rule("1/minute; 2/hour", algorithm="fixed-window"))
+    allowed, refused = rate.hit(ANN), rate.hit(ANN)
+    assert [bool(allowed), bool(refused)] == [True, False]
+    allowed.raise_for_limit()
+    with pytest.raises(RateLimitExceeded) as caught:
+        refused.raise_for_limit()
+    assert caught.value.verdict is refused
+    assert str(caught.value) == "refused by r (1/minute): retry after 20 s"
+    assert isinstance(caught.value, RateLimitError)
+
+
+def test_an_exceeded_limit_says_when_waiting_does_not_help() -> None:
+    """What never fits, and what nobody may, have no time in their message."""
+    with pytest.raises(RateLimitExceeded, match="refused by r \\(2/minute\\): it can never fit"):
+        limiter(rule()).hit(ANN, cost=3).raise_for_limit()
+
+
+def test_what_a_verdict_and_its_decisions_look_like() -> None:
+    """They say everything in a log line, in seconds."""
+    verdict = limiter(rule("5/minute", algorithm="fixed-window")).hit(ANN)
+    assert repr(verdict) == (
+        "Verdict(allowed=True, retry_after=0.0, decisions=[Decision(rule='r', quota='5/minute', allowed=True,"
+        " limit=5, remaining=4, reset_after=20.0, retry_after=0.0)])"
+    )
+    decision = verdict.decisions[0]
+    assert (decision.quota, decision.at, decision.delay) == (Quota.of(5, 60), 1_000_000.0, 0.0)
+
+
+def test_nobody_looked_is_allowed() -> None:
+    """Without a rule that applies there is nothing to refuse, spend or say."""
+    verdict = limiter().hit(ANN)
+    assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.refusing) == (True, (), 0.0, [])
+    assert repr(Verdict((), ())) == repr(verdict)
+
+
+# -- building and closing ----------------------------------------------------------------------------------
+
+
+def test_a_clock_is_tried_when_it_is_given() -> None:
+    """A clock in seconds would make every limit a million times too wide; it is refused at once."""
+    with pytest.raises(TypeError, match="a clock returns whole microseconds as an int"):
+        Limiter([rule()], clock=lambda: 1_000_000.0)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rules": ["5/minute"]}, "rules\\[0\\]: expected a Rule; got '5/minute'"),
+        ({"rules": [rule(), rule()]}, "two rules or policies are named 'r'"),
+        ({"store": "nothing://x"}, "store: expected the address of a store"),
+        ({"store": "memory://?size=1"}, "store: memory:// has no option 'size'"),
+        ({"store": 7}, "store: expected the address of a store or a Store; got 7"),
+        ({"store": MemoryStore}, "store: expected the address of a store or a Store"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_built(arguments: dict[str, Any], message: str) -> None:
+    """Rules and stores are checked before the first request."""
+    with pytest.raises(ConfigError, match=message):
+        Limiter(**arguments)
+
+
+def test_a_limiter_can_be_closed_twice(way: Any) -> None:
+    """Closing is harmless, and the settings are there to be read."""
+    rate = Limiter.from_settings(Settings(rules=(rule(),)))
+    for _ in range(2):
+        way(rate).close()
+    assert rate.settings.store == "memory://"
+    assert not rate.waits
