@@ -164,9 +164,7 @@ def test_a_refund_gives_back_once(way: Any) -> None:
     assert left(rate) == [5, 3]
 
 
-@pytest.mark.parametrize(
-    ("costs", "remaining"), [([0], 10), ([2], 8), ([7], 3), ([25], 0), ([7, 1], 9), ([1, 7, 7], 3)]
-)
+@pytest.mark.parametrize(("costs", "rest"), [([0], 10), ([2], 8), ([7], 3), ([25], 0), ([7, 1], 9), ([1, 7, 7], 3)])
 def test_settling_makes_the_cost_what_it_was(way: Any, costs: list[int], rest: int) -> None:
     """Less is given back, more is charged even beyond the limit; the last word counts."""
     rate = limiter(rule("10/minute"))
