@@ -89,6 +89,15 @@ def test_reset_after_is_when_nothing_is_left(kind: str, data: st.DataObject) -> 
 
 
 @KINDS
+@pytest.mark.parametrize("amount", [1, 7, 1000])
+def test_a_lifetime_is_no_longer_than_twice_what_is_needed(kind: str, amount: int) -> None:
+    """It bounds how long a store keeps a key that nobody asks for: a key that spent all needs at least half of it."""
+    algorithm = Shape(kind, amount, 60_000_000).build()
+    needed = algorithm.decide(None, 0, amount)[1].reset_us
+    assert needed <= algorithm.lifetime <= 2 * needed
+
+
+@KINDS
 @EXAMPLES
 @given(data=st.data())
 def test_states_are_values(kind: str, data: st.DataObject) -> None:

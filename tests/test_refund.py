@@ -53,6 +53,16 @@ def test_a_hit_given_back_at_once_was_never_there(kind: str, data: st.DataObject
 
 
 @KINDS
+def test_a_lone_hit_given_back_leaves_nothing_to_keep(kind: str) -> None:
+    """The state is None again, so that a store may drop the key."""
+    algorithm = Shape(kind, 3, 60_000_000).build()
+    state, decision = algorithm.decide(None, 5, 2)
+    half = algorithm.give_back(state, 5, Spent(decision.at_us, 2), 1)
+    assert half is not None
+    assert algorithm.give_back(half, 5, Spent(decision.at_us, 1), 1) is None
+
+
+@KINDS
 @settings(max_examples=60)
 @given(data=st.data())
 def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, data: st.DataObject) -> None:
@@ -145,8 +155,6 @@ def test_settled_at_once_is_as_if_it_had_cost_that(kind: str, data: st.DataObjec
         desk.clock.advance(7.5)
     verdict = settled.hit(8)
     costs = data.draw(st.lists(st.integers(0, 25), min_size=1, max_size=6))
-    if kind == "leaky-bucket-queue":  # what was charged to a queue is not given back: see below
-        costs = sorted((min(8, cost) for cost in costs), reverse=True) + [cost for cost in costs[-1:] if cost > 8]
     for cost in costs:
         settled.limiter.settle(verdict, cost)
     plain.limiter.settle(plain.hit(0), costs[-1])
