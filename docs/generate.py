@@ -44,6 +44,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         ' `on_store_error = "local"`, each counts to that share of the limit.',
         "remember_refusals": "How long, at most, a process refuses by itself what a shared store has just refused;"
         " 0 asks every time. It changes nothing for `memory://`.",
+        "lists": "Who is never limited and who is never served, before all rules; see [lists](#lists).",
         "$schema": "For editors: the address of the schema. Not read.",
     },
     "RuleTable": {
@@ -87,6 +88,8 @@ def _default(field: inspect.Field) -> str:
     if field.required or field.default is field.default_factory is msgspec.NODEFAULT:
         return "required"  # the second: what is UNSET is asked for later
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
     return "none" if value in (None, "") else f"`{json.dumps(value)}`"
 
 

@@ -117,7 +117,7 @@ class RateLimitMiddleware:
         request = ASGIRequest(scope)
         plan = self._plan(request)
         decided = scope.get(_DECIDED, ())
-        if not plan.rules or (decided and self._guard.has_decided(decided)):
+        if not plan.looks or (decided and self._guard.has_decided(decided)):
             await self.app(scope, receive, send)
             return
         features = self._features(plan, request)

@@ -151,7 +151,7 @@ class Verdict:
     @property
     def retry_us(self) -> int | None:
         waits = [d.retry_us for d in self.refusing]
-        return None if None in waits else max(waits, default=0)  # type: ignore[type-var]
+        return None if None in waits or self.denied else max(waits, default=0)  # type: ignore[type-var]
 
     @property
     def retry_after(self) -> float | None:
@@ -192,6 +192,11 @@ class Verdict:
     def unavailable(self) -> bool:
         """True when it was refused because the store did not answer: a matter of ours, not of the client's."""
         return self.ledger is not None and self.ledger.unavailable
+
+    @property
+    def denied(self) -> bool:
+        """True when it was refused by a deny list: no limit has a say, and waiting does not help."""
+        return not self.allowed and not self.decisions
 
     def account(self, spent: bool, store: Any = None, unavailable: bool = False) -> Verdict:
         """The same verdict with its account opened: whether it spent, and in which store."""

@@ -89,5 +89,5 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name users of other
     def __init__(self, verdict: Verdict) -> None:
         refusing = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.refusing) or "a rule"
         wait = "it can never fit" if verdict.retry_after is None else f"retry after {verdict.retry_after:g} s"
-        super().__init__(f"refused by {refusing}: {wait}")
+        super().__init__("refused by a deny list" if verdict.denied else f"refused by {refusing}: {wait}")
         self.verdict = verdict

@@ -15,6 +15,7 @@ from .errors import ConfigError, placed
 from .features import Features
 from .keeper import Keeper
 from .leases import Leases
+from .lists import Listed
 from .marks import Mark
 from .plan import Plan, UnknownKeyError
 from .quota import checked_cost
@@ -54,9 +55,9 @@ class Limiter:
         settings: Settings | None = None,
     ) -> None:
         self._everywhere = _rules(rules)
-        self.rules = RuleSet(self._everywhere)
         self._marks: set[Mark] = set()
         self.settings = settings if settings is not None else Settings()
+        self.rules = RuleSet(self._everywhere, lists=self.settings.lists)
         self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else store
@@ -96,7 +97,7 @@ class Limiter:
         """
         self._marks |= set(marks)
         with placed("rules"):
-            self.rules = RuleSet(self._everywhere, self._marks, self.settings.replacements)
+            self.rules = RuleSet(self._everywhere, self._marks, self.settings.replacements, self.settings.lists)
         self._decides = self._decider()
 
     # -- deciding ------------------------------------------------------------------------------------------
@@ -172,6 +173,8 @@ class Limiter:
             return plan.hits(features, cost, request) or Verdict((), ())
         except UnknownKeyError as refusal:
             return refusal.verdict(self._steady())
+        except Listed as listed:
+            return listed.verdict()
 
     def _now(self) -> int | None:
         return None if self._clock is None else self._clock()

@@ -8,6 +8,7 @@ from typing import Any
 from .decision import Decision, Hit, Verdict, make_hit
 from .features import UNMATCHED, Features, KeyMaker
 from .limit import Limit
+from .lists import Lists
 from .quota import Quota, checked_cost
 from .rules import Rule
 
@@ -55,9 +56,13 @@ class CompiledRule:
 class Plan:
     """The rules that look at one request, compiled."""
 
-    def __init__(self, rules: Sequence[CompiledRule]) -> None:
+    def __init__(self, rules: Sequence[CompiledRule], lists: Lists | None = None) -> None:
         self.rules = tuple(rules)
-        self.needs = tuple(dict.fromkeys(name for rule in rules for name in rule.rule.needs))
+        self.lists = lists if lists is not None and lists.needs else None
+        # False: nothing is asked of such a request, and nothing done with it.
+        self.looks = bool(self.rules or self.lists)
+        listed = self.lists.needs if self.lists else ()
+        self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.rule.needs))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
         self.holds = any(limit.quota.concurrent for limit in every)
@@ -67,7 +72,7 @@ class Plan:
 
     def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
         """The one limit, its key and its cost, when there is nothing else to ask: the fast path."""
-        if len(self.rules) != 1 or len(self.limits) != 1:
+        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists:
             return None
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.refuses_unknown or rule.fixed_cost is None:
@@ -75,7 +80,12 @@ class Plan:
         return limit, rule.key.after(limit.prefix), rule.fixed_cost
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
-        """One hit for each limit of each rule that applies. Raises ``UnknownKey`` where a rule refuses unknown keys."""
+        """One hit for each limit of each rule that applies.
+
+        Raises ``Listed`` where a list decides, ``UnknownKeyError`` where a rule refuses unknown keys.
+        """
+        if self.lists is not None:
+            self.lists.check(features)
         hits: list[Hit] = []
         for rule in self.rules:
             if rule.where is not None and not rule.where(features):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from .errors import ConfigError
+from .lists import Lists
 from .marks import Mark, View
 from .paths import PathTree
 from .plan import CompiledRule, Plan
@@ -32,6 +33,7 @@ class RuleSet:
         rules: Iterable[Rule],
         marks: Iterable[Mark] = (),
         replacements: Mapping[str, Mapping[str, Any]] | None = None,
+        lists: Lists | None = None,
     ) -> None:
         rules, marks = list(rules), sorted(set(marks), key=lambda mark: mark.order)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)]
@@ -42,6 +44,7 @@ class RuleSet:
         self.rules = [CompiledRule(rule, name) for rule, name in zip(rules, names, strict=True)]
         _check_unique([limit.policy for rule in self.rules for limit in rule.limits])
         self.by_name = dict(zip(names, self.rules, strict=True))
+        self.lists = lists or Lists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         everywhere = len(rules) - len(marks)
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
@@ -58,7 +61,7 @@ class RuleSet:
     @property
     def needs(self) -> tuple[str, ...]:
         """Every feature that some rule looks at."""
-        return tuple(dict.fromkeys(name for rule in self.rules for name in rule.rule.needs))
+        return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.rule.needs))))
 
     def plan(self, method: str, path: str, host: str = "", view: View | None = None) -> Plan:
         """The plan of a request; the same object for every request with the same rules."""
@@ -119,7 +122,7 @@ class RuleSet:
     def _plan_of(self, numbers: tuple[int, ...]) -> Plan:
         plan = self._plans.get(numbers)
         if plan is None:
-            plan = self._plans[numbers] = Plan([self.rules[i] for i in numbers])
+            plan = self._plans[numbers] = Plan([self.rules[i] for i in numbers], self.lists)
             self._numbers[plan] = numbers
         return plan
 

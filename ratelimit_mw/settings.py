@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 import msgspec
 
 from .errors import ConfigError, MissingExtraError, placed
+from .lists import Lists
 from .quota import parse_duration
 from .rules import Rule
 from .ruleset import RuleSet
@@ -60,6 +61,13 @@ class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     priority: Literal["normal"] = "normal"
 
 
+class ListsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Who is never limited, and who is never served."""
+
+    allow: dict[str, str | list[str]] = {}
+    deny: dict[str, str | list[str]] = {}
+
+
 class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The whole file."""
 
@@ -75,6 +83,7 @@ class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     store_timeout: Duration = "50ms"
     fleet_size: int = 1
     remember_refusals: Duration = "1s"
+    lists: ListsTable = msgspec.field(default_factory=lambda: ListsTable())
     schema_address: str = msgspec.field(default="", name="$schema")
 
 
@@ -95,6 +104,7 @@ class Settings:
     store_timeout: int = 50_000
     fleet_size: int = 1
     remember_refusals: int = 1_000_000
+    lists: Lists = field(default_factory=Lists, compare=False)
     source: str = field(default="", compare=False)
 
 
@@ -161,28 +171,14 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         table = msgspec.convert(data, SettingsTable)
     except msgspec.ValidationError as error:
         raise _readable(error) from None
-    rules, replacements = [], {}
-    for i, rule in enumerate(table.rules):
-        with placed(f"rules[{i}]"):
-            if rule.replaces is None:
-                rules.append(_rule(rule, folder))
-            else:
-                if rule.replaces in replacements:
-                    raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
-                replacements[rule.replaces] = _replacement(rule, data["rules"][i], folder)
-    with placed("rules"):
-        RuleSet(rules)
-    for i, proxy in enumerate(table.trusted_proxies):
-        with placed(f"trusted_proxies[{i}]"):
-            checked_proxy(proxy)
-    if not 1 <= table.ipv6_prefix <= 128:
-        raise ConfigError(f"expected a prefix length from 1 to 128; got {table.ipv6_prefix}", "ipv6_prefix")
+    rules, replacements = _rules(table, data, folder)
+    _check_http(table)
+    with placed("lists"):
+        lists = Lists(msgspec.structs.asdict(table.lists), table.ipv6_prefix)
     if table.fleet_size < 1:
-        raise ConfigError(
-            f"expected the number of processes that share the store; got {table.fleet_size}", "fleet_size"
-        )
+        raise ConfigError(f"expected the number of processes on the store; got {table.fleet_size}", "fleet_size")
     return Settings(
-        rules=tuple(rules),
+        rules=rules,
         replacements=replacements,
         store=table.store,
         trusted_proxies=tuple(table.trusted_proxies),
@@ -195,8 +191,36 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         store_timeout=_duration("store_timeout", table.store_timeout),
         fleet_size=table.fleet_size,
         remember_refusals=_duration("remember_refusals", table.remember_refusals),
+        lists=lists,
         source=source,
     )
+
+
+def _rules(
+    table: SettingsTable, data: Mapping[str, Any], folder: Path
+) -> tuple[tuple[Rule, ...], dict[str, dict[str, Any]]]:
+    """The rules, and the fields that replace those of decorators' rules."""
+    rules: list[Rule] = []
+    replacements: dict[str, dict[str, Any]] = {}
+    for i, rule in enumerate(table.rules):
+        with placed(f"rules[{i}]"):
+            if rule.replaces is None:
+                rules.append(_rule(rule, folder))
+                continue
+            if rule.replaces in replacements:
+                raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
+            replacements[rule.replaces] = _replacement(rule, data["rules"][i], folder)
+    with placed("rules"):
+        RuleSet(rules)
+    return tuple(rules), replacements
+
+
+def _check_http(table: SettingsTable) -> None:
+    for i, proxy in enumerate(table.trusted_proxies):
+        with placed(f"trusted_proxies[{i}]"):
+            checked_proxy(proxy)
+    if not 1 <= table.ipv6_prefix <= 128:
+        raise ConfigError(f"expected a prefix length from 1 to 128; got {table.ipv6_prefix}", "ipv6_prefix")
 
 
 def _rule(table: RuleTable, folder: Path) -> Rule:

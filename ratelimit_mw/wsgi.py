@@ -96,7 +96,7 @@ class RateLimitMiddleware:
         request = WSGIRequest(environ)
         plan = self._guard.plan(request)
         decided = environ.get(_DECIDED, ())
-        if not plan.rules or (decided and self._guard.has_decided(decided)):
+        if not plan.looks or (decided and self._guard.has_decided(decided)):
             return self.app(environ, start_response)
         features = self._guard.reader.of(plan, request)
         verdict = self.limiter.decide(plan, features, request=request)

@@ -1,4 +1,4 @@
-"""The answer to a refused request, 429 or 503, in the form that its ``Accept`` asks for."""
+"""The answer to a refused request, 429, 403 or 503, in the form that its ``Accept`` asks for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ..decision import Verdict
 
 __all__ = ["Rejection", "rejection"]
 
-# (status, title, problem type): 429 is "you", 503 is "we".
+# (status, title, problem type): 429 is "you, now", 403 "you, ever", 503 is "we".
 _EXCEEDED: Final = (429, "Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded")
+_DENIED: Final = (403, "Forbidden", "about:blank")
 _UNAVAILABLE: Final = (
     503,
     "Service Unavailable",
@@ -51,7 +52,7 @@ def rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejecti
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
-    kind = _UNAVAILABLE if verdict.unavailable else _EXCEEDED
+    kind = _DENIED if verdict.denied else _UNAVAILABLE if verdict.unavailable else _EXCEEDED
     problem = _Problem(*kind, detail, [decision.bound.policy for decision in verdict.refusing])
     body = write(problem)
     headers = [("content-type", media), ("content-length", str(len(body))), ("cache-control", "no-store")]

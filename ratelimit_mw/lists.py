@@ -1,0 +1,106 @@
+"""Allow and deny lists: who is never limited, and who is never served. Looked at before all rules; allow goes first."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final
+
+from .decision import Verdict
+from .errors import ConfigError, placed
+from .features import Features, checked_name
+
+__all__ = ["Listed", "Lists"]
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_KINDS: Final = ("allow", "deny")
+
+
+class Listed(Exception):  # noqa: N818 - it says who, it is no error
+    """The request is on a list, and that decides it. Never leaves the package."""
+
+    def __init__(self, allowed: bool) -> None:
+        super().__init__(allowed)
+        self.allowed = allowed
+
+    def verdict(self) -> Verdict:
+        """Without decisions: no limit has a say."""
+        return Verdict((), (), self.allowed)
+
+
+class Lists:
+    """From ``{"allow": {"ip": ["10.0.0.0/8"]}, "deny": {"user": ["mallory"]}}``.
+
+    >>> lists = Lists({"deny": {"ip": ["203.0.113.0/24"]}})
+    >>> lists.needs, lists.allows({"ip": "203.0.113.9"}), lists.allows({"ip": "192.0.2.7"})
+    (('ip',), False, None)
+
+    ``ConfigError`` names what cannot be. IPv6 networks are at most as narrow as clients are told apart.
+    """
+
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None, ipv6_prefix: int = 64) -> None:
+        tables = tables or {}
+        for kind in tables:
+            if kind not in _KINDS:
+                raise ConfigError(f"expected allow or deny; got {kind!r}")
+        self._networks: list[tuple[bool, tuple[_Network, ...]]] = []
+        self._values: list[tuple[bool, str, frozenset[str]]] = []
+        names: dict[str, None] = {}
+        for kind in _KINDS:
+            for name, values in tables.get(kind, {}).items():
+                with placed(kind):
+                    feature = checked_name(name)
+                names[feature] = None
+                with placed(f"{kind}.{name}"):
+                    self._add(kind == "allow", feature, values, ipv6_prefix)
+        self.needs = tuple(names)
+
+    def _add(self, allowed: bool, feature: str, values: Any, ipv6_prefix: int) -> None:
+        items = [values] if isinstance(values, str) else values
+        if not isinstance(items, list | tuple) or not items:
+            raise ConfigError(f"expected a list of values; got {values!r}")
+        if feature == "ip":
+            self._networks.append((allowed, tuple(_listed_network(item, ipv6_prefix) for item in items)))
+        else:
+            self._values.append((allowed, feature, frozenset(map(str, items))))
+
+    def allows(self, features: Features) -> bool | None:
+        """True when the request is on an allow list, False when on a deny list, None when on neither."""
+        found: bool | None = None
+        client = features.get("ip")
+        for allowed, networks in self._networks:
+            if client and _is_in(str(client), networks):
+                if allowed:
+                    return True
+                found = False
+        for allowed, name, values in self._values:
+            if str(features.get(name) or "") in values:
+                if allowed:
+                    return True
+                found = False
+        return found
+
+    def check(self, features: Features) -> None:
+        """Raise ``Listed`` when a list decides the request."""
+        if (allowed := self.allows(features)) is not None:
+            raise Listed(allowed)
+
+
+def _listed_network(text: object, ipv6_prefix: int) -> _Network:
+    try:
+        network = ipaddress.ip_network(text)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise ConfigError(f'expected an address or a network such as "10.0.0.0/8": {error}') from None
+    if network.version == 6 and network.prefixlen > ipv6_prefix:
+        raise ConfigError(f"clients are told apart by /{ipv6_prefix}, so {text} cannot be: list its /{ipv6_prefix}")
+    return network
+
+
+@lru_cache(8192)
+def _is_in(client: str, networks: tuple[_Network, ...]) -> bool:
+    try:
+        address = ipaddress.ip_network(client)
+    except ValueError:
+        return False
+    return any(address.version == network.version and address.subnet_of(network) for network in networks)  # type: ignore[arg-type]
