@@ -140,8 +140,6 @@ class RateLimitMiddleware:
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
-        if plan.delays and verdict.delay:
-            await asyncio.sleep(verdict.delay)
         status = 500  # what the server answers when the application raises before it has answered
 
         def send_with_headers(message: Message) -> Awaitable[None]:
@@ -155,8 +153,10 @@ class RateLimitMiddleware:
         if plan.holds:
             self.limiter.hold(verdict)
         try:
+            if plan.delays and verdict.delay:
+                await asyncio.sleep(verdict.delay)
             await self.app(scope, receive, send_with_headers)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             # Nobody knows how it would have ended: what was reserved stays spent, and only slots come back.
             if plan.holds:
                 await asyncio.shield(self.limiter.aconclude(verdict, None))

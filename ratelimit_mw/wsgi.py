@@ -164,29 +164,39 @@ class _Concluded:
         self._verdict = verdict
         self._limiter = limiter
         self._open = True
+        self._concluded_with: object = self  # no cost, not even None
         try:
             self._body = app(environ, response.start)  # type: ignore[arg-type]
+            self._chunks = iter(self._body)
         except Exception:
             self._conclude()
             raise
-        self._chunks = iter(self._body)
+        except BaseException:
+            limiter.conclude(verdict, None)  # told to stop: nobody knows how it would have ended
+            raise
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
-        return next(self._chunks)
+        try:
+            return next(self._chunks)
+        except Exception:
+            self._conclude()  # not all clients close what they have read to its end
+            raise
 
     def close(self) -> None:
         try:
             if self._open and hasattr(self._body, "close"):
+                self._open = False
                 self._body.close()
         finally:
             self._conclude()
 
     def _conclude(self) -> None:
-        if self._open:
-            self._open = False
+        """Once; again only for a cost that was stated since."""
+        if self._concluded_with != self._verdict.true_cost:
+            self._concluded_with = self._verdict.true_cost
             self._limiter.conclude(self._verdict, self._response.status)
 
 

@@ -322,6 +322,51 @@ def test_the_application_states_the_true_cost(cost: int, left: int, fails: bool)
     assert rate.peek({}, cost=0).decisions[0].remaining == left
 
 
+@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), ValueError("broken")])
+def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -> None:
+    """Told to stop, cancelled or broken: the slot is free at once, and nobody renews its lease."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ending
+
+    async def call() -> None:
+        with pytest.raises(type(ending)):
+            await app_limited(http_scope(), None, None)  # type: ignore[arg-type]
+
+    rate = limiter("1 concurrent; 9/minute", count_when={"status": 500})
+    app_limited = RateLimitMiddleware(app, limiter=rate)
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(call())
+    finally:
+        loop.close()
+    assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == [1, 8]
+    assert rate._keeper._held == set()
+    rate.close()
+
+
+def test_a_request_that_is_cancelled_in_the_queue_gives_its_slot_back() -> None:
+    """Who goes away while waiting for a turn holds nothing any longer."""
+    queue = {"name": "leaky-bucket", "mode": "queue"}
+    rules = [Rule(name="slots", limits="2 concurrent"), Rule(name="q", limits="1/hour burst 2", algorithm=queue)]
+    rate = Limiter(rules, clock=ManualClock(1_000_000.0))
+    guarded = RateLimitMiddleware(OK, limiter=rate)
+
+    async def scenario() -> None:
+        assert (await aask(guarded)).status_code == 200
+        waiting = asyncio.create_task(aask(guarded))
+        await asyncio.sleep(0.02)
+        assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scenario())
+    assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 2
+    assert rate._keeper._held == set()
+    rate.close()
+
+
 def test_settings_and_limiter_make_the_same_middleware() -> None:
     """A dictionary of settings gives what the same rules in a limiter give."""
     app = checked(

@@ -285,3 +285,38 @@ def test_a_cost_stated_before_an_error_counts(status: int | None, left: int) -> 
     with pytest.raises(ValueError, match="broken"):
         Served(limited(settling({"call": 4}, fails=True), rate))
     assert rate.peek({}, cost=0).decisions[0].remaining == left
+
+
+def test_what_was_read_to_its_end_is_concluded_without_a_close() -> None:
+    """The test clients of Flask and werkzeug read a response and never close it; its outcome counts all the same."""
+    app = Flask("app")
+    app.add_url_rule("/login", view_func=lambda: "in", methods=["POST"])
+    rate = limiter("2/minute", count_when={"status": 401})
+    app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limiter=rate)  # type: ignore[method-assign]
+    client = app.test_client()
+    assert [client.post("/login").text for _ in range(5)] == ["in"] * 5
+
+
+@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), ValueError("broken")])
+def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -> None:
+    """Told to stop or broken: the slot is free at once, and nobody renews its lease."""
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        raise ending
+
+    rate = limiter("1 concurrent; 9/minute", count_when={"status": 500}, key=[])
+    with pytest.raises(type(ending)):
+        Served(RateLimitMiddleware(app, limiter=rate))
+    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [1, 8]
+    assert rate._keeper._held == set()
+    rate.close()
+
+
+def test_what_cannot_be_iterated_gives_its_slot_back() -> None:
+    """An application that returns nonsense is a 500, which holds no slot."""
+    rate = limiter("1 concurrent", key=[])
+    with pytest.raises(TypeError):
+        Served(RateLimitMiddleware(lambda environ, start: None, limiter=rate))  # type: ignore[arg-type, return-value]
+    assert rate.peek({}, cost=0).decisions[0].remaining == 1
+    assert rate._keeper._held == set()
+    rate.close()
