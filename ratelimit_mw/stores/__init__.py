@@ -16,6 +16,11 @@ __all__ = ["MemoryStore", "Store", "decide_all", "open_store"]
 # and open_address(split address, {option: text}, timeout in microseconds) -> Store.
 _OPENERS: Final[dict[str, tuple[str, str]]] = {
     "memory": ("memory", ""),
+    "lmdb": ("lmdb", "lmdb"),
+    "redis": ("redis", "redis"),
+    "rediss": ("redis", "redis"),
+    "valkey": ("redis", "redis"),
+    "unix": ("redis", "redis"),
 }
 
 

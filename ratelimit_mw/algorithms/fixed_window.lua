@@ -1,0 +1,32 @@
+-- The twin of fixed_window.py. State: end of the window, count.
+
+local FixedWindow = {fields = 2}
+FixedWindow.__index = FixedWindow
+
+function FixedWindow:decide(state, now, cost)
+  local ends, count
+  if state and now < state[1] then
+    ends, count = state[1], state[2]
+  else
+    ends, count = now - now % self.period + self.period, 0
+  end
+  -- A clock that went back counts in the window that was reached.
+  local at = now >= ends - self.period and now or ends - self.period
+  local room = self.amount - count
+  if cost == 0 or cost > room then
+    local retry = 0
+    if cost > 0 then retry = cost <= self.amount and ends - now or nil end
+    return state, cost == 0, max(0, room), retry, count > 0 and ends - now or 0, at
+  end
+  return {ends, count + cost}, true, room - cost, 0, ends - now, at
+end
+
+function FixedWindow:charge(state, now, cost)
+  if state and now < state[1] then return {state[1], state[2] + cost} end
+  return {now - now % self.period + self.period, cost}
+end
+
+function FixedWindow:give_back(state, now, spent, cost)
+  if not state or state[1] <= spent.at or state[1] - spent.at > self.period then return state end
+  return state[2] > cost and {state[1], state[2] - cost} or nil
+end

@@ -1,0 +1,198 @@
+"""What one call says: requests put together as keys and numbers, and their answers read from one flat reply.
+
+The counterpart of shell.lua. Knows neither connections nor event loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from ...decision import Change, Decision, Hit
+from ...errors import StoreError
+from ...limit import Limit
+from .script import Script, Twin, packed_limit, script_of, twin_of
+
+__all__ = ["Changes", "ConflictError", "Hits", "Keys", "Known", "Message", "Request", "answers", "least", "number_or_text"]
+
+_HIT: Final = 1
+_PEEK: Final = 2
+_CORRECT: Final = 3
+_FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
+_DAY: Final = 86_400_000  # milliseconds
+_EXACT: Final = 1 << 53
+_LIMITS_KNOWN: Final = 10_000
+
+_pack = msgspec.msgpack.Encoder().encode
+
+
+class Keys:
+    """The names of keys in the server: a prefix and the key, in which nothing can choose a cluster's slot."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def __call__(self, key: str) -> bytes:
+        if "{" in key or "%" in key:
+            key = key.replace("%", "%25").replace("{", "%7B")
+        return (self.prefix + key).encode("utf-8", "surrogatepass")
+
+
+class Known:
+    """The limits that were seen, each ready to be put into a message."""
+
+    def __init__(self) -> None:
+        self._packed: dict[Limit, tuple[msgspec.Raw, Twin] | None] = {}
+
+    def __call__(self, limit: Limit) -> tuple[msgspec.Raw, Twin] | None:
+        """None for an algorithm without a twin."""
+        try:
+            return self._packed[limit]
+        except KeyError:
+            return self._learn(limit)
+
+    def _learn(self, limit: Limit) -> tuple[msgspec.Raw, Twin] | None:
+        if len(self._packed) >= _LIMITS_KNOWN:
+            self._packed = {}
+        twin = twin_of(limit.algorithm)
+        found = self._packed[limit] = None if twin is None else (packed_limit(limit, twin), twin)
+        return found
+
+
+class Message:
+    """One call in the making."""
+
+    __slots__ = ("_known", "_limits", "_twins", "asked", "keys", "name", "numbers")
+
+    def __init__(self, known: Known, name: Keys) -> None:
+        self._known = known
+        self._limits: list[Any] = []
+        self._twins: set[Twin] = set()
+        self.name = name
+        self.keys: list[bytes] = []
+        self.asked: list[int | str | None] = []
+        self.numbers: dict[Limit, int] = {}
+
+    def number(self, limit: Limit) -> int:
+        """The number of a limit in this message; they count from 1, as in Lua."""
+        found = self._known(limit)
+        if found is None:
+            raise TypeError(f"{limit!r} has no twin in Lua")
+        number = self.numbers[limit] = self.add(*found)
+        return number
+
+    def add(self, packed: Any, twin: Twin) -> int:
+        """The number of what is packed and decided by ``twin``."""
+        self._limits.append(packed)
+        self._twins.add(twin)
+        return len(self._limits)
+
+    @property
+    def script(self) -> Script:
+        return script_of(frozenset(self._twins))
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What follows the script in EVALSHA."""
+        return [len(self.keys), *self.keys, _pack((self._limits, self.asked))]
+
+
+class Request(Protocol):
+    """One thing to ask: it joins a message, and reads its ``size`` values of the reply, which follow its time."""
+
+    @property
+    def size(self) -> int: ...
+
+    def join(self, message: Message) -> None: ...
+
+    def read(self, reply: Sequence[Any], start: int) -> Any: ...
+
+
+class Hits:
+    """All hits of one request of a user's."""
+
+    __slots__ = ("hits", "least", "now", "size", "spend")
+
+    def __init__(self, hits: Sequence[Hit], now: int | None, spend: bool, least: int) -> None:
+        self.hits = hits
+        self.now = now
+        self.least = least
+        self.spend = spend
+        self.size = _FIELDS * len(hits)
+
+    def join(self, message: Message) -> None:
+        asked, numbers = message.asked, message.numbers
+        asked += (_HIT if self.spend else _PEEK, self.now, self.least, len(self.hits))
+        for limit, key, cost in self.hits:
+            asked.append(numbers.get(limit) or message.number(limit))
+            asked.append(cost)
+            message.keys.append(message.name(key))
+
+    def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
+        decisions = []
+        for limit, _, _ in self.hits:
+            remaining, retry, reset, at, delay = reply[start : start + _FIELDS]
+            start += _FIELDS
+            # A time that no number of Lua's holds exactly comes as text. Only what is allowed may come again at once.
+            decision = Decision(retry == 0, remaining, None if retry == -1 else int(retry), int(reset), at, int(delay))
+            decision.bound = limit
+            decisions.append(decision)
+        return decisions
+
+
+class Changes:
+    """Corrections after the fact."""
+
+    __slots__ = ("changes", "least", "now", "size")
+
+    def __init__(self, changes: Sequence[Change], now: int | None, least: int) -> None:
+        self.changes = changes
+        self.now = now
+        self.least = least
+        self.size = 0
+
+    def join(self, message: Message) -> None:
+        message.asked += (_CORRECT, self.now, self.least, len(self.changes))
+        for limit, key, cost, spent in self.changes:
+            number = message.numbers.get(limit) or message.number(limit)
+            message.asked += (number, cost)
+            message.asked += (None,) * 3 if spent is None else (spent[0], spent[1], number_or_text(spent[2]))
+            message.keys.append(message.name(key))
+
+    def read(self, reply: Sequence[Any], start: int) -> list[int]:
+        return [reply[start - 1]] * len(self.changes)
+
+
+def number_or_text(number: int) -> int | str:
+    """What Lua's numbers cannot hold exactly, as text."""
+    return number if number < _EXACT else str(number)
+
+
+def least(now: int | None) -> int:
+    """Milliseconds that a key stays at least: a day when the time is the caller's."""
+    return 1 if now is None else _DAY
+
+
+class ConflictError(StoreError):
+    """Somebody else has changed the state meanwhile."""
+
+
+def answers(requests: Sequence[Request], reply: Sequence[Any]) -> list[Any]:
+    """The answer to each request of a call, or the ``StoreError`` that is its own."""
+    found: list[Any] = []
+    place = 0
+    for request in requests:
+        head = reply[place]
+        place += 1
+        if isinstance(head, bytes):
+            found.append(_problem(head.decode("utf-8", "replace")))
+            continue
+        found.append(request.read(reply, place))
+        place += request.size
+    return found
+
+
+def _problem(text: str) -> StoreError:
+    return ConflictError("Redis: somebody else was faster") if text == "CONFLICT" else StoreError(f"Redis: {text}")

@@ -1,0 +1,24 @@
+-- Keeps a compact state as one short text: its numbers with colons between, as Algorithm.dump in base.py.
+
+local PATTERNS = {
+  [2] = '^(%-?%d+):(%-?%d+)$',
+  [3] = '^(%-?%d+):(%-?%d+):(%-?%d+)$',
+  [4] = '^(%-?%d+):(%-?%d+):(%-?%d+):(%-?%d+)$',
+}
+local FORMATS = {[2] = '%.0f:%.0f', [3] = '%.0f:%.0f:%.0f', [4] = '%.0f:%.0f:%.0f:%.0f'}
+
+local Packed = {}
+
+function Packed.read(limit, key)
+  local text = redis.call('GET', key)
+  if not text then return nil end
+  local a, b, c, d = string.match(text, PATTERNS[limit.fields])
+  if not a then error('a key holds something else than a state of its algorithm', 0) end
+  return {tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)}
+end
+
+function Packed.write(limit, key, state, lasts)
+  if not state then return redis.call('DEL', key) end
+  local text = string.format(FORMATS[limit.fields], state[1], state[2], state[3], state[4])
+  redis.call('SET', key, text, 'PX', lasts)
+end

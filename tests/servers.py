@@ -1,0 +1,116 @@
+"""Real servers for the tests: started on free ports of this machine, in a temporary folder, and stopped by process id.
+
+When a program is missing it is installed (Debian, as root); else the tests end with the one line that would do it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 20.0  # seconds until a server must answer; an idle machine needs a few milliseconds
+HOST = "127.0.0.1"
+
+
+def program(name: str, package: str) -> str:
+    """The path of a server program."""
+    found = shutil.which(name)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        for command in (["apt-get", "-q", "update"], ["apt-get", "-q", "install", "-y", package]):
+            subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
+        found = shutil.which(name)
+    if found is None:
+        pytest.exit(f"the tests need {name}: sudo apt-get install {package}", returncode=3)
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_for(holds: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
+    """Ask until it holds; real servers take real time."""
+    ends = time.monotonic() + patience
+    while not holds():
+        if time.monotonic() > ends:
+            raise TimeoutError(f"{what}: not within {patience} s")
+        time.sleep(0.01)
+
+
+class Server:
+    """One process of a server."""
+
+    def __init__(self, command: Sequence[str], port: int, folder: Path) -> None:
+        self.command = command
+        self.port = port
+        self.folder = folder
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again after it was killed."""
+        self.process = subprocess.Popen(self.command, cwd=self.folder, stdout=subprocess.DEVNULL)
+        wait_for(lambda: self.ended() or self.listens(), f"{self.command[0]} on port {self.port}")
+        if self.ended():
+            raise ChildProcessError(f"{' '.join(self.command)} ended with {self.process.returncode}")
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def listens(self) -> bool:
+        with socket.socket() as client:
+            client.settimeout(1)
+            return client.connect_ex((HOST, self.port)) == 0
+
+    def pause(self) -> None:
+        """It keeps its connections and answers nothing."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Without any farewell, as a machine that dies."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[Server]:
+    """A server on a port that was free: another one when somebody else was faster to take it."""
+    for attempt in range(5):
+        port = free_port()
+        try:
+            server = Server(command(port), port, folder)
+            break
+        except ChildProcessError:
+            if attempt == 4:
+                raise
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def redis_command(port: int, *options: str) -> list[str]:
+    """A Redis that keeps nothing on disk."""
+    path = program("redis-server", "redis-server")
+    quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning", "--bind", HOST]
+    return [path, "--port", str(port), *quiet, *options]
+
+
+@contextmanager
+def redis_running(folder: Path, *options: str) -> Iterator[Server]:
+    with running(lambda port: redis_command(port, *options), folder) as server:
+        yield server
