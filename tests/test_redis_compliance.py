@@ -15,7 +15,7 @@ from ratelimit_mw import Quota
 from ratelimit_mw.decision import Change, Hit, Spent
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Message, Request
+from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Message, Request, least
 from ratelimit_mw.stores.redis.message import answers as read
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.answers import answers
@@ -85,7 +85,7 @@ class Search:
         if self.chance.random() < 0.2:
             changes = self.changes()
             self.model.correct(changes, self.now)
-            return Changes(changes, self.now, 1), [self.now] * len(changes)
+            return Changes(changes, self.now, least(NOW)), [self.now] * len(changes)
         client = self.chance.choice("abc")
         chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
         hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
@@ -94,7 +94,7 @@ class Search:
         if spend and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
             found = zip(hits, expected, strict=True)
             self.spent += [(hit, Spent(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost]
-        return Hits(hits, self.now, spend, 1), answers(expected)
+        return Hits(hits, self.now, spend, least(NOW)), answers(expected)
 
     def changes(self) -> list[Change]:
         limit = self.chance.choice(self.limits)
