@@ -100,3 +100,14 @@ async def asend_bare(app: App, scope: Scope, incoming: list[Message] | None = No
 
     await app(scope, receive, send)
     return sent
+
+
+OK = sending(START, BODY)
+
+
+def statuses(app: App, times: int, **request: Any) -> list[int]:
+    return [ask(app, **request).status_code for _ in range(times)]
+
+
+def responding(status: int) -> App:
+    return sending({"type": "http.response.start", "status": status, "headers": []}, BODY)

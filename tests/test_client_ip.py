@@ -6,11 +6,10 @@ import ipaddress
 from typing import Any
 
 import pytest
-from calls import ask, http_scope, limited, limiter, send_bare, sending
+from calls import OK, ask, http_scope, limited, limiter, send_bare, sending
 from hypothesis import given
 from hypothesis import strategies as st
-from test_asgi_requests import OK
-from test_wsgi import Served, listing
+from wsgi_calls import Served, listing
 
 from ratelimit_mw.http.client_ip import ClientIP, ip_key
 from ratelimit_mw.wsgi import RateLimitMiddleware
@@ -21,10 +20,6 @@ PROXY, REAL = "10.0.0.1", "203.0.113.9"
 
 def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | None:
     return ClientIP(trusted).of(peer, list(lines))
-
-
-def forwarded(*lines: str, peer: str | None = PROXY) -> str | None:
-    return ClientIP(PROXIES, "forwarded").of(peer, list(lines))
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -228,82 +223,6 @@ def test_nothing_that_a_client_writes_hides_what_the_proxy_appends(forged: str, 
     appended = ", ".join([REAL, *["10.1.1.1"] * proxies])
     lines = [forged, appended] if own_line else [f"{forged}, {appended}"]
     assert xff(*lines) == REAL
-
-
-# -- Forwarded ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("lines", "client"),
-    [
-        ([], PROXY),
-        ([" "], PROXY),
-        ([f"for={REAL}"], REAL),
-        ([f"For={REAL};proto=https;by=10.0.0.1"], REAL),
-        ([f"proto=https ; for = {REAL}"], PROXY),
-        ([f"proto=https; FOR={REAL}"], REAL),
-        ([f"for=1.1.1.1, for={REAL}"], REAL),
-        (["for=1.1.1.1", f"for={REAL}, for=10.9.9.9"], REAL),
-        ([f'for="{REAL}:4711"'], REAL),
-        ([f'for="{REAL}:_hidden"'], REAL),
-        ([f"for={REAL}:80"], REAL),
-        (['for="[2001:db8:1:2::17]:4711"'], "2001:db8:1:2::/64"),
-        (['for="[2001:db8:1:2::17]:_a.b-c"'], "2001:db8:1:2::/64"),
-        (['for="[2001:db8:1:2::17]"'], "2001:db8:1:2::/64"),
-        (['for="\\2\\0\\3.0.113.9"'], REAL),
-        (["for=unknown"], PROXY),
-        (["for=1.1.1.1, for=_hidden"], PROXY),
-        (['for=1.1.1.1, for="_hidden"'], PROXY),
-        (['for=1.1.1.1, for=""'], PROXY),
-        (["for=1.1.1.1, proto=https"], PROXY),
-        (["for=10.1.1.1, for=10.2.2.2"], PROXY),
-        ([f"for=1.1.1.1,, for={REAL}"], PROXY),
-        ([f"for=1.1.1.1, for={REAL},"], PROXY),
-        ([f"for=1.1.1.1 for={REAL}"], PROXY),
-        (["for=[2001:db8::17]"], "2001:db8::/64"),
-        ([REAL], PROXY),
-    ],
-)
-def test_the_forwarded_header_is_read_by_its_grammar(lines: list[str], client: str) -> None:
-    """Names in any case, quoted values, ports and their other names; what is malformed or hidden ends the search."""
-    assert forwarded(*lines) == client
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        'for=1.1.1.1;x="',
-        'for=1.1.1.1;x="\\',
-        'for=1.1.1.1,x="for=2.2.2.2',
-        'for="1.1.1.1',
-        'for=1.1.1.1;x=",for=2.2.2.2";y="',
-        '"',
-        "for=1.1.1.1;",
-        "for=1.1.1.1,",
-        'for="1.1.1.1, for=2.2.2.2"',
-        'for="1.1.1.1;for=2.2.2.2"',
-    ],
-)
-@pytest.mark.parametrize(
-    "appended", [f"for={REAL}", f'for="{REAL}"', f'for="{REAL}:80";by="[::1]"', f"by=x;for={REAL}"]
-)
-def test_quotes_left_open_swallow_nothing(forged: str, appended: str) -> None:
-    """A client that opens a quote for the proxy's element to close is not taken for anybody else."""
-    for lines in ([forged, appended], [f"{forged}, {appended}"], [f"{forged},{appended}"]):
-        assert forwarded(*lines) in (REAL, PROXY)
-
-
-@given(st.text(st.sampled_from('for=1.,;" \\x'), max_size=40), st.sampled_from([f"for={REAL}", f'for="{REAL}";by="x"']))
-def test_no_prefix_makes_a_forwarded_header_say_something_else(forged: str, appended: str) -> None:
-    """Whatever stands before the proxy's element, the client is the one that it names, or the proxy."""
-    assert forwarded(f"{forged},{appended}") in (REAL, PROXY)
-
-
-def test_a_forwarded_header_beyond_the_bounds_names_nobody() -> None:
-    """Over 8 KiB it is not read at all, and no further than 32 hops."""
-    assert forwarded("for=1.1.1.1," * 1000 + f"for={REAL}") == PROXY
-    assert forwarded(",".join([f"for={REAL}", *["for=10.1.1.1"] * 31])) == REAL
-    assert forwarded(",".join([f"for={REAL}", *["for=10.1.1.1"] * 32])) == PROXY
 
 
 # -- through the middleware --------------------------------------------------------------------------------

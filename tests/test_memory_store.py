@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import sys
 import threading
 import tracemalloc
@@ -14,34 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_rate import ALGORITHMS, clock_of, hit, limiter, store_of
 
-from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.clock import SECOND, now_us
-from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
-
-ALGORITHMS = ["fixed-window", "sliding-window-counter", "sliding-window-log", "tiered-window", "token-bucket", "gcra"]
-
-
-def limiter(limits: Any = "3/minute", max_keys: int = 1_000_000, **rule: Any) -> Limiter:
-    rule = {"name": "r", "key": ["user"], "limits": limits, **rule}
-    return Limiter([Rule(**rule)], store=MemoryStore(max_keys), clock=ManualClock(1_000_000.0))
-
-
-def clock_of(rate: Limiter) -> ManualClock:
-    clock = rate._clock
-    assert isinstance(clock, ManualClock)
-    return clock
-
-
-def store_of(rate: Limiter) -> MemoryStore:
-    assert isinstance(rate.store, MemoryStore)
-    return rate.store
-
-
-def hit(rate: Limiter, user: str, cost: int = 1) -> bool:
-    return rate.hit({"user": user}, cost).allowed
-
 
 # -- threads -----------------------------------------------------------------------------------------------
 
@@ -251,148 +227,6 @@ def test_forgetting_a_key_that_shares_forgets_it() -> None:
     assert [hit(rate, user) for user in ("own", "shared", "shared")] == [False, True, False]
 
 
-# -- expiry ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("max_keys", [1_000_000, 500])
-def test_when_all_has_expired_a_few_hits_empty_the_store(algorithm: str, max_keys: int) -> None:
-    """Keys and memory are back near nothing, with no thread to do it."""
-    tracemalloc.start()
-    try:
-        rate = limiter("3/minute", max_keys, algorithm=algorithm)
-        hit(rate, "first")
-        gc.collect()
-        empty = tracemalloc.get_traced_memory()[0]
-        for i in range(3000):
-            hit(rate, f"user {i}")
-        full = tracemalloc.get_traced_memory()[0]
-        for _ in range(3):
-            clock_of(rate).advance(200)
-            hit(rate, "last")
-        gc.collect()
-        left = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert len(store_of(rate)) == 1
-    assert full - empty > 200_000
-    assert left - empty < 0.05 * (full - empty)
-
-
-def test_a_million_keys_go_in_a_few_steps() -> None:
-    """No hit has to drop all at once: each takes its part, and the store is empty after a handful."""
-    rate = limiter("3/minute", algorithm="fixed-window")
-    for i in range(120_000):
-        hit(rate, f"{i}")
-    clock_of(rate).advance(500)
-    lengths = []
-    for _ in range(4):
-        hit(rate, "x")
-        lengths.append(len(store_of(rate)))
-    assert lengths == [70_001, 20_001, 1, 1]
-
-
-def test_one_jump_far_ahead_expires_everything() -> None:
-    """A clock that jumps by years hands out one fresh quota, and the store goes on from there."""
-    rate = limiter("3/minute")
-    for i in range(50):
-        hit(rate, f"{i}")
-    clock_of(rate).set(4_000_000_000.0)
-    assert [hit(rate, "0") for _ in range(4)] == [True, True, True, False]
-    assert len(store_of(rate)) == 1
-    clock_of(rate).advance(200)
-    assert hit(rate, "0")
-    assert len(store_of(rate)) == 1
-
-
-def test_a_clock_that_goes_back_frees_nobody() -> None:
-    """Who was refused stays refused for the length of the jump."""
-    rate = limiter("3/minute")
-    assert [hit(rate, "a") for _ in range(4)] == [True, True, True, False]
-    for _ in range(20):
-        clock_of(rate).advance(-40)
-        assert not hit(rate, "a")
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_nothing_is_forgotten_while_it_matters(algorithm: str) -> None:
-    """However the shelves turn in between, a key is let in at the moment it was told, and not before."""
-    rng = random.Random(7)
-    rate = limiter("3/minute", algorithm=algorithm)
-    for _ in range(60):
-        clock_of(rate).advance(rng.random() * 90)
-        verdict = rate.hit({"user": "a"}, 3)
-        hit(rate, "somebody else")
-        if not verdict.allowed:
-            assert verdict.retry_after is not None
-            clock_of(rate).advance(verdict.retry_after - 1e-6)
-            assert not hit(rate, "a", 3)
-            clock_of(rate).advance(1e-6)
-            assert hit(rate, "a", 3)
-
-
-# -- debts -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_keys", [1_000_000, 1], ids=["own", "shared"])
-@pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
-def test_a_debt_survives_as_long_as_it_lasts(algorithm: str, max_keys: int) -> None:
-    """A bucket charged a hundred times its size is refused until that has drained, though shelves turn meanwhile."""
-    rate = limiter("60/minute burst 10", max_keys, algorithm=algorithm)
-    hit(rate, "somebody else")
-    verdict = rate.hit({"user": "debtor"})
-    rate.settle(verdict, 1000)
-    for _ in range(99):
-        clock_of(rate).advance(10)
-        assert not hit(rate, "debtor")
-        hit(rate, "somebody else")
-    clock_of(rate).advance(2)
-    assert hit(rate, "debtor")
-    for _ in range(3):
-        clock_of(rate).advance(30)
-        hit(rate, "somebody else")
-    assert len(store_of(rate)) == 1
-    assert not any(shelf.debts for shelf in store_of(rate)._shelves.values())
-
-
-def test_a_debt_that_is_partly_given_back_is_still_a_debt() -> None:
-    """Settled up, then down: what is left is remembered, also when the key got a place of its own meanwhile."""
-    rate = limiter("60/minute burst 10", max_keys=1, algorithm="token-bucket")
-    first = rate.hit({"user": "first"})
-    verdict = rate.hit({"user": "debtor"})
-    rate.settle(verdict, 1000)
-    rate.refund(first)
-    rate.settle(verdict, 500)
-    for _ in range(49):
-        clock_of(rate).advance(10)
-        assert not hit(rate, "debtor")
-
-
-def test_debts_of_strangers_take_no_memory_beyond_the_bound() -> None:
-    """What is noted of debts is bounded like the states themselves."""
-    rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
-    for i in range(40_000):
-        rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)
-    noted = [key for shelf in store_of(rate)._shelves.values() for key in shelf.debts]
-    assert sum("user=" in key for key in noted) == 100
-    for i in range(100):
-        rate.reset("r", {"user": f"{i}"})
-    assert len(store_of(rate)) == 0
-    assert not any("user=" in key for shelf in store_of(rate)._shelves.values() for key in shelf.debts)
-
-
-def test_a_debt_under_a_longer_burst_moves_along() -> None:
-    """A key in debt whose limit turns out to live longer for others is still in debt."""
-    rate = limiter("60/minute burst 10", algorithm="token-bucket", per_key={"vip": "60/minute burst 600"})
-    rate.settle(rate.hit({"user": "debtor"}), 100)
-    hit(rate, "vip", 600)
-    for _ in range(9):
-        clock_of(rate).advance(10)
-        assert not hit(rate, "debtor")
-    clock_of(rate).advance(2)
-    assert hit(rate, "debtor")
-
-
 # -- limits that share keys --------------------------------------------------------------------------------
 
 
@@ -436,48 +270,3 @@ def test_many_limits_are_known_within_a_bound() -> None:
         hit(rate, user)
     assert len(store_of(rate)._shelf_of) <= 10_000
     assert len(store_of(rate)) == 10_050
-
-
-# -- made by address ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("memory://host", "memory:// has no host and no path"),
-        ("memory:///path", "memory:// has no host and no path"),
-        ("memory://?max_keys=", "max_keys is a whole number; got ''"),
-        ("memory://?max_keys=-1", "max_keys is a whole number; got '-1'"),
-        ("memory://?max_keys=\u0663", "max_keys is a whole number"),
-        ("memory://?max_keys=0", "max_keys is a whole number from 1 on; got 0"),
-        ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'; it has max_keys"),
-        ("nothing://", "expected the address of a store, one of memory://"),
-        ("", "got the scheme ''"),
-    ],
-)
-def test_an_address_that_cannot_be_meant_is_refused(address: str, message: str) -> None:
-    """Schemes, options and their values are checked."""
-    with pytest.raises(ConfigError) as caught:
-        open_store(address)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
-def test_a_bound_that_cannot_be_meant_is_refused(max_keys: Any) -> None:
-    """A whole number from 1 on."""
-    with pytest.raises(ConfigError, match="max_keys is a whole number from 1 on"):
-        MemoryStore(max_keys)
-
-
-def test_without_a_clock_given_the_stores_own_counts() -> None:
-    """A store's clock is used where the limiter has none; by default it is the real time in microseconds."""
-    clock = ManualClock(1_000_000.0)
-    rate = Limiter([Rule(limits="1/minute", key=[])], store=MemoryStore(clock=clock))
-    verdict = rate.hit({})
-    assert verdict.decisions[0].at == 1_000_000.0
-    rate.refund(verdict)
-    assert rate.hit({}).allowed
-    before = now_us()
-    default = Limiter([Rule(limits="1/minute; 2/hour", key=[])]).hit({}).decisions[0]
-    assert before <= default.at_us <= before + 60 * SECOND
-    assert open_store("memory://?max_keys=5").apply([]) == []

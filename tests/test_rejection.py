@@ -14,9 +14,9 @@ from calls import BODY, FIELDS, START, ask, http_scope, limited, limiter, names_
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse
-from test_wsgi import Environ, Served, listing
-from test_wsgi import limited as limited_wsgi
 from werkzeug.wrappers import Response
+from wsgi_calls import Environ, Served, listing
+from wsgi_calls import limited as limited_wsgi
 
 from ratelimit_mw import Limiter, Rule, StoreError, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware

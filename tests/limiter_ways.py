@@ -1,0 +1,46 @@
+"""A limiter by hand: its rules, what is left of its limits, and its methods, blocking and awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.testing import ManualClock
+
+ANN = {"ip": "192.0.2.7", "user": "ann", "path": "/login", "method": "POST"}
+
+
+def limiter(*rules: Rule) -> Limiter:
+    return Limiter(rules, clock=ManualClock(1_000_000.0))
+
+
+def rule(limits: Any = "2/minute", name: str = "r", **options: Any) -> Rule:
+    return Rule(name=name, limits=limits, **options)
+
+
+def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
+    """What remains of each limit."""
+    return [decision.remaining for decision in rate.peek(features, cost=0).decisions]
+
+
+class Blocking:
+    """A limiter through its blocking methods."""
+
+    def __init__(self, rate: Limiter) -> None:
+        self.rate = rate
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(self.rate, name)  # type: ignore[no-any-return]
+
+
+class Awaited(Blocking):
+    """A limiter through their ``a`` twins, each on an event loop."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self.rate, f"a{name}")
+        return lambda *args, **named: asyncio.run(method(*args, **named))
+
+
+WAYS = [Blocking, Awaited]

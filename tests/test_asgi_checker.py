@@ -1,0 +1,58 @@
+"""The checker that the tests of the ASGI middleware stand on sees what it is there to see."""
+
+from __future__ import annotations
+
+import pytest
+from asgi_checker import App, Message, ProtocolError, Receive, Scope, Send, checked
+from calls import BODY, START, http_scope, send_bare, sending
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        [START, START, BODY],
+        [BODY],
+        [START, BODY, BODY],
+        [START],
+        [{"type": "http.response.start", "status": "200"}, BODY],
+        [{"type": "http.response.start", "status": 200, "headers": [(b"X-A", b"1")]}, BODY],
+        [{"type": "http.response.start", "status": 200, "headers": [("a", "1")]}, BODY],
+        [{"type": "http.response.start", "status": 200, "headers": [(b"a", b"1\r\n2")]}, BODY],
+        [START, {"type": "http.response.trailers", "headers": []}],
+        [START, {"type": "http.response.debug", "info": {}}, BODY],
+    ],
+)
+def test_the_checker_sees_a_broken_response(breaks: list[Message]) -> None:
+    """The checker that the other tests stand on refuses what a server must not be sent."""
+    with pytest.raises(ProtocolError):
+        send_bare(checked(lambda inner: inner, sending(*breaks)), http_scope())
+
+
+@pytest.mark.parametrize("harm", ["scope", "state", "headers", "swallow", "double", "copy", "read"])
+def test_the_checker_sees_a_middleware_that_does_harm(harm: str) -> None:
+    """The checker notices a changed scope, state or header list, and messages swallowed, doubled, copied or taken."""
+
+    def careless(app: App) -> App:
+        async def middleware(scope: Scope, receive: Receive, send: Send) -> None:
+            if harm == "scope":
+                scope["seen"] = True
+            if harm == "state":
+                scope["state"]["other"] = 1
+            if harm == "headers":
+                scope["headers"].append((b"a", b"b"))
+            if harm == "read":
+                await receive()
+
+            async def meddle(message: Message) -> None:
+                if message["type"] == "http.response.body" and harm in ("swallow", "double", "copy"):
+                    for _ in range({"swallow": 0, "double": 2, "copy": 1}[harm]):
+                        await send(dict(message))
+                    return
+                await send(message)
+
+            await app(scope, receive, meddle)
+
+        return middleware
+
+    with pytest.raises(ProtocolError):
+        send_bare(checked(careless, sending(START, BODY)), http_scope(state={}))

@@ -1,0 +1,150 @@
+"""Every mistake in a settings file is an error that names its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, load_settings
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+RULE = {"limits": "5/minute"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"limits": "5/fortnight"}, ".limits: cannot read the quota '5/fortnight'"),
+        ({"limits": ["5/minute", "x"]}, ".limits[1]: cannot read the quota 'x'"),
+        ({"limits": 5}, ".limits: Expected 'str | array', got 'int'"),
+        ({"limits": [5]}, ".limits[0]: Expected 'str', got 'int'"),
+        ({"limit": "5/minute"}, ": unknown field 'limit'; expected one of limits, "),
+        ({"name": "a b"}, ".name: a rule's name is"),
+        ({"name": 5}, ".name: Expected 'str | null', got 'int'"),
+        ({"match": {"path": 5}}, ".match.path: expected a path pattern"),
+        ({"match": {"path": ["/a", "b"]}}, ".match.path: expected a path pattern"),
+        ({"match": {"paths": "/a"}}, ".match: unknown feature 'paths': did you mean 'path'"),
+        ({"match": {5: "x"}}, ".match: a key: Expected 'str', got 'int'"),
+        ({"match": "login"}, ".match: Expected 'object', got 'str'"),
+        ({"key": ["usr"]}, ".key[0]: unknown feature 'usr'"),
+        ({"key": [5]}, ".key[0]: Expected 'str', got 'int'"),
+        ({"algorithm": "x"}, ".algorithm: there is no algorithm 'x'"),
+        ({"algorithm": {"name": "gcra", "x": 1}}, ".algorithm: gcra has no option 'x'"),
+        ({"algorithm": 5}, ".algorithm: Expected 'str | object', got 'int'"),
+        ({"cost": -1}, ".cost: a cost is a whole number"),
+        ({"cost": "1"}, ".cost: Expected 'int', got 'str'"),
+        ({"cost": True}, ".cost: Expected 'int', got 'bool'"),
+        ({"when_unknown": "deny"}, ".when_unknown: Invalid enum value 'deny'; expected 'skip' or 'refuse'"),
+        ({"mode": "off"}, ".mode: Invalid enum value 'off'; expected 'enforce' or 'shadow'"),
+        ({"on_store_error": "x"}, ".on_store_error: Invalid enum value 'x'; expected 'allow' or 'deny' or 'local'"),
+        ({"priority": "high"}, ".priority: Invalid enum value 'high'; expected 'normal'"),
+        ({"count_when": {"code": 401}}, ".count_when: unknown field 'code'; expected one of status"),
+        ({"count_when": {"status": "401"}}, ".count_when.status: Expected 'int | array', got 'str'"),
+        ({"count_when": {"status": [99]}}, ".count_when.status: expected HTTP statuses"),
+        ({"count_when": {}}, ".count_when: Object missing required field 'status'"),
+        ({"per_key": {"a": "x"}}, ".per_key['a']: cannot read the quota"),
+        ({"per_key": {"a": 5}}, ".per_key['a']: expected AMOUNT/PERIOD"),
+        ({"per_key": ["a"]}, ".per_key: Expected 'str | object', got 'array'"),
+        ({"per": {"plan": {"free": "x"}}}, ".per.plan['free']: cannot read the quota"),
+        ({"per": {"plan": {"free": 5}}}, ".per.plan['free']: expected AMOUNT/PERIOD"),
+        ({"per": {"plan": "5/minute"}}, ".per.plan: expected a table"),
+        ({"per": {"plna": {}}}, ".per: unknown feature 'plna'"),
+    ],
+)
+def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str, Any], message: str) -> None:
+    """The error starts with the file and the path in it, and says what was found and what was expected."""
+    data = {"rules": [RULE, {**RULE, **wrong}]}
+    with pytest.raises(ConfigError) as caught:
+        load_settings(data)
+    assert str(caught.value).startswith(f"rules[1]{message}")
+    if all(isinstance(name, str) for name in wrong.get("match", {})):
+        path = written(tmp_path, "r.json", json.dumps(data))
+        with pytest.raises(ConfigError) as in_file:
+            load_settings(path)
+        assert str(in_file.value) == f"{path}: {caught.value}"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rulez": []}, "unknown field 'rulez'; expected one of rules, store, "),
+        ({5: 5}, "a key: Expected 'str'"),
+        ({"rules": {}}, "rules: Expected 'array', got 'object'"),
+        ({"rules": [5]}, "rules[0]: Expected 'object', got 'int'"),
+        ({"rules": [{}]}, "rules[0].limits: a rule needs limits"),
+        ({"rules": [{**RULE, "name": "a"}, {**RULE, "name": "a"}]}, "rules: two rules or policies are named 'a'"),
+        ({"store": 5}, "store: Expected 'str', got 'int'"),
+        ({"trusted_proxies": "10.0.0.0/8"}, "trusted_proxies: Expected 'array', got 'str'"),
+        ({"trusted_proxies": ["10.0.0.0/8", "x"]}, "trusted_proxies[1]: expected an address, a network such as"),
+        ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies[0]: expected an address"),
+        ({"trusted_proxies": ["*"]}, "trusted_proxies[0]: expected an address"),
+        (
+            {"forwarded_header": "cf-connecting-ip"},
+            "forwarded_header: Invalid enum value 'cf-connecting-ip'; expected ",
+        ),
+        ({"ipv6_prefix": 0}, "ipv6_prefix: expected a prefix length from 1 to 128; got 0"),
+        ({"ipv6_prefix": 129}, "ipv6_prefix: expected a prefix length from 1 to 128; got 129"),
+        ({"ipv6_prefix": "64"}, "ipv6_prefix: Expected 'int', got 'str'"),
+        ({"headers": "ratelimit"}, "headers: Expected 'array', got 'str'"),
+        ({"headers": ["x"]}, "headers[0]: Invalid enum value 'x'; expected 'x-ratelimit' or 'ratelimit'"),
+        ({"reset": "date"}, "reset: Invalid enum value 'date'; expected 'delta' or 'epoch'"),
+        ({"retry_jitter": -1}, "retry_jitter: expected a duration"),
+        ({"retry_jitter": float("nan")}, "retry_jitter: expected a duration"),
+        ({"retry_jitter": True}, "retry_jitter: Expected "),
+        ({"store_timeout": "soon"}, "store_timeout: expected a duration"),
+        (
+            {"on_store_error": "retry"},
+            "on_store_error: Invalid enum value 'retry'; expected 'allow' or 'deny' or 'local'",
+        ),
+        ({"fleet_size": 0}, "fleet_size: expected the number of processes"),
+        ({"rules": [{**RULE, "replaces": "v"}] * 2}, "rules[1].replaces: 'v' is replaced above already"),
+        ({"rules": [{**RULE, "replaces": "v", "name": "x"}]}, "rules[0].name: a rule keeps the name"),
+    ],
+)
+def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str) -> None:
+    """What stands outside the rules is checked as strictly."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings(wrong)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("r.toml", "a = ", "cannot be read: "),
+        ("r.toml", "a = 1\na = 2", "cannot be read: "),
+        ("r.json", "{]", "cannot be read: "),
+        ("r.json", "[]", "expected a table at the top; got list"),
+        ("r.json", "[" * 100_000, "cannot be read: "),
+        ("r.yaml", "a: [", "cannot be read: "),
+        ("r.yaml", "", "expected a table at the top; got NoneType"),
+        ("r.ini", "", "expected a file ending in .toml, .json, .yaml, .yml"),
+        ("pyproject.toml", "[project]\nname = 'x'", "there is no [tool.ratelimit_mw] table"),
+        ("pyproject.toml", "tool = 1", "there is no [tool.ratelimit_mw] table"),
+        ("pyproject.toml", "[tool]\nratelimit_mw = 1", "expected a table at the top; got int"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    """Broken syntax, the wrong shape and an unknown ending are errors of the file."""
+    path = written(tmp_path, name, text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    """A file that is not UTF-8 is an error of the file, in every form."""
+    for name in ("r.toml", "r.json", "r.yaml"):
+        path = tmp_path / name
+        path.write_bytes(b'a = "\xff"')
+        with pytest.raises(ConfigError, match=f"{name}: cannot be read"):
+            load_settings(path)

@@ -1,0 +1,54 @@
+"""Stores by address: what cannot be meant is refused, and whose clock counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.clock import SECOND, now_us
+from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.testing import ManualClock
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("memory://host", "memory:// has no host and no path"),
+        ("memory:///path", "memory:// has no host and no path"),
+        ("memory://?max_keys=", "max_keys is a whole number; got ''"),
+        ("memory://?max_keys=-1", "max_keys is a whole number; got '-1'"),
+        ("memory://?max_keys=\u0663", "max_keys is a whole number"),
+        ("memory://?max_keys=0", "max_keys is a whole number from 1 on; got 0"),
+        ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'; it has max_keys"),
+        ("nothing://", "expected the address of a store, one of memory://"),
+        ("", "got the scheme ''"),
+    ],
+)
+def test_an_address_that_cannot_be_meant_is_refused(address: str, message: str) -> None:
+    """Schemes, options and their values are checked."""
+    with pytest.raises(ConfigError) as caught:
+        open_store(address)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
+def test_a_bound_that_cannot_be_meant_is_refused(max_keys: Any) -> None:
+    """A whole number from 1 on."""
+    with pytest.raises(ConfigError, match="max_keys is a whole number from 1 on"):
+        MemoryStore(max_keys)
+
+
+def test_without_a_clock_given_the_stores_own_counts() -> None:
+    """A store's clock is used where the limiter has none; by default it is the real time in microseconds."""
+    clock = ManualClock(1_000_000.0)
+    rate = Limiter([Rule(limits="1/minute", key=[])], store=MemoryStore(clock=clock))
+    verdict = rate.hit({})
+    assert verdict.decisions[0].at == 1_000_000.0
+    rate.refund(verdict)
+    assert rate.hit({}).allowed
+    before = now_us()
+    default = Limiter([Rule(limits="1/minute; 2/hour", key=[])]).hit({}).decisions[0]
+    assert before <= default.at_us <= before + 60 * SECOND
+    assert open_store("memory://?max_keys=5").apply([]) == []

@@ -1,0 +1,124 @@
+"""The rate limit fields are structured fields, as an independent parser reads them, whatever rule and cost."""
+
+from __future__ import annotations
+
+import math
+
+import http_sf
+import pytest
+from header_scene import FEATURES, Scene, parsed, rule
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Rule
+
+# -- the draft's own examples ------------------------------------------------------------------------------
+
+DRAFT = [
+    '"burst";q=100;w=60,"daily";q=1000;w=86400',
+    '"default";q=100;w=10',
+    '"permin";q=50;w=60,"perhr";q=1000;w=3600',
+    '"peruser";q=100;w=60;pk=:cHsdsRa894==:',
+    '"peruser";q=65535;qu="content-bytes";w=10;pk=:sdfjLJUOUH==:',
+    '"default";r=50;t=30',
+    '"default";r=999;pk=:dHJpYWwxMjEzMjM=:',
+    '"default";r=300000000;t=60;pk=:QXBwLTk5OQ==:',
+    '"problemPolicy";r=0;t=10',
+    '"default";r=1;t=7',
+    '"daily";r=1;t=86400',
+    '"somepolicy";q=10000;w=1000',
+    '"somepolicy";r=10000;t=10',
+    '"default";r=0;t=50',
+    '"default";r=0;t=48',
+    '"dayLimit";r=100;t=36000',
+    '"basic";q=100;w=60',
+    '"basic";r=60;t=58',
+    '"default";r=0;t=5',
+    '"fixedwindow";r=99;t=50',
+    '"dynamic";q=15;w=20',
+    '"dynamic";r=15;t=40',
+    '"hour";q=1000;w=3600, "day";q=5000;w=86400',
+    '"sliding";q=100;w=60;burst=1000',
+    '"fixed";q=5000;w=3600;burst=0',
+    '"sliding";q=12;r=6;t=1',
+]
+
+
+@pytest.mark.parametrize("value", DRAFT)
+def test_the_parser_reads_the_drafts_examples(value: str) -> None:
+    """The parser that judges our headers accepts every value printed in the draft, and spells it canonically."""
+    items = http_sf.parse(value.encode(), tltype="list")
+    canonical = value.replace(',"', ', "').replace("Ra894==", "Ra89w==").replace("UOUH==", "UOUA==")
+    assert http_sf.ser(items) == canonical
+
+
+@pytest.mark.parametrize(
+    "value", ['"a";q=1,', '"a";Q=1', '"a";q=1234567890123456', '"\u00e9";q=1', '"a\r\n";q=1', '"a"q=1']
+)
+def test_the_parser_refuses_what_is_malformed(value: str) -> None:
+    """The parser that judges our headers is strict."""
+    with pytest.raises(http_sf.StructuredFieldError):
+        http_sf.parse(value.encode("utf-8"), tltype="list")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a\r\nb", "a\n", "\u00e9", "caf\u00e9", "a\x7f", "a\tb", "\x00", "x" * 201]
+)
+def test_a_name_that_no_header_can_hold_is_refused_when_built(name: str) -> None:
+    """A rule's name becomes a policy's name: what could split or break a header is an error at start."""
+    with pytest.raises(ConfigError, match="name"):
+        Rule(name=name, limits="1/minute")
+
+
+# -- properties --------------------------------------------------------------------------------------------
+
+names = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+amounts = st.one_of(st.integers(1, 20), st.integers(1, 10**12))
+periods = st.sampled_from(["500ms", "1s", "7s", "minute", "90m", "day", "366 days"])
+algorithms = st.sampled_from(["fixed-window", "sliding-window-counter", "tiered-window", "token-bucket", "gcra"])
+
+
+@given(names, amounts, periods, algorithms, st.integers(0, 10**12), st.integers(0, 3))
+def test_every_header_is_a_structured_field(
+    name: str, amount: int, period: str, algorithm: str, cost: int, advance: int
+) -> None:
+    """Whatever rule and cost, both fields parse, in canonical spelling, with whole numbers of the right kind."""
+    scene = Scene(rule([f"{amount}/{period}", "10/hour"], name, algorithm=algorithm))
+    for _ in range(2):
+        found = scene.hit(cost=cost)
+        scene.clock.advance(advance)
+        for policy, parameters in parsed(found["ratelimit-policy"]):
+            assert policy in (name, f"{name}-2")
+            assert type(parameters["q"]) is int
+            assert parameters.get("w", 1) >= 1
+        for policy, parameters in parsed(found["ratelimit"]):
+            assert policy in (name, f"{name}-2")
+            assert 0 <= parameters["r"] <= 10**12
+            assert parameters.get("t", 1) >= 1
+        if "retry-after" in found:
+            assert int(found["retry-after"]) == max(p["t"] for _, p in parsed(found["ratelimit"]))
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
+def test_no_number_outgrows_the_structured_field(algorithm: str) -> None:
+    """A bucket that takes a million years to drain says so in 15 digits, the most that a field can hold."""
+    scene = Scene(rule("1/366 days burst 1000000000000", algorithm=algorithm))
+    for cost in (10**12, 10**12):
+        found = scene.hit(cost=cost)
+        assert parsed(found["ratelimit"])[0][1]["t"] == 999_999_999_999_999
+
+
+@given(st.integers(1, 5), st.sampled_from(["1s", "7s", "minute"]), algorithms, st.lists(st.floats(0, 9), max_size=12))
+def test_a_retry_after_the_time_told_succeeds(amount: int, period: str, algorithm: str, pauses: list[float]) -> None:
+    """Retry-After is never too early: who comes back then is let in, and a whole second earlier nobody need wait."""
+    scene = Scene(rule(f"{amount}/{period}", algorithm=algorithm))
+    for pause in pauses:
+        scene.clock.advance(pause)
+        verdict = scene.limiter.hit(FEATURES)
+        if verdict.allowed:
+            continue
+        told = int(scene.of(verdict)["retry-after"])
+        assert verdict.retry_after is not None
+        assert told == max(1, math.ceil(verdict.retry_after))
+        scene.clock.advance(told)
+        assert scene.limiter.hit(FEATURES).allowed

@@ -1,0 +1,178 @@
+"""Delays, outcomes, costs and slots under WSGI: what is settled when a response has ended, however it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from calls import limiter
+from flask import Flask
+from wsgi_calls import HEADERS, Environ, Served, limited, listing, responding, statuses
+
+from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+
+def test_a_queue_makes_requests_wait_their_turn() -> None:
+    """Under a leaky-bucket queue each request sleeps until those before it have gone, and a full one refuses."""
+    app = RateLimitMiddleware(
+        listing,
+        limiter=Limiter([Rule(name="q", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),
+    )
+    began = time.monotonic()
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(statuses(app, 1))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [200, 200, 429]
+    assert time.monotonic() - began >= 0.015
+
+
+def test_twenty_failing_logins_at_once_let_three_through() -> None:
+    """Only failures count, and as each request reserves its place first, no storm gets past the limit."""
+    inside = threading.Semaphore(0)
+
+    def login(environ: Environ, start_response: Any) -> list[bytes]:
+        inside.acquire()
+        start_response("401 Unauthorized", HEADERS)
+        return [b"no"]
+
+    app = RateLimitMiddleware(login, limiter=limiter("3/minute", count_when={"status": [401]}))
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(statuses(app, 1))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    inside.release(20)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [401] * 3 + [429] * 17
+
+
+def test_what_does_not_count_is_given_back() -> None:
+    """A successful login gives its reservation back, and so does an error; a failure keeps it."""
+
+    def login(environ: Environ, start_response: Any) -> list[bytes]:
+        status = environ["PATH_INFO"][1:]
+        if status == "broken":
+            raise ValueError("broken")
+        return list(responding(f"{status} Whatever")(environ, start_response))
+
+    app = limited(login, limiter("2/minute", count_when={"status": 401}))
+    assert statuses(app, 5, PATH_INFO="/200") == [200] * 5
+    for _ in range(5):
+        with pytest.raises(ValueError, match="broken"):
+            Served(app, PATH_INFO="/broken")
+    assert statuses(app, 3, PATH_INFO="/401") == [401, 401, 429]
+
+
+def test_an_error_counts_where_errors_count() -> None:
+    """An application that raises before it answers is counted as the 500 that the server will send."""
+
+    def broken(environ: Environ, start_response: Any) -> list[bytes]:
+        raise ValueError("broken")
+
+    app = limited(broken, limiter("1/minute", count_when={"status": 500}))
+    with pytest.raises(ValueError, match="broken"):
+        Served(app)
+    assert statuses(app, 1) == [429]
+
+
+def settling(costs: dict[str, int], fails: bool = False) -> Any:
+    """An application that states costs: in the call, with the first chunk, and when it is closed."""
+
+    def app(environ: Environ, start_response: Any) -> Any:
+        verdict: Verdict = environ["ratelimit_mw.verdict"]
+        if "call" in costs:
+            verdict.settle(costs["call"])
+        if fails:
+            raise ValueError("broken")
+        start_response("200 OK", HEADERS)
+        return stream(verdict)
+
+    def stream(verdict: Verdict) -> Iterator[bytes]:
+        try:
+            if "chunk" in costs:
+                verdict.settle(costs["chunk"])
+            yield b"x"
+        finally:
+            if "close" in costs:
+                verdict.settle(costs["close"])
+
+    return app
+
+
+@pytest.mark.parametrize("status", [None, 200], ids=["plain", "by outcome"])
+@pytest.mark.parametrize(
+    ("costs", "left"),
+    [
+        ({}, 9),
+        ({"call": 4}, 6),
+        ({"call": 0}, 10),
+        ({"chunk": 4}, 6),
+        ({"close": 25}, 0),
+        ({"call": 9, "chunk": 2}, 8),
+        ({"call": 1, "chunk": 8, "close": 3}, 7),
+    ],
+)
+def test_the_application_states_the_true_cost(costs: dict[str, int], left: int, status: int | None) -> None:
+    """``verdict.settle`` replaces the reserved cost, stated before, during or at the end of the iteration."""
+    rate = limiter("10/minute", key=[], count_when=status and {"status": status})
+    Served(limited(settling(costs), rate))
+    assert rate.peek({}, cost=0).decisions[0].remaining == left
+
+
+def test_the_true_cost_of_what_does_not_count_is_nothing() -> None:
+    """A response whose status does not count gives everything back, whatever cost was stated."""
+    for costs in ({"call": 4}, {"chunk": 4}, {"close": 4}):
+        rate = limiter("10/minute", key=[], count_when={"status": 401})
+        Served(limited(settling(costs), rate))
+        assert rate.peek({}, cost=0).decisions[0].remaining == 10
+
+
+@pytest.mark.parametrize(("status", "left"), [(None, 6), (500, 6), (401, 10)])
+def test_a_cost_stated_before_an_error_counts(status: int | None, left: int) -> None:
+    """An application that states its cost and then fails has cost that much, where failures count."""
+    rate = limiter("10/minute", key=[], count_when=status and {"status": status})
+    with pytest.raises(ValueError, match="broken"):
+        Served(limited(settling({"call": 4}, fails=True), rate))
+    assert rate.peek({}, cost=0).decisions[0].remaining == left
+
+
+def test_what_was_read_to_its_end_is_concluded_without_a_close() -> None:
+    """The test clients of Flask and werkzeug read a response and never close it; its outcome counts all the same."""
+    app = Flask("app")
+    app.add_url_rule("/login", view_func=lambda: "in", methods=["POST"])
+    rate = limiter("2/minute", count_when={"status": 401})
+    app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limiter=rate)  # type: ignore[method-assign]
+    client = app.test_client()
+    assert [client.post("/login").text for _ in range(5)] == ["in"] * 5
+
+
+@pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), ValueError("broken")])
+def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -> None:
+    """Told to stop or broken: the slot is free at once, and nobody renews its lease."""
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        raise ending
+
+    rate = limiter("1 concurrent; 9/minute", count_when={"status": 500}, key=[])
+    with pytest.raises(type(ending)):
+        Served(RateLimitMiddleware(app, limiter=rate))
+    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [1, 8]
+    assert rate._keeper._held == set()
+    rate.close()
+
+
+def test_what_cannot_be_iterated_gives_its_slot_back() -> None:
+    """An application that returns nonsense is a 500, which holds no slot."""
+    rate = limiter("1 concurrent", key=[])
+    with pytest.raises(TypeError):
+        Served(RateLimitMiddleware(lambda environ, start: None, limiter=rate))  # type: ignore[arg-type, return-value]
+    assert rate.peek({}, cost=0).decisions[0].remaining == 1
+    assert rate._keeper._held == set()
+    rate.close()
