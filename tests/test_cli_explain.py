@@ -177,3 +177,18 @@ def test_explain_agrees_with_the_limiter(
         done = [(h.limit.policy, str(h.limit.quota), h.key.removeprefix(h.limit.prefix), h.cost) for h in hits]
         assert shown == done
     assert refusing == refused_by
+
+
+LISTED = RULES + '\n[lists.allow]\nip = ["10.0.0.0/8"]\n\n[lists.deny]\nip = ["203.0.113.0/24"]\n'
+
+
+@pytest.mark.parametrize(
+    ("client", "listed", "exit_code"),
+    [("10.1.2.3", "allow", 1), ("203.0.113.9", "deny", 0), ("192.0.2.7", None, 0)],
+)
+def test_explain_says_what_the_lists_decide(settings: Any, client: str, listed: str | None, exit_code: int) -> None:
+    """A listed client never meets the rules; one that is allowed is limited by nothing."""
+    request = ("POST", "/login", "--feature", f"ip={client}", "--feature", "email=a@b.c")
+    told = run("explain", settings(LISTED), *request, "--json")
+    assert (json.loads(told.stdout)["list"], told.exit_code) == (listed, exit_code)
+    assert ("list decides" in run("explain", settings(LISTED), *request).stderr) == (listed is not None)

@@ -24,6 +24,7 @@ from .output import Cell, examples, note, print_json, print_table, settings_file
 __all__ = ["explain"]
 
 _GIVEN_OTHERWISE = {"method": "the argument METHOD", "path": "the argument PATH", "host": "--host"}
+_LISTED = {True: "allow", False: "deny", None: None}
 _PRE_FLIGHT = "method: pre-flights are left alone, unless a rule names OPTIONS"
 
 
@@ -92,13 +93,19 @@ def explain(file: Path, method: str, path: Target, features: dict[str, str], hos
     request.
     """
     settings = load_settings(file)
-    rules = RuleSet(settings.rules)
+    rules = RuleSet(settings.rules, lists=settings.lists)
     facts = _facts(method, path, host or path.host, features, settings.ipv6_prefix)
     if "ip" not in features and "ip" in rules.needs:
         note("the client's address is unknown; say --feature ip=192.0.2.7 to see its key")
     answers = [_answer(rule, facts) for rule in rules.rules]
-    (_print_json if as_json else _print)(facts, answers)
-    if not any(answer.looks for answer in answers):
+    listed = settings.lists.allows(facts)
+    if as_json:
+        print_json({"features": facts, "list": _LISTED[listed], "rules": [_as_json(answer) for answer in answers]})
+    else:
+        _print(facts, answers)
+    if listed is not None:
+        note(f"the {_LISTED[listed]} list decides this request before any rule")
+    if listed or (listed is None and not any(answer.looks for answer in answers)):
         note("nothing limits this request")
         raise click.exceptions.Exit(1)
 
@@ -140,10 +147,6 @@ def _mismatch(rule: CompiledRule, facts: Features) -> str:
         if str(facts.get(name) or "") not in values:
             return f"feature: {name} is {facts.get(name) or 'unknown'}, not {' or '.join(sorted(values))}"
     return ""
-
-
-def _print_json(facts: Features, answers: list[_Answer]) -> None:
-    print_json({"features": facts, "rules": [_as_json(answer) for answer in answers]})
 
 
 def _as_json(answer: _Answer) -> dict[str, Any]:
