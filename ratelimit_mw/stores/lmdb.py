@@ -1,0 +1,145 @@
+"""The LMDB store: all worker processes of one machine count together, exactly, without a server, across restarts.
+
+``lmdb:///var/lib/app/ratelimit?size=1GiB``. A call takes the environment's lock within its time budget, does its
+work in one transaction, and lets go: some twenty microseconds. What is decided and kept is the ledger's; what a
+transaction is opened on, the environment's.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+from urllib.parse import SplitResult, unquote
+
+import lmdb
+
+from ..clock import Clock
+from ..decision import Change, Decision, Hit
+from ..errors import ConfigError, StoreError
+from .base import Store
+from .lmdb_environment import Environment, environment_at, let_go
+from .lmdb_ledger import Ledger
+
+__all__ = ["OPTIONS", "LmdbStore", "open_address"]
+
+_UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_SMALLEST: Final = 4 << 20
+_FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
+_Answer = TypeVar("_Answer")
+
+
+class LmdbStore(Store):
+    """States in the LMDB environment in the directory ``path``, made when it is first asked for something.
+
+    ``size`` is the most bytes that its file takes. With ``durable`` each change is on the disk before it is answered;
+    without, a stop of the machine, not of a process, may lose the counts. A call that does not get its turn within
+    ``timeout_us`` raises ``StoreError``. By default all processes of the machine count by one clock.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        size: int = 1 << 30,
+        durable: bool = False,
+        timeout_us: int = 50_000,
+        clock: Clock | None = None,
+    ) -> None:
+        if sys.platform != "linux":
+            raise ConfigError("lmdb:// needs Linux, where a worker that dies cannot leave its lock behind")
+        if type(size) is not int or size < _SMALLEST:
+            raise ConfigError(f"the size is a whole number of bytes from 4 MiB on; got {size!r}")
+        self.path = path
+        self._settings = (path, size + -size % mmap.PAGESIZE, durable)
+        self._budget = timeout_us
+        self._clock = clock
+        self._home: Environment | None = environment_at(*self._settings)
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+        return self._locked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
+
+    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+        return self._locked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
+
+    def forget(self, keys: Iterable[str]) -> None:
+        self._locked(lambda ledger, at: ledger.forget(keys, at))
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+        return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
+
+    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+        return await self._alocked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
+
+    async def aforget(self, keys: Iterable[str]) -> None:
+        await self._alocked(lambda ledger, at: ledger.forget(keys, at))
+
+    def close(self) -> None:
+        """Let go of the files; the last process to do so leaves them synced. The next call opens them again."""
+        home, self._home = self._home, None
+        if home is not None:
+            let_go(home)
+
+    def _locked(self, work: Callable[[Ledger, int], _Answer]) -> _Answer:
+        home = self._home or self._back()
+        try:
+            home.lock.acquire(self._budget)
+        except OSError as error:
+            raise _failed(home, error) from error
+        return self._done(home, work)
+
+    async def _alocked(self, work: Callable[[Ledger, int], _Answer]) -> _Answer:
+        home = self._home or self._back()
+        try:
+            await home.lock.aacquire(self._budget)
+        except OSError as error:
+            raise _failed(home, error) from error
+        return self._done(home, work)
+
+    def _done(self, home: Environment, work: Callable[[Ledger, int], _Answer]) -> _Answer:
+        """Do the work as the holder of the lock, and let go of it."""
+        try:
+            try:
+                return work(home.ledger(), (self._clock or home.now_us)())
+            except lmdb.MapResizedError:
+                # A process with a larger size has used it. Nothing was begun, and opening again shows the whole file.
+                home.discard()
+                return work(home.ledger(), (self._clock or home.now_us)())
+        except lmdb.Error as error:
+            home.discard()
+            raise _failed(home, error) from error
+        except _FAULTS as error:
+            raise _failed(home, error) from error
+        finally:
+            home.lock.release()
+
+    def _back(self) -> Environment:
+        self._home = environment_at(*self._settings)
+        return self._home
+
+
+def _failed(home: Environment, error: Exception) -> StoreError:
+    return StoreError(f"the store in {home.path} failed: {type(error).__name__}: {error}")
+
+
+OPTIONS: Final = ("size", "durable")
+
+
+def open_address(address: SplitResult, options: dict[str, str], timeout_us: int) -> LmdbStore:
+    """``lmdb:///var/lib/app/ratelimit?size=1GiB&durable=true``."""
+    path = unquote(address.path)
+    if address.netloc or not path.startswith("/") or "\0" in path:
+        raise ConfigError("lmdb:// is followed by the absolute path of a directory: lmdb:///var/lib/app/ratelimit")
+    durable = options.get("durable", "false")
+    if durable not in ("true", "false"):
+        raise ConfigError(f"durable is true or false; got {durable!r}")
+    return LmdbStore(path, _bytes(options.get("size", "1GiB")), durable == "true", timeout_us)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", text.strip().lower(), re.ASCII)
+    if found is None:
+        raise ConfigError(f'size is a number of bytes such as "1GiB", "64MiB" or "1048576"; got {text!r}')
+    return int(found[1]) * _UNITS[found[2] or ""]

@@ -1,0 +1,183 @@
+"""What happens in a transaction: all hits of a request decided and kept, or none; a little sweeping beside it.
+
+Every sixteenth write of a process looks at the next 64 records and deletes those that may go. Where it stopped is
+kept in the environment, so that all processes walk one way, however short they live.
+
+From three quarters of the pages on room is short, from seven eighths on nothing grows. The last eighth is for what
+LMDB needs to change what is there: it never changes a page in place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import lmdb
+
+from ..clock import SECOND
+from ..decision import Change, Decision, Hit
+from ..errors import StoreError
+from .base import decide_all
+from .lmdb_keys import END, FIRST_SWEPT, META
+from .lmdb_records import FROZEN, ROOMY, SHARING, Identity, NoRoomError, Records
+
+__all__ = ["Ledger"]
+
+_DAY: Final = 86_400 * SECOND
+_SWEPT_EVERY: Final = 16
+_SWEPT_AT_ONCE: Final = 64
+_MEASURED_EVERY: Final = 64
+_CHECKED_EVERY: Final = 4096
+_SWEEP_AT: Final = META + b"sweep"
+_RETRY: Final = SECOND
+_Answer = TypeVar("_Answer")
+_Arguments = TypeVarTuple("_Arguments")
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Ledger:
+    """The states of an environment, for the holder of its lock.
+
+    ``now`` is the time by which records go. ``at`` is the time at which is decided: the same one, or a given one that
+    need not have to do with it.
+    """
+
+    def __init__(self, env: lmdb.Environment, identity: Identity, pages: int) -> None:
+        self._env = env
+        self._records = Records(identity)
+        self._pages = pages
+        self._room = ROOMY
+        self._told = {ROOMY}
+        self._writes = 0
+
+    def apply(self, hits: Sequence[Hit], now: int, at: int | None, spend: bool) -> list[Decision]:
+        return self._in_transaction(self._decide, now, hits, now if at is None else at, _least(at), spend)
+
+    def correct(self, changes: Sequence[Change], now: int, at: int | None) -> list[int]:
+        return self._in_transaction(self._change, now, changes, now if at is None else at, _least(at))
+
+    def forget(self, keys: Iterable[str], now: int) -> None:
+        return self._in_transaction(self._forget, now, list(keys))
+
+    def _decide(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
+        records = self._records
+        found = [records.find(limit, key) for limit, key, _ in hits]
+        decisions, writes = decide_all(hits, [state for _, _, state in found], at)
+        if not spend or not writes:
+            return decisions, False
+        places = {id(hit): place for place, hit in enumerate(hits)}
+        try:
+            for hit, state in writes:
+                place = places[id(hit)]
+                span = decisions[place].reset_us
+                records.keep(hit[0], hit[1], found[place], state, span if span > least else least)
+        except NoRoomError:
+            return [_refusal(hit, state, at) for hit, (_, _, state) in zip(hits, found, strict=True)], False
+        return decisions, True
+
+    def _change(self, changes: Sequence[Change], at: int, least: int) -> tuple[list[int], bool]:
+        for limit, key, cost, spent in changes:
+            found = self._records.find(limit, key)
+            if spent is None:
+                state = limit.algorithm.charge(found[2], at, cost)
+            else:
+                state = limit.algorithm.give_back(found[2], at, spent, cost)
+            if state is found[2]:
+                continue
+            try:
+                self._records.keep(limit, key, found, state, max(least, limit.decide(state, at, 0)[1].reset_us))
+            except NoRoomError as error:
+                raise StoreError(f"{self._env.path()} is full; a correction was lost") from error
+        return [at] * len(changes), True
+
+    def _forget(self, keys: Sequence[str]) -> tuple[None, bool]:
+        for key in keys:
+            self._records.forget(key)
+        return None, True
+
+    def _in_transaction(
+        self, work: Callable[[*_Arguments], tuple[_Answer, bool]], now: int, *arguments: *_Arguments
+    ) -> _Answer:
+        """Do the work and commit it if it says so; once more with less room as often as there was too little."""
+        sweeps = True
+        while True:
+            txn = self._env.begin(write=True)
+            try:
+                self._records.begin(txn, self._room, now)
+                answer, changed = work(*arguments)
+                if changed:
+                    if sweeps:
+                        self._tend(txn, now)
+                    txn.commit()
+                else:
+                    txn.abort()
+                return answer
+            except lmdb.MapFullError:
+                txn.abort()
+                sweeps = False
+            except BaseException:
+                txn.abort()
+                raise
+            self._take_less_room()
+
+    # -- tending --------------------------------------------------------------------------------------------
+
+    def _tend(self, txn: lmdb.Transaction[bytes], now: int) -> None:
+        """What is due beside a write, now and then."""
+        writes = self._writes
+        self._writes = writes + 1
+        if writes % _SWEPT_EVERY == 0 or (self._room != ROOMY and writes % 4 == 0):
+            _sweep(txn, now)
+        if writes % _MEASURED_EVERY == 0:
+            self._measure()
+        if writes % _CHECKED_EVERY == 0:
+            self._env.reader_check()
+
+    def _measure(self) -> None:
+        told = self._env.stat()
+        used = told["branch_pages"] + told["leaf_pages"] + told["overflow_pages"]
+        self._go(FROZEN if used * 8 >= self._pages * 7 else SHARING if used * 4 >= self._pages * 3 else ROOMY)
+
+    def _take_less_room(self) -> None:
+        """The map is full in spite of all: something that died keeps pages, or other data fills it."""
+        self._env.reader_check()
+        if self._room == FROZEN:
+            raise StoreError(f"{self._env.path()} is full of other data, or a reader that does not end keeps old pages")
+        self._go(self._room + 1)
+
+    def _go(self, room: int) -> None:
+        if room not in self._told:
+            self._told.add(room)
+            share = "new keys share states of their limit" if room == SHARING else "what would have to grow is refused"
+            _log.warning("%s is nearly full; until something has gone, %s", self._env.path(), share)
+        self._room = room
+
+
+def _least(at: int | None) -> int:
+    """The shortest span to keep a state: a given time says nothing about when it may go."""
+    return 0 if at is None else _DAY
+
+
+def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
+    """Delete what may go of the next records; after the last one comes the first."""
+    stamp = now.to_bytes(8, "big")
+    with txn.cursor() as cursor:
+        here = cursor.set_range(txn.get(_SWEEP_AT) or FIRST_SWEPT)
+        seen = islice(cursor.iternext(keys=False), _SWEPT_AT_ONCE) if here else ()
+        goes = [cursor.key() for data in seen if data[:8] <= stamp]
+        last = cursor.key()
+    for name in goes:
+        if name < END:
+            txn.delete(name)
+    # An end that was reached has no name: an empty one, or that of somebody else's record.
+    txn.put(_SWEEP_AT, last if FIRST_SWEPT <= last < END else FIRST_SWEPT)
+
+
+def _refusal(hit: Hit, state: Any, at: int) -> Decision:
+    """There was no room to count this hit, so it does not pass."""
+    look = hit.limit.decide(state, at, 0)[1]
+    decision = Decision(hit.cost == 0, look.remaining, _RETRY if hit.cost else 0, look.reset_us, look.at_us)
+    decision.bound = hit.limit
+    return decision
