@@ -1,4 +1,4 @@
-"""The decorators ``limit`` and ``exempt``: they mark a view, and the adapter that sees it enforces.
+"""The decorators ``limit``, ``exempt`` and ``messages``: they mark a view, and the adapter that sees it enforces.
 
 A marked function refuses to run in a request in which nobody decided its limits: a limit is never silently absent.
 """
@@ -8,18 +8,33 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, Final, TypeVar
 
-from .errors import ConfigError, MissingMiddlewareError
-from .rules import Rule
+from .errors import ConfigError, MissingMiddlewareError, placed
+from .rules import Rule, one_of
 from .switch import switch
 
-__all__ = ["Mark", "View", "decided", "exempt", "limit", "marks_of", "view_of"]
+__all__ = [
+    "Mark",
+    "MessageMark",
+    "View",
+    "decided",
+    "exempt",
+    "limit",
+    "make_mark",
+    "marked_form",
+    "marks_of",
+    "messages",
+    "view_of",
+]
 
 _ATTRIBUTE: Final = "__ratelimit_mw__"
+_MARKED_FORM: Final = "__ratelimit_mw_marked_form__"
+_DISPATCHER: Final = "dispatch"
 _order = itertools.count()
 _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
@@ -35,12 +50,20 @@ class Mark:
     order: int
 
 
+@dataclass(frozen=True, eq=False)
+class MessageMark(Mark):
+    """One ``@messages``. ``over`` says what becomes of a message too many: "close" or "drop"."""
+
+    over: str
+
+
 @dataclass(frozen=True)
 class View:
     """What is marked on a view. ``exempt`` names the rules that leave it alone, () means all; None: none do."""
 
     marks: tuple[Mark, ...] = ()
     exempt: tuple[str, ...] | None = None
+    messages: tuple[MessageMark, ...] = ()
 
 
 def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
@@ -51,30 +74,54 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     """
 
     def mark(view: AnyView) -> AnyView:
-        where = _name_of(view)
-        try:
-            rule = Rule(limits=limits, **options)
-        except ConfigError as error:
-            raise ConfigError(error.message, error.path, f"@limit on {where}") from None
-        if rule.matches.paths:
-            raise ConfigError("a view has its path from its route", "match.path", f"@limit on {where}")
         known = marks_of(view)
-        return _marked(view, View((*known.marks, Mark(rule, where, next(_order))), known.exempt))
+        return _marked(view, replace(known, marks=(*known.marks, make_mark(limits, options, _name_of(view)))))
 
     return mark
+
+
+def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[AnyView], AnyView]:
+    """Limit the messages that a WebSocket view receives; what it sends is not limited.
+
+    A message too many is dropped with ``over="drop"``; else the connection is closed with code 1013, "try again
+    later". The other options are those of ``limit``, but for what a single message cannot have: an outcome or a slot.
+    """
+    with placed("over"):
+        one_of(over, "close", "drop")
+
+    def mark(view: AnyView) -> AnyView:
+        where = _name_of(view)
+        made = make_mark(limits, options, where, "@messages")
+        if made.rule.statuses is not None or any(quota.concurrent for quota in made.rule.quotas):
+            raise ConfigError("a message has no status and takes no slot", of=f"@messages on {where}")
+        known = marks_of(view)
+        found = MessageMark(made.rule, where, made.order, over)
+        return _marked(view, replace(known, messages=(*known.messages, found)))
+
+    return mark
+
+
+def make_mark(limits: Any, options: Mapping[str, Any], where: str, of: str = "@limit") -> Mark:
+    """The mark of one decorator or dependency; ``ConfigError`` for a rule that cannot stand there."""
+    try:
+        rule = Rule(limits=limits, **options)
+    except ConfigError as error:
+        raise ConfigError(error.message, error.path, f"{of} on {where}") from None
+    if rule.matches.paths:
+        raise ConfigError("a view has its path from its route", "match.path", f"{of} on {where}")
+    return Mark(rule, where, next(_order))
 
 
 def exempt(*rules: Any) -> Any:
     """Leave a view alone: ``@exempt`` by all rules, ``@exempt("api")`` by the rules named."""
     if len(rules) == 1 and callable(rules[0]):
-        return _marked(rules[0], View(marks_of(rules[0]).marks, ()))
+        return _marked(rules[0], replace(marks_of(rules[0]), exempt=()))
     for name in rules:
         if not isinstance(name, str):
             raise ConfigError(f"expected names of rules; got {name!r}", of="@exempt")
 
     def mark(view: AnyView) -> AnyView:
-        known = marks_of(view)
-        return _marked(view, View(known.marks, tuple(rules)))
+        return _marked(view, replace(marks_of(view), exempt=tuple(rules)))
 
     return mark
 
@@ -85,57 +132,93 @@ def marks_of(view: object) -> View:
     behind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if behind is None or behind is view:
         return found
-    inner = marks_of(behind)
-    marks = dict.fromkeys((*found.marks, *inner.marks))
-    return View(tuple(marks), found.exempt if found.exempt is not None else inner.exempt)
+    return _together(marks_of(behind), found)
 
 
 def view_of(views: Iterable[object]) -> View:
     """What is marked on several things that a request passes through, such as blueprint and view."""
-    marks: dict[Mark, None] = {}
-    exemption: tuple[str, ...] | None = None
-    for view in views:
-        found = marks_of(view)
-        marks |= dict.fromkeys(found.marks)
-        exemption = found.exempt if found.exempt is not None else exemption
-    return View(tuple(marks), exemption)
+    return functools.reduce(_together, map(marks_of, views), View())
+
+
+def _together(outer: View, inner: View) -> View:
+    """All marks of both, each once; the inner one's exemption, where it has one."""
+    return View(
+        tuple(dict.fromkeys((*outer.marks, *inner.marks))),
+        inner.exempt if inner.exempt is not None else outer.exempt,
+        tuple(dict.fromkeys((*outer.messages, *inner.messages))),
+    )
+
+
+def marked_form(view: object) -> Any:
+    """The marked function that was made of this one, where the decorator stands above what took the view; or None."""
+    return getattr(view, _MARKED_FORM, None)
 
 
 def decided(view: View) -> None:
-    """For adapters: the limits marked on ``view`` were decided in this request."""
-    _decided.set(_decided.get() | frozenset(view.marks))
+    """For adapters: the limits marked on ``view`` are taken care of in this request."""
+    _decided.set(_decided.get().union(view.marks, view.messages))
 
 
 def _marked(view: AnyView, marks: View) -> AnyView:
+    guarded = view
     if inspect.isclass(view):
-        setattr(view, _ATTRIBUTE, marks)
-        return view
-    guarded = view if hasattr(view, _ATTRIBUTE) else _guarded(view)
+        _guard_dispatcher(view)
+    elif not hasattr(view, _ATTRIBUTE):
+        guarded = _guarded(view)
+        for function in _wrapped_by(guarded):
+            setattr(function, _MARKED_FORM, guarded)
     setattr(guarded, _ATTRIBUTE, marks)
     return guarded
 
 
+def _wrapped_by(view: object) -> Iterator[FunctionType]:
+    """The functions that a decorated one was made of, the outermost first."""
+    while isinstance(view := getattr(view, "__wrapped__", None), FunctionType):
+        yield view
+
+
 def _guarded(view: AnyView) -> AnyView:
-    """The view behind a check that its limits were decided. Keeps signature, name and kind."""
+    """The view behind a check that its limits were decided. Keeps signature, name, kind and globals."""
+    check = _check
+    guarded: Any
     if inspect.iscoroutinefunction(view):
 
-        @functools.wraps(view)
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            _check(guarded)
+        async def acalled(*args: Any, **kwargs: Any) -> Any:
+            check(guarded)
             return await view(*args, **kwargs)
 
+        guarded = acalled
     else:
 
-        @functools.wraps(view)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            _check(guarded)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            check(guarded)
             return view(*args, **kwargs)
 
-    return guarded  # type: ignore[return-value]
+        guarded = called
+    # Annotations kept as text are read with the globals of the function that has them: FastAPI looks there.
+    if isinstance(view, FunctionType):
+        guarded = FunctionType(guarded.__code__, view.__globals__, None, None, guarded.__closure__)
+    guarded = functools.wraps(view)(guarded)
+    return guarded  # type: ignore[no-any-return]
+
+
+def _guard_dispatcher(view: type) -> None:
+    """Have a class of Starlette's, which is called for each request, check that its limits were decided."""
+    dispatch = getattr(view, _DISPATCHER, None)
+    if not hasattr(view, "__await__") or _ATTRIBUTE in vars(view) or dispatch is None:
+        return
+
+    @functools.wraps(dispatch)
+    async def guarded(self: Any) -> None:
+        _check(type(self))
+        await dispatch(self)
+
+    setattr(view, _DISPATCHER, guarded)
 
 
 def _check(view: object) -> None:
-    marks = getattr(view, _ATTRIBUTE).marks
+    known: View = getattr(view, _ATTRIBUTE)
+    marks = (*known.marks, *known.messages)
     if not _decided.get().issuperset(marks) and not switch.off:
         raise MissingMiddlewareError(marks[0].view)
 
