@@ -37,7 +37,7 @@ class ASGIRequest(Request):
 
     @property
     def path(self) -> str:
-        path: str = self.native["path"]
+        path: str = self.native["path"] or "/"
         root: str = self.native.get("root_path", "")
         if not root:
             return path

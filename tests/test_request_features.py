@@ -7,6 +7,8 @@ from urllib.parse import quote
 
 import pytest
 from calls import BODY, START, http_scope, limited, limiter, send_bare, sending
+from hypothesis import example, given
+from hypothesis import strategies as st
 from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule
@@ -154,3 +156,29 @@ def test_your_own_function_comes_before_the_built_in_one() -> None:
     asked = [("192.0.2.1", "/a"), ("192.0.2.2", "/a"), ("192.0.2.1", "/b")]
     sent = [send_bare(app, http_scope(client=(ip, 1), path=path))[0]["status"] for ip, path in asked]
     assert sent == [200, 429, 200]
+
+
+ALL = ["ip", "method|ip", "path", "host|ip", "header:x-a|ip", "cookie:c|ip", "query:q|ip", "user|endpoint"]
+anything = st.text(st.characters(max_codepoint=0x2FFF), max_size=90)
+latin = st.text(st.characters(max_codepoint=255), max_size=90)
+names = st.sampled_from(["host", "x-a", "X-A", "cookie", "x-forwarded-for", "accept", "x"])
+
+
+@given(anything, latin, st.lists(st.tuples(names, latin), max_size=5), latin, st.none() | anything, st.booleans())
+@example("a", "", [], "", "", True)
+def test_no_request_breaks_the_middleware(
+    path: str, query: str, headers: list[tuple[str, str]], method: str, peer: str | None, trusting: bool
+) -> None:
+    """Whatever a client sends, and however a server passes it on, there is a decision; the second time a refusal."""
+    rate = limiter("1/minute", key=ALL, match={"path": "/**"})
+    options: dict[str, Any] = {"trusted_proxies": ["unix", "::/0", "0.0.0.0/0"] if trusting else []}
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    scope = http_scope(path=path, query_string=query.encode("latin-1"), headers=pairs, method=method, client=(peer, 1))
+    app = limited(sending(START, BODY), rate, **options)
+    expected = [200, 200] if method.upper() == "OPTIONS" else [200, 429]
+    assert [send_bare(app, dict(scope))[0]["status"] for _ in range(2)] == expected
+    environ = {"PATH_INFO": path.encode().decode("latin-1"), "QUERY_STRING": query, "REMOTE_ADDR": peer}
+    environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers}
+    guarded = WSGIMiddleware(listing, limiter=limiter("1/minute", key=ALL), **options)
+    found = [Served(guarded, **environ, REQUEST_METHOD=method).status[:3] for _ in range(2)]
+    assert [int(status) for status in found] == expected
