@@ -65,6 +65,12 @@ class Lists:
         else:
             self._values.append((allowed, feature, frozenset(map(str, items))))
 
+    def __eq__(self, other: object) -> bool:
+        """Equal lists decide alike: settings that differ in them are not the same."""
+        return isinstance(other, Lists) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def allows(self, features: Features) -> bool | None:
         """True when the request is on an allow list, False when on a deny list, None when on neither."""
         found: bool | None = None
@@ -75,7 +81,8 @@ class Lists:
                     return True
                 found = False
         for allowed, name, values in self._values:
-            if str(features.get(name) or "") in values:
+            value = features.get(name)
+            if value is not None and str(value) in values:
                 if allowed:
                     return True
                 found = False

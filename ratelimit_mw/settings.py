@@ -104,7 +104,7 @@ class Settings:
     store_timeout: int = 50_000
     fleet_size: int = 1
     remember_refusals: int = 1_000_000
-    lists: Lists = field(default_factory=Lists, compare=False)
+    lists: Lists = field(default_factory=Lists)
     source: str = field(default="", compare=False)
 
 

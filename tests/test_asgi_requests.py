@@ -82,6 +82,17 @@ def test_two_middlewares_of_the_same_settings_decide_once(state: dict[str, Any] 
     assert [dict(start["headers"])[b"x-ratelimit-remaining"] for start in sent] == [b"1", b"0", b"0"]
 
 
+def test_settings_that_differ_in_their_lists_both_decide() -> None:
+    """A list that only one of two middlewares has is looked at, though their rules are the same."""
+    rules = [{"name": "api", "limits": "9/minute"}]
+    listed = {"rules": rules, "lists": {"deny": {"ip": ["192.0.2.7"], "tenant": ["0"]}}}
+    tenant = {"tenant": lambda request: 0}
+    app = twice(OK, {"settings": {"rules": rules}}, {"settings": listed, "features": tenant})
+    assert [ask(app, client=client).status_code for client in ("192.0.2.7", "192.0.2.8")] == [403, 403]
+    app = twice(OK, {"settings": listed, "features": tenant}, {"settings": {"rules": rules}})
+    assert ask(app, client="192.0.2.7").status_code == 403
+
+
 def test_two_different_limiters_both_decide() -> None:
     """Limiters that know nothing of each other both spend; the outer one's headers replace the inner one's."""
     outer, inner = limiter("9/minute"), limiter("1/minute")
