@@ -23,11 +23,23 @@ _FAMILIES: dict[str, Callable[[str], Read]] = {
 }
 
 
+def _path_parameter(name: str) -> Read:
+    return lambda request: request.path_params.get(name)
+
+
 class FeatureReader:
-    """Knows how to read every feature that some rule needs. ``ConfigError`` for one that nothing gives."""
+    """Knows how to read every feature that some rule needs. ``ConfigError`` for one that nothing gives.
+
+    ``routes``: whether the application's routes are known, so that there may be path parameters.
+    """
 
     def __init__(
-        self, needs: Iterable[str], client_ip: ClientIP, own: Mapping[str, Callable[[Any], Any]], user: Read
+        self,
+        needs: Iterable[str],
+        client_ip: ClientIP,
+        own: Mapping[str, Callable[[Any], Any]],
+        user: Read,
+        routes: bool = False,
     ) -> None:
         for name, read in own.items():
             checked_name(name)
@@ -41,9 +53,11 @@ class FeatureReader:
             "method": lambda request: request.method,
             "path": lambda request: request.path,
             "host": lambda request: request.host,
+            "endpoint": lambda request: request.endpoint,
         }
+        self._families = {**_FAMILIES, "path": _path_parameter} if routes else _FAMILIES
         self._own = dict(own)
-        self._reads = {name: self._find(name) for name in needs if name != "endpoint" or name in own}
+        self._reads = {name: self._find(name) for name in needs}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.may_await = any(self._reads.get(name) is read for name, read in own.items())
 
@@ -76,8 +90,8 @@ class FeatureReader:
         if name in self._own:
             return self._own[name]
         family, _, rest = name.partition(":")
-        if rest and family in _FAMILIES:
-            return _FAMILIES[family](rest)
+        if rest and family in self._families:
+            return self._families[family](rest)
         if name in self._built_in:
             return self._built_in[name]
         raise ConfigError(

@@ -9,6 +9,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -20,6 +21,11 @@ _QUOTED = re.compile(r'"(.*)"', re.DOTALL)
 
 class Request(Mapping[str, Any]):
     """One request. ``native`` is the ASGI scope or the WSGI environ."""
+
+    endpoint: str | None = None
+    """The template of its route; None where nobody knows the application's routes."""
+    path_params: Mapping[str, object] = MappingProxyType({})
+    """The values of the parameters in that template, by name."""
 
     def __init__(self, native: MutableMapping[str, Any]) -> None:
         self.native = native
