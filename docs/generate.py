@@ -45,6 +45,16 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "remember_refusals": "How long, at most, a process refuses by itself what a shared store has just refused;"
         " 0 asks every time. It changes nothing for `memory://`.",
         "lists": "Who is never limited and who is never served, before all rules; see [lists](#lists).",
+        "email_field": "The field of a form or of JSON that `email` is; `a.b` in JSON is `b` within `a`;"
+        " see [features](features.md#bodies).",
+        "body_limit": "How much of a body is read for rules that need a field of it.",
+        "body_timeout": "How long a body may take to arrive for such rules. ASGI only; under WSGI the server decides.",
+        "region_database": "A MaxMind database of countries, for `region`; see [features](features.md#region).",
+        "region_header": "A header with the country, for `region`. Only taken from `trusted_proxies`.",
+        "secret": "Keeps personal features out of the store, by digests that it keys. At least 16 characters;"
+        " see [features](features.md#keeping-people-out-of-the-store).",
+        "secret_file": "A file that holds the secret and nothing else.",
+        "keyed": "The features that a secret keeps out of the store; `email`, `user` and `ip` when there is one.",
         "$schema": "For editors: the address of the schema. Not read.",
     },
     "RuleTable": {

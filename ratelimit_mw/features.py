@@ -14,7 +14,18 @@ from typing import Any, Final
 
 from .errors import ConfigError, placed
 
-__all__ = ["BUILT_IN", "UNKNOWN_IP", "UNMATCHED", "Features", "UNREADABLE", "KeyMaker", "checked_name", "parse_key"]
+__all__ = [
+    "BUILT_IN",
+    "Digest",
+    "UNKNOWN_IP",
+    "UNMATCHED",
+    "UNREADABLE",
+    "Features",
+    "KeyMaker",
+    "checked_name",
+    "parse_key",
+    "text_of",
+]
 
 Features = Mapping[str, Any]
 """Feature values by name. Values that are not text are taken by their ``str``."""
@@ -71,6 +82,12 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
+class Digest(str):
+    """What stands in a key for a value that shall not."""
+
+    __slots__ = ()
+
+
 class KeyMaker:
     """Makes the part of a key that tells clients apart.
 
@@ -99,7 +116,7 @@ class KeyMaker:
 
         return made
 
-    def of(self, features: Features) -> str | None:
+    def of(self, features: Features) -> str | None:  # noqa: C901 - every call counts here
         """The key part, or None when all alternatives of an entry are unknown."""
         made = ""
         for names, fallback, last in self._entries:
@@ -117,15 +134,21 @@ class KeyMaker:
                 if value is UNREADABLE:
                     made += f"{name}!&"
                     continue
-                value = _text(name, value)
+                if type(value) is Digest:
+                    made += f"{name}#{value}"
+                    continue
+                value = text_of(name, value)
             if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
-                made += f"{name}#{_digest(value)}"
+                made += f"{name}#{self._digest(name, value)}"
             elif last:
                 made += f"{name}={value}"
             else:
                 # All parts but the last say how long they are: "a/b" + "c" and "a" + "b/c" differ.
                 made += f"{name}={len(value)}:{value}&"
         return made
+
+    def _digest(self, _name: str, value: str) -> str:
+        return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, key=b"ratelimit_mw").hexdigest()
 
 
 def _reachable(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,16 +163,12 @@ def _fallback(names: tuple[str, ...], endpoint: str) -> tuple[str, str] | None:
     return ("ip", UNKNOWN_IP) if "ip" in names else None
 
 
-def _text(name: str, value: object) -> str:
+def text_of(name: str, value: object) -> str:
     """A value's text; ``TypeError`` for an object's address, which would make every request a stranger."""
     text = str(value)
     if text.startswith("<") and " at 0x" in text:
         raise TypeError(f"the feature {name!r} needs a text, such as a name or a number; got {text}")
     return text
-
-
-def _digest(value: str) -> str:
-    return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, key=b"ratelimit_mw").hexdigest()
 
 
 _warned: list[bool] = []

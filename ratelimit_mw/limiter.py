@@ -57,7 +57,7 @@ class Limiter:
         self._everywhere = _rules(rules)
         self._marks: set[Mark] = set()
         self.settings = settings if settings is not None else Settings()
-        self.rules = RuleSet(self._everywhere, lists=self.settings.lists)
+        self.rules = self._ruled()
         self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else store
@@ -81,6 +81,10 @@ class Limiter:
         loaded = settings if isinstance(settings, Settings) else load_settings(settings)
         return cls(loaded.rules, loaded.store, clock, loaded)
 
+    def _ruled(self, replacements: Mapping[str, Mapping[str, Any]] | None = None) -> RuleSet:
+        told = self.settings
+        return RuleSet(self._everywhere, self._marks, replacements, told.lists, told.secret)
+
     def _resilient(self) -> Resilient:
         told = self.settings
         return Resilient(self.store, told.on_store_error, told.fleet_size, self._clock)
@@ -97,7 +101,7 @@ class Limiter:
         """
         self._marks |= set(marks)
         with placed("rules"):
-            self.rules = RuleSet(self._everywhere, self._marks, self.settings.replacements, self.settings.lists)
+            self.rules = self._ruled(self.settings.replacements)
         self._decides = self._decider()
 
     # -- deciding ------------------------------------------------------------------------------------------

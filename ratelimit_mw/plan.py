@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .decision import Decision, Hit, Verdict, make_hit
-from .features import UNMATCHED, Features, KeyMaker
+from .features import UNMATCHED, Features
 from .limit import Limit
 from .lists import Lists
 from .quota import Quota, checked_cost
 from .rules import Rule
+from .secret import NO_SECRET, Secret, key_maker
 
 __all__ = ["CompiledRule", "Plan"]
 
@@ -18,14 +19,14 @@ __all__ = ["CompiledRule", "Plan"]
 class CompiledRule:
     """A rule with its limits built and its key ready to be made."""
 
-    def __init__(self, rule: Rule, name: str) -> None:
+    def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET) -> None:
         self.rule = rule
         self.name = name
         self.shadow = rule.mode == "shadow"
         self.limits = self._limits(rule.quotas)
         self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
         patterns = rule.matches.paths
-        self.key = KeyMaker(rule.entries, patterns[0] if patterns else UNMATCHED)
+        self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret)
         self.where = rule.matches.takes_features if rule.matches.features else None
         self.refuses_unknown = rule.when_unknown == "refuse" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost

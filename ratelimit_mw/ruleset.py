@@ -16,6 +16,7 @@ from .marks import Mark, View
 from .paths import PathTree
 from .plan import CompiledRule, Plan
 from .rules import Rule
+from .secret import NO_SECRET, Secret
 
 __all__ = ["RuleSet"]
 
@@ -34,6 +35,7 @@ class RuleSet:
         marks: Iterable[Mark] = (),
         replacements: Mapping[str, Mapping[str, Any]] | None = None,
         lists: Lists | None = None,
+        secret: Secret = NO_SECRET,
     ) -> None:
         rules, marks = list(rules), sorted(set(marks), key=lambda mark: mark.order)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)]
@@ -41,7 +43,7 @@ class RuleSet:
         names += marked
         rules += marked.values()
         _check_unique(names)
-        self.rules = [CompiledRule(rule, name) for rule, name in zip(rules, names, strict=True)]
+        self.rules = [CompiledRule(rule, name, secret) for rule, name in zip(rules, names, strict=True)]
         _check_unique([limit.policy for rule in self.rules for limit in rule.limits])
         self.by_name = dict(zip(names, self.rules, strict=True))
         self.lists = lists or Lists()

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_network
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
-from .errors import ConfigError, MissingExtraError, placed
+from .errors import ConfigError, placed
 from .lists import Lists
-from .quota import parse_duration
 from .rules import Rule
 from .ruleset import RuleSet
+from .secret import NO_SECRET, Secret
+from .setting_values import (
+    body_timeout,
+    checked_proxy,
+    database_file,
+    duration,
+    email_field,
+    header_name,
+    secret_of,
+    size,
+)
+from .settings_file import limits_file, read
 
 __all__ = ["Settings", "load_settings", "schema"]
 
 FAMILIES: Final = ("x-ratelimit", "ratelimit")
 
 _UNKNOWN: Final = "unknown field "
+_SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
+_MOST_BODY: Final = 16 * 1024**2
 
 Limits = str | list[str]
 Duration = str | int | float
+Size = str | int
+
+_SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
 
 # Values that Rule checks itself, for it can say which one is wrong; here only editors are told.
 _TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -84,6 +99,14 @@ class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     fleet_size: int = 1
     remember_refusals: Duration = "1s"
     lists: ListsTable = msgspec.field(default_factory=lambda: ListsTable())
+    email_field: str = "email"
+    body_limit: Size = "64KiB"
+    body_timeout: Duration = "1s"
+    region_database: str = ""
+    region_header: str = ""
+    secret: str | None = None
+    secret_file: str | None = None
+    keyed: list[str] | None = None
     schema_address: str = msgspec.field(default="", name="$schema")
 
 
@@ -105,6 +128,12 @@ class Settings:
     fleet_size: int = 1
     remember_refusals: int = 1_000_000
     lists: Lists = field(default_factory=Lists)
+    email_field: str = "email"
+    body_limit: int = 65_536
+    body_timeout: int = 1_000_000
+    region_database: str = ""
+    region_header: str = ""
+    secret: Secret = NO_SECRET
     source: str = field(default="", compare=False)
 
 
@@ -121,7 +150,7 @@ def load_settings(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
         return _settings(dict(source), Path(), "")
     path = Path(fspath(source))
     try:
-        return _settings(_read(path), path.parent, str(path))
+        return _settings(read(path), path.parent, str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -129,39 +158,6 @@ def load_settings(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
 def schema() -> dict[str, Any]:
     """The JSON Schema of a settings file, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsTable)}
-
-
-def _read(path: Path) -> Any:
-    decode = _DECODERS.get(path.suffix.lower())
-    if decode is None:
-        raise ConfigError(f"expected a file ending in {', '.join(_DECODERS)}")
-    try:
-        data = decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot be read: {error}") from None
-    return _own_table(data) if path.name == "pyproject.toml" else data
-
-
-def _yaml(data: bytes) -> Any:
-    try:
-        return msgspec.yaml.decode(data)
-    except ImportError:
-        raise MissingExtraError("a settings file in YAML", "yaml") from None
-
-
-_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
-    ".toml": msgspec.toml.decode,
-    ".json": msgspec.json.decode,
-    ".yaml": _yaml,
-    ".yml": _yaml,
-}
-
-
-def _own_table(data: Any) -> Any:
-    tools = data.get("tool")
-    if not isinstance(tools, dict) or "ratelimit_mw" not in tools:
-        raise ConfigError("there is no [tool.ratelimit_mw] table")
-    return tools["ratelimit_mw"]
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
@@ -186,12 +182,18 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         ipv6_prefix=table.ipv6_prefix,
         headers=tuple(table.headers),
         reset=table.reset,
-        retry_jitter=_duration("retry_jitter", table.retry_jitter),
+        retry_jitter=duration("retry_jitter", table.retry_jitter),
         on_store_error=table.on_store_error,
-        store_timeout=_duration("store_timeout", table.store_timeout),
+        store_timeout=duration("store_timeout", table.store_timeout),
         fleet_size=table.fleet_size,
-        remember_refusals=_duration("remember_refusals", table.remember_refusals),
+        remember_refusals=duration("remember_refusals", table.remember_refusals),
         lists=lists,
+        email_field=email_field(table.email_field),
+        body_limit=size("body_limit", table.body_limit),
+        body_timeout=body_timeout(table.body_timeout),
+        region_database=database_file(table.region_database, folder),
+        region_header=header_name("region_header", table.region_header),
+        secret=secret_of(table.secret, table.secret_file, table.keyed, folder),
         source=source,
     )
 
@@ -244,37 +246,10 @@ def _fields(table: RuleTable, folder: Path) -> dict[str, Any]:
         name: value for name, value in msgspec.structs.asdict(table).items() if name not in ("priority", "replaces")
     }
     if isinstance(table.per_key, str):
-        fields["per_key"] = _limits_file(folder / table.per_key)
+        fields["per_key"] = limits_file(folder / table.per_key)
     if table.count_when is not None:
         fields["count_when"] = {"status": table.count_when.status}
     return fields
-
-
-def _limits_file(path: Path) -> Any:
-    try:
-        limits = _read(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "per_key") from None
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", "per_key") from None
-    if not isinstance(limits, dict):
-        raise ConfigError(f"{path}: expected a table of limits by client; got {type(limits).__name__}", "per_key")
-    return limits
-
-
-def checked_proxy(text: str) -> str:
-    """An address, a network or "unix"; ``ConfigError`` for anything else."""
-    if text != "unix":
-        try:
-            ip_network(text)
-        except ValueError as error:
-            raise ConfigError(f'expected an address, a network such as "10.0.0.0/8", or "unix": {error}') from None
-    return text
-
-
-def _duration(name: str, value: Duration) -> int:
-    with placed(name):
-        return parse_duration(value)
 
 
 def _readable(error: msgspec.ValidationError) -> ConfigError:
