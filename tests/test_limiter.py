@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from limiter_ways import ANN, WAYS, left, limiter, rule
+from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Settings, Verdict
 from ratelimit_mw.errors import RateLimitError
@@ -201,6 +202,21 @@ def test_a_reset_that_means_nothing_is_an_error(way: Any, name: str, features: A
         way(limiter(rule(name="login", key=["user"]))).reset(name, features)
     with pytest.raises(ConfigError, match="there are none"):
         way(limiter()).reset("login", features)
+
+
+@pytest.mark.parametrize("store", [MemoryStore, SharedStore])
+def test_the_same_holds_where_the_store_is_shared(way: Any, store: Any) -> None:
+    """Unknown keys, looks, refusals and what is given back, whichever store there is."""
+    rate = Limiter([rule("2/minute", key=["user"], when_unknown="refuse")], store(), ManualClock(1_000_000.0))
+    assert way(rate).hit({}).retry_after is None
+    seen = [way(rate).hit(ANN) for _ in range(3)]
+    assert [verdict.allowed for verdict in seen] == [True, True, False]
+    assert [way(rate).peek(ANN).allowed, way(rate).hit(ANN, cost=0).allowed] == [False, True]
+    for verdict in (seen[2], seen[0], seen[0]):
+        way(rate).refund(verdict)
+    assert [way(rate).hit(ANN).allowed for _ in range(2)] == [True, False]
+    way(rate).reset("r", ANN)
+    assert way(rate).hit(ANN).allowed
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------

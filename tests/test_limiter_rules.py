@@ -10,6 +10,7 @@ from limiter_ways import ANN, WAYS, left, limiter, rule
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.features import UNREADABLE
+from ratelimit_mw.switch import limits_off
 
 
 @pytest.fixture(params=WAYS)
@@ -140,3 +141,11 @@ def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
         rule("1/hour burst 9", "c", algorithm=queue, mode="shadow"),
     )
     assert [way(rate).hit(ANN).delay for _ in range(4)] == [0.0, 2.0, 4.0, 0.0]
+
+
+def test_with_limits_off_nobody_looks(way: Any) -> None:
+    """The switch for tests of applications lets everything pass and counts nothing."""
+    rate = limiter(rule("1/minute"))
+    with limits_off():
+        assert [way(rate).hit(ANN).rules for _ in range(3)] == [()] * 3
+    assert left(rate) == [1]
