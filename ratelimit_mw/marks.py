@@ -29,12 +29,14 @@ __all__ = [
     "marked_form",
     "marks_of",
     "messages",
+    "undecided",
     "view_of",
 ]
 
 _ATTRIBUTE: Final = "__ratelimit_mw__"
 _MARKED_FORM: Final = "__ratelimit_mw_marked_form__"
-_DISPATCHER: Final = "dispatch"
+_DISPATCHERS: Final = ("dispatch", "dispatch_request")
+"""The methods by which Starlette and Django, and Flask, enter a class for each request."""
 _order = itertools.count()
 _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
@@ -67,7 +69,7 @@ class View:
 
 
 def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
-    """Limit a view: a function, a coroutine function or a class. The options are those of ``Rule``.
+    """Limit a view: a function, a coroutine function or a class; or a blueprint. The options are those of ``Rule``.
 
     The rule is called ``module.qualname`` of the view unless ``name`` is given, and needs no ``request`` argument.
     Raises ``ConfigError`` where it stands for anything that cannot mean something.
@@ -114,7 +116,7 @@ def make_mark(limits: Any, options: Mapping[str, Any], where: str, of: str = "@l
 
 def exempt(*rules: Any) -> Any:
     """Leave a view alone: ``@exempt`` by all rules, ``@exempt("api")`` by the rules named."""
-    if len(rules) == 1 and callable(rules[0]):
+    if len(rules) == 1 and (callable(rules[0]) or _holds_views(rules[0])):
         return _marked(rules[0], replace(marks_of(rules[0]), exempt=()))
     for name in rules:
         if not isinstance(name, str):
@@ -128,6 +130,8 @@ def exempt(*rules: Any) -> Any:
 
 def marks_of(view: object) -> View:
     """What is marked on a function, a class, a method, or a function that a framework made of a class."""
+    if isinstance(view, View):
+        return view
     found: View = getattr(view, _ATTRIBUTE, None) or View()
     behind = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if behind is None or behind is view:
@@ -154,16 +158,23 @@ def marked_form(view: object) -> Any:
     return getattr(view, _MARKED_FORM, None)
 
 
-def decided(view: View) -> None:
-    """For adapters: the limits marked on ``view`` are taken care of in this request."""
-    _decided.set(_decided.get().union(view.marks, view.messages))
+def decided(view: View) -> frozenset[Mark]:
+    """For adapters: the limits marked on ``view`` are taken care of in this request. Returns what was before."""
+    before = _decided.get()
+    _decided.set(before.union(view.marks, view.messages))
+    return before
+
+
+def undecided(before: frozenset[Mark]) -> None:
+    """For adapters whose threads serve one request after the other: the request for which ``decided`` spoke is over."""
+    _decided.set(before)
 
 
 def _marked(view: AnyView, marks: View) -> AnyView:
     guarded = view
     if inspect.isclass(view):
         _guard_dispatcher(view)
-    elif not hasattr(view, _ATTRIBUTE):
+    elif not _holds_views(view) and not hasattr(view, _ATTRIBUTE):
         guarded = _guarded(view)
         for function in _wrapped_by(guarded):
             setattr(function, _MARKED_FORM, guarded)
@@ -177,21 +188,27 @@ def _wrapped_by(view: object) -> Iterator[FunctionType]:
         yield view
 
 
-def _guarded(view: AnyView) -> AnyView:
-    """The view behind a check that its limits were decided. Keeps signature, name, kind and globals."""
-    check = _check
+def _guarded(view: AnyView, marked_on: Callable[..., object] | None = None) -> AnyView:
+    """The view behind a check that its limits were decided. Keeps signature, name, kind and globals.
+
+    ``marked_on`` tells from the arguments what is marked, where that is not the function itself.
+    """
     guarded: Any
+
+    def check(args: tuple[Any, ...]) -> None:
+        _check(marked_on(*args) if marked_on else guarded)
+
     if inspect.iscoroutinefunction(view):
 
         async def acalled(*args: Any, **kwargs: Any) -> Any:
-            check(guarded)
+            check(args)
             return await view(*args, **kwargs)
 
         guarded = acalled
     else:
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            check(guarded)
+            check(args)
             return view(*args, **kwargs)
 
         guarded = called
@@ -203,17 +220,10 @@ def _guarded(view: AnyView) -> AnyView:
 
 
 def _guard_dispatcher(view: type) -> None:
-    """Have a class of Starlette's, which is called for each request, check that its limits were decided."""
-    dispatch = getattr(view, _DISPATCHER, None)
-    if not hasattr(view, "__await__") or _ATTRIBUTE in vars(view) or dispatch is None:
-        return
-
-    @functools.wraps(dispatch)
-    async def guarded(self: Any) -> None:
-        _check(type(self))
-        await dispatch(self)
-
-    setattr(view, _DISPATCHER, guarded)
+    """Have a class that is entered for each request check that its limits were decided."""
+    for name in _DISPATCHERS if _ATTRIBUTE not in vars(view) else ():
+        if (dispatch := getattr(view, name, None)) is not None:
+            setattr(view, name, _guarded(dispatch, lambda self, *_: type(self)))
 
 
 def _check(view: object) -> None:
@@ -223,8 +233,16 @@ def _check(view: object) -> None:
         raise MissingMiddlewareError(marks[0].view)
 
 
-def _name_of(view: object) -> str:
+def _holds_views(view: object) -> bool:
+    """Whether it is a blueprint or an application of Flask's: marked for all its views, called by none."""
+    return not inspect.isclass(view) and isinstance(getattr(view, "import_name", None), str)
+
+
+def _name_of(view: Any) -> str:
+    if _holds_views(view):
+        return f"{view.import_name}.{view.name}"
     name = getattr(view, "__qualname__", None)
     if not callable(view) or name is None:
         raise ConfigError(f"expected a view, a function or a class; got {view!r}", of="@limit")
-    return f"{view.__module__}.{name}"
+    given = getattr(view, "__name__", name)  # Flask names the function that it makes of a class
+    return f"{view.__module__}.{name if name.rpartition('.')[2] == given else given}"

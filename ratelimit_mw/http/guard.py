@@ -37,7 +37,10 @@ SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
 
 
 class Guard:
-    """Built by a middleware from its arguments; raises ``ConfigError`` for any that cannot work."""
+    """Built by a middleware from its arguments; raises ``ConfigError`` for any that cannot work.
+
+    ``routes``: whether the middleware knows the application's routes.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Guard:
         refuse: Callable[[Any, Verdict], Any] | None,
         user: Read,
         options: HttpOptions,
+        routes: bool = False,
     ) -> None:
         if (settings is None) == (limiter is None):
             raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
@@ -59,6 +63,7 @@ class Guard:
         self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
         self._own = features
         self._user = user
+        self._routes = routes
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.refuse = refuse
         self._prepare()
@@ -72,8 +77,10 @@ class Guard:
         self._prepare()
 
     def _prepare(self) -> None:
-        self.rules = self.limiter.rules
-        self.reader = FeatureReader(self.rules.needs, self._client_ip, self._own, self._user)
+        rules = self.limiter.rules
+        # The reader first: with it, whoever meets the new rules can read what they need.
+        self.reader = FeatureReader(rules.needs, self._client_ip, self._own, self._user, self._routes)
+        self.rules = rules
 
     def plan(self, request: Request, view: View | None = None) -> Plan:
         rules = self.rules
