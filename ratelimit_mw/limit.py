@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from .algorithms import build
 from .algorithms.in_flight import InFlight
 from .quota import Quota, format_duration
@@ -66,7 +64,8 @@ class Limit:
     def share(self, parts: int) -> Limit:
         """The same limit with one of ``parts`` equal shares of its quota, at least 1 each."""
         burst = self.quota.burst and max(1, self.quota.burst // parts)
-        quota = dataclasses.replace(self.quota, amount=max(1, self.quota.amount // parts), burst=burst)
+        amount = max(1, self.quota.amount // parts)
+        quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
         limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.by_outcome, self.on_store_error)
         limit.policy = self.policy
         return limit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import astuple, dataclass
+from typing import Any, Final
 
 from .clock import SECOND, to_us
 from .errors import ConfigError
@@ -40,39 +40,49 @@ _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD such as "5/minute", "100 per 15 minutes", "100/minute burst 20" or "10 concurrent"'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Quota:
-    """``amount`` per ``period_us`` microseconds, with an optional ``burst`` for buckets.
+    """An amount per period, with an optional burst for buckets; from text or from numbers, the period in seconds.
 
-    >>> Quota.parse("100/minute burst 20")
-    Quota(amount=100, period_us=60000000, burst=20, concurrent=False)
-    >>> str(Quota.of(5, 60))
-    '5/minute'
+    >>> Quota("100/minute burst 20") == Quota(100, 60.0, burst=20)
+    True
+    >>> Quota("5/60s"), Quota("5/60s").amount, Quota("5/60s").period
+    (Quota('5/minute'), 5, 60.0)
 
-    ``concurrent`` quotas count requests in flight; their period is 0. Exact for amounts up to 10**12 and
-    periods from 1 microsecond to 366 days; anything beyond raises ``ConfigError``.
+    "10 concurrent" counts requests in flight; its period is 0. Exact for amounts up to 10**12 and periods from
+    1 microsecond to 366 days; anything beyond raises ``ConfigError``.
     """
 
     amount: int
     period_us: int
-    burst: int | None = None
-    concurrent: bool = False
+    burst: int | None
+    concurrent: bool
 
-    def __post_init__(self) -> None:
-        _whole("amount", self.amount, 1, MAX_AMOUNT)
-        if self.burst is not None:
-            _whole("burst", self.burst, 1, MAX_AMOUNT)
-        if self.concurrent:
-            if self.burst is not None:
-                raise ConfigError(f"a concurrent quota has no burst; got {self.burst!r}")
-            _whole("period of a concurrent quota", self.period_us, 0, 0)
+    def __init__(self, amount: int | str, period: float | str | None = None, burst: int | None = None) -> None:
+        if isinstance(amount, str) and period is None and burst is None:
+            self._keep(*astuple(Quota.parse(amount)))
         else:
-            _whole("period in microseconds", self.period_us, 1, MAX_PERIOD, hint=" (366 days)")
+            self._keep(amount, parse_duration(period), burst)
 
     @classmethod
-    def of(cls, amount: int, period: float, burst: int | None = None) -> Quota:
-        """A quota from numbers, ``period`` in seconds: ``Quota.of(5, 60)`` is "5/minute"."""
-        return cls(amount, parse_duration(period), burst)
+    def exact(cls, amount: int, period_us: int, burst: int | None = None, concurrent: bool = False) -> Quota:
+        """A quota with its period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute"."""
+        quota = cls.__new__(cls)
+        quota._keep(amount, period_us, burst, concurrent)
+        return quota
+
+    def _keep(self, amount: Any, period_us: int, burst: int | None, concurrent: bool = False) -> None:
+        _whole("amount", amount, 1, MAX_AMOUNT)
+        if burst is not None:
+            _whole("burst", burst, 1, MAX_AMOUNT)
+        if concurrent:
+            if burst is not None:
+                raise ConfigError(f"a concurrent quota has no burst; got {burst!r}")
+            _whole("period of a concurrent quota", period_us, 0, 0)
+        else:
+            _whole("period in microseconds", period_us, 1, MAX_PERIOD, hint=" (366 days)")
+        for name, value in zip(self.__slots__, (amount, period_us, burst, concurrent), strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def parse(cls, text: str) -> Quota:
@@ -80,18 +90,21 @@ class Quota:
         if not isinstance(text, str):
             raise ConfigError(f"expected a quota as text, {_EXPECTED}; got {text!r}")
         if concurrent := _CONCURRENT.fullmatch(text):
-            return _shown(text, lambda: cls(int(concurrent[1]), 0, concurrent=True))
+            return _shown(text, lambda: cls.exact(int(concurrent[1]), 0, concurrent=True))
         found = _QUOTA.fullmatch(text)
         if found is None or found[3].lower() not in _UNITS:
             raise ConfigError(f"cannot read the quota {text!r}: expected {_EXPECTED}")
         amount, count, unit, burst = found.groups()
         period = _microseconds(count or "1", unit)
-        return _shown(text, lambda: cls(int(amount), period, int(burst) if burst else None))
+        return _shown(text, lambda: cls.exact(int(amount), period, int(burst) if burst else None))
 
     @property
     def period(self) -> float:
         """The period in seconds; 0.0 for a concurrent quota."""
         return self.period_us / SECOND
+
+    def __repr__(self) -> str:
+        return f"Quota({str(self)!r})"
 
     def __str__(self) -> str:
         if self.concurrent:

@@ -249,7 +249,7 @@ def test_what_a_verdict_and_its_decisions_look_like() -> None:
         " limit=5, remaining=4, reset_after=20.0, retry_after=0.0)])"
     )
     decision = verdict.decisions[0]
-    assert (decision.quota, decision.at, decision.delay) == (Quota.of(5, 60), 1_000_000.0, 0.0)
+    assert (decision.quota, decision.at, decision.delay) == (Quota(5, 60), 1_000_000.0, 0.0)
 
 
 def test_nobody_looked_is_allowed() -> None:

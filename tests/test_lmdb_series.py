@@ -77,7 +77,7 @@ def entries(state: Series | None) -> list[tuple[int, int]]:
 def test_pages_answer_as_arrays_do(spec: object, seed: int, amount: int) -> None:
     """Hits, looks, charges, giving back what is old or new, pauses, a clock that goes back: no answer differs."""
     chance = random.Random(seed)
-    algorithm = build(spec, Quota(amount, 400_000_000))
+    algorithm = build(spec, Quota.exact(amount, 400_000_000))
     kept, state = Kept(algorithm), None
     now, spends = NOW, []
     step = chance.choice((1, 1_000_000, 3_000_000))
@@ -174,7 +174,7 @@ def test_many_pages_out_of_sight_at_once_are_dropped_a_few_at_a_time() -> None:
 
 def test_totals_begin_anew_before_they_are_too_large() -> None:
     """A log that is never empty counts for ever, whatever sums up."""
-    algorithm = build({"name": "tiered-window", "precision": "1s"}, Quota(10**12, 100_000_000))
+    algorithm = build({"name": "tiered-window", "precision": "1s"}, Quota.exact(10**12, 100_000_000))
     state = Series.of(NOW // 1_000_000, 1)._replace(base=(1 << 62) + 5, total=(1 << 62) + 6)
     kept = Kept(algorithm)
     for number in range(200):

@@ -55,8 +55,8 @@ EXPECTED = 'expected AMOUNT/PERIOD such as "5/minute"'
 )
 def test_a_quota_is_read_from_its_text(text: str, amount: int, period_us: int, burst: int | None) -> None:
     """Each form of amount, period and burst means these numbers."""
-    assert Quota.parse(text) == Quota(amount, period_us, burst)
-    assert parse_quotas(text) == (Quota(amount, period_us, burst),)
+    assert Quota.parse(text) == Quota.exact(amount, period_us, burst)
+    assert parse_quotas(text) == (Quota.exact(amount, period_us, burst),)
 
 
 def test_a_concurrent_quota_is_read_from_its_text() -> None:
@@ -189,24 +189,24 @@ def test_a_quota_beyond_the_bounds_is_an_error_that_shows_it(text: str, said: st
 def test_a_quota_of_wrong_numbers_is_not_built(numbers: dict[str, Any]) -> None:
     """The bounds hold however a quota is made, and only whole numbers are numbers."""
     with pytest.raises(ConfigError):
-        Quota(**numbers)
+        Quota.exact(**numbers)
 
 
 def test_the_bounds_themselves_are_within() -> None:
     """10^12 in 366 days and one a microsecond are quotas."""
-    assert Quota(MAX_AMOUNT, MAX_PERIOD, MAX_AMOUNT).amount == 10**12
-    assert Quota(1, 1).period_us == 1
+    assert Quota.exact(MAX_AMOUNT, MAX_PERIOD, MAX_AMOUNT).amount == 10**12
+    assert Quota.exact(1, 1).period_us == 1
     assert MAX_PERIOD == 366 * DAY
 
 
 def test_a_quota_from_numbers() -> None:
-    """``Quota.of`` takes the period in seconds, as all Python arguments do."""
-    assert Quota.of(5, 60) == Quota.parse("5/minute")
-    assert Quota.of(100, 0.5, burst=20) == Quota.parse("100/500ms burst 20")
-    assert Quota.of(5, 60).period == 60.0
+    """``Quota`` takes the period in seconds, as all Python arguments do."""
+    assert Quota(5, 60) == Quota.parse("5/minute")
+    assert Quota(100, 0.5, burst=20) == Quota.parse("100/500ms burst 20")
+    assert Quota(5, 60).period == 60.0
     for period in (0, -1, math.nan, math.inf, 367 * 86_400, 1e-7, True, None):
         with pytest.raises(ConfigError):
-            Quota.of(5, period)  # type: ignore[arg-type]
+            Quota(5, period)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [5, None, b"5/minute", ["5/minute"], 5.0])
@@ -223,13 +223,13 @@ def test_what_is_no_text_is_no_quota(value: Any) -> None:
 
 def test_several_quotas_come_as_text_or_list_or_both() -> None:
     """One text with separators, a list of texts and quotas, or a quota alone: the same quotas in the same order."""
-    both = (Quota(5, MINUTE), Quota(20, HOUR))
+    both = (Quota.exact(5, MINUTE), Quota.exact(20, HOUR))
     assert parse_quotas("5/minute; 20/hour") == both
     assert parse_quotas("5/minute,20/hour") == both
     assert parse_quotas("5/minute|20/hour") == both
-    assert parse_quotas(["5/minute", Quota(20, HOUR)]) == both
+    assert parse_quotas(["5/minute", Quota.exact(20, HOUR)]) == both
     assert parse_quotas(("5/minute; 20/hour",)) == both
-    assert parse_quotas(Quota(5, MINUTE)) == both[:1]
+    assert parse_quotas(Quota.exact(5, MINUTE)) == both[:1]
     assert parse_quotas(["5/minute; 20/hour", "10 concurrent"])[2].concurrent
 
 
@@ -274,7 +274,7 @@ PERIODS = st.one_of(
 @given(amount=st.integers(1, MAX_AMOUNT), period_us=PERIODS, burst=st.one_of(st.none(), st.integers(1, MAX_AMOUNT)))
 def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: int, burst: int | None) -> None:
     """Down to the microsecond, whatever the period."""
-    quota = Quota(amount, period_us, burst)
+    quota = Quota.exact(amount, period_us, burst)
     assert Quota.parse(str(quota)) == quota
     assert parse_duration(format_duration(period_us)) == period_us
 
@@ -282,16 +282,16 @@ def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: i
 @pytest.mark.parametrize(
     ("quota", "text"),
     [
-        (Quota(5, SECOND), "5/second"),
-        (Quota(5, MINUTE), "5/minute"),
-        (Quota(5, HOUR), "5/hour"),
-        (Quota(5, DAY), "5/day"),
-        (Quota(5, 7 * DAY), "5/week"),
-        (Quota(5, 14 * DAY), "5/2w"),
-        (Quota(5, 90 * MINUTE, 3), "5/90m burst 3"),
-        (Quota(5, 1500_000), "5/1500ms"),
-        (Quota(5, 7), "5/0.000007s"),
-        (Quota(5, 0, concurrent=True), "5 concurrent"),
+        (Quota.exact(5, SECOND), "5/second"),
+        (Quota.exact(5, MINUTE), "5/minute"),
+        (Quota.exact(5, HOUR), "5/hour"),
+        (Quota.exact(5, DAY), "5/day"),
+        (Quota.exact(5, 7 * DAY), "5/week"),
+        (Quota.exact(5, 14 * DAY), "5/2w"),
+        (Quota.exact(5, 90 * MINUTE, 3), "5/90m burst 3"),
+        (Quota.exact(5, 1500_000), "5/1500ms"),
+        (Quota.exact(5, 7), "5/0.000007s"),
+        (Quota.exact(5, 0, concurrent=True), "5 concurrent"),
     ],
 )
 def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:

@@ -104,7 +104,7 @@ def random_quota(kind: str, chance: random.Random) -> Quota:
     amount = chance.choice(AMOUNTS if is_log else AMOUNTS + LARGE)
     periods = [period for period in PERIODS if kind != "tiered-window" or period % 100 == 0]
     bursts = (None, *AMOUNTS, *LARGE) if kind.startswith(("token", "leaky", "gcra")) else (None,)
-    return Quota(amount, chance.choice(periods), chance.choice(bursts))
+    return Quota.exact(amount, chance.choice(periods), chance.choice(bursts))
 
 
 def random_spec(kind: str) -> Any:
@@ -129,7 +129,7 @@ def random_pause(limit: Limit, trace: Trace, chance: random.Random) -> int:
 
 def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis) -> None:
     """A log that has run for ages, whose totals are about to pass 2**52, goes on as if nothing were."""
-    limit = Limit("old", 0, Quota(10, 1_000_000), "sliding-window-log")
+    limit = Limit("old", 0, Quota.exact(10, 1_000_000), "sliding-window-log")
     start = Series.from_entries([(NOW, 3), (NOW + 5, 4)])
     trace = Trace(limit, start, total=2**52 - 5)
     first = trace.decide(NOW + 10, 2)

@@ -154,7 +154,7 @@ def test_what_a_rule_needs() -> None:
 
 def test_limits_in_every_form_mean_the_same() -> None:
     """Text, a list of texts, quotas and a mixture are one set of limits."""
-    five, twenty = Quota.of(5, 60), Quota.of(20, 3600)
+    five, twenty = Quota(5, 60), Quota(20, 3600)
     forms: list[Any] = ["5/minute; 20/hour", ["5/minute", "20/hour"], [five, twenty], (five, "20/hour")]
     assert {Rule(limits=form).quotas for form in forms} == {(five, twenty)}
     assert Rule(limits=five).quotas == (five,)

@@ -48,7 +48,7 @@ class Shape:
         spec = SPECS[self.kind]
         if self.precision is not None:
             spec = {"name": spec, "precision": f"{self.precision / 1e6:.6f}s"}
-        return build(spec, Quota(self.amount, self.period, self.burst))
+        return build(spec, Quota.exact(self.amount, self.period, self.burst))
 
     def reference(self) -> Reference:
         return reference.build(SPECS[self.kind], self.amount, self.period, self.burst, self.precision)
