@@ -38,6 +38,19 @@ def test_every_step_agrees_with_the_definition(kind: str, data: st.DataObject) -
 @KINDS
 @EXAMPLES
 @given(data=st.data())
+def test_at_is_the_time_of_the_hit(kind: str, data: st.DataObject) -> None:
+    """As long as the clock does not go back, a decision holds the time that it was asked at, allowed or not."""
+    shape = data.draw(shapes(kind))
+    algorithm, state, now = shape.build(), None, data.draw(starts(shape))
+    for pause, cost in data.draw(steps(shape, back=False)):
+        now += pause
+        state, decision = algorithm.decide(state, now, cost)
+        assert decision.at_us == now
+
+
+@KINDS
+@EXAMPLES
+@given(data=st.data())
 def test_retry_after_is_exact_to_the_microsecond(kind: str, data: st.DataObject) -> None:
     """At that moment the same cost is allowed, one microsecond earlier it is not, and None means it never fits."""
     shape = data.draw(shapes(kind))

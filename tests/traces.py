@@ -66,8 +66,9 @@ def shapes(draw: st.DrawFn, kind: str, amounts: st.SearchStrategy[int] = AMOUNTS
 def pauses(shape: Shape, back: bool = True) -> st.SearchStrategy[int]:
     """Nothing, a little, about one hit's share, about a period, idle; and, rarely, back in time."""
     period, share = shape.period, shape.period // shape.amount
-    marks = [0, 0, 1, share, share + 1, period - 1, period, period + 1, 2 * period - 1, 2 * period]
-    forward = [st.sampled_from([*marks, shape.precision or 0]), st.integers(0, period), st.integers(0, 3 * period + 3)]
+    marks = [0, 0, 1, share, share + 1, period // 8, period - 1, period, period + 1, 2 * period - 1, 2 * period]
+    spans = [st.integers(0, period // 3), st.integers(0, period), st.integers(0, 3 * period + 3)]
+    forward = [st.sampled_from([*marks, shape.precision or 0]), *spans]
     return st.one_of(*forward, st.integers(-2 * period, -1)) if back else st.one_of(*forward)
 
 
@@ -83,5 +84,6 @@ def steps(shape: Shape, back: bool = True, most: int = 30) -> st.SearchStrategy[
 
 
 def starts(shape: Shape) -> st.SearchStrategy[int]:
-    """The time of the first hit: about the epoch, or now."""
-    return st.one_of(st.integers(0, 3 * shape.period), st.integers(0, 10**6).map(lambda us: 1_700_000_000_000_000 + us))
+    """The time of the first hit: at the edge of a window, about the epoch, or now."""
+    edges = st.integers(0, 3).map(lambda window: window * shape.period)
+    return st.one_of(edges, st.integers(0, 3 * shape.period), st.integers(1_700_000_000_000_000, 1_700_000_001_000_000))
