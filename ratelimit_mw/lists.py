@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from .decision import Verdict
 from .errors import ConfigError, placed
 from .features import Features, checked_name
+from .networks import Network, is_in, parse_network
 
 __all__ = ["Listed", "Lists"]
 
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _KINDS: Final = ("allow", "deny")
 
 
@@ -44,7 +42,7 @@ class Lists:
         for kind in tables:
             if kind not in _KINDS:
                 raise ConfigError(f"expected allow or deny; got {kind!r}")
-        self._networks: list[tuple[bool, tuple[_Network, ...]]] = []
+        self._networks: list[tuple[bool, tuple[Network, ...]]] = []
         self._values: list[tuple[bool, str, frozenset[str]]] = []
         names: dict[str, None] = {}
         for kind in _KINDS:
@@ -76,7 +74,7 @@ class Lists:
         found: bool | None = None
         client = features.get("ip")
         for allowed, networks in self._networks:
-            if client and _is_in(str(client), networks):
+            if client and is_in(str(client), networks):
                 if allowed:
                     return True
                 found = False
@@ -94,20 +92,8 @@ class Lists:
             raise Listed(allowed)
 
 
-def _listed_network(text: object, ipv6_prefix: int) -> _Network:
-    try:
-        network = ipaddress.ip_network(text)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise ConfigError(f'expected an address or a network such as "10.0.0.0/8": {error}') from None
+def _listed_network(text: object, ipv6_prefix: int) -> Network:
+    network = parse_network(text)
     if network.version == 6 and network.prefixlen > ipv6_prefix:
         raise ConfigError(f"clients are told apart by /{ipv6_prefix}, so {text} cannot be: list its /{ipv6_prefix}")
     return network
-
-
-@lru_cache(8192)
-def _is_in(client: str, networks: tuple[_Network, ...]) -> bool:
-    try:
-        address = ipaddress.ip_network(client)
-    except ValueError:
-        return False
-    return any(address.version == network.version and address.subnet_of(network) for network in networks)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ class CompiledRule:
         self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
         patterns = rule.matches.paths
         self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret)
-        self.where = rule.matches.takes_features if rule.matches.features else None
+        self.where = rule.matches.takes_features if rule.matches.needs else None
         self.refuses_unknown = rule.when_unknown == "refuse" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost
 

@@ -12,6 +12,7 @@ from .algorithms import DEFAULT, checked_spec
 from .errors import ConfigError, placed
 from .features import UNREADABLE, Features, checked_name, parse_key
 from .limit import Limit
+from .networks import Network, is_in, parse_network
 from .paths import checked_pattern
 from .quota import Quota, checked_cost, parse_quotas
 
@@ -29,12 +30,13 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which requests a rule is about; empty means all. ``features`` are (name, values that match)."""
+    """Which requests a rule is about; empty means all. ``features`` are (name, values that match) but for ``ip``."""
 
     paths: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     features: tuple[tuple[str, frozenset[str]], ...] = ()
+    networks: tuple[Network, ...] = ()
 
     @classmethod
     def of(cls, match: object) -> Match:
@@ -42,16 +44,22 @@ class Match:
         if not isinstance(match, Mapping):
             raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
         known: dict[str, Callable[[str], str]] = {"path": checked_pattern, "methods": _method, "host": _host}
-        found = {name: _texts(name, match[name], check) for name, check in known.items() if name in match}
-        others = [name for name in match if name not in known]
+        found = {name: _each(name, match[name], check) for name, check in known.items() if name in match}
+        networks: tuple[Network, ...] = _each("ip", match["ip"], parse_network) if "ip" in match else ()
+        others = [name for name in match if name not in (*known, "ip")]
         features = tuple(
-            (checked_name(name, also=known), frozenset(_texts(str(name), match[name], _check_of(name))))
+            (checked_name(name, also=known), frozenset(_each(str(name), match[name], _check_of(name))))
             for name in others
         )
         methods = frozenset(found.get("methods", ()))
         if "GET" in methods:  # every framework answers HEAD where it answers GET
             methods |= {"HEAD"}
-        return cls(found.get("path", ()), methods, found.get("host", ()), features)
+        return cls(found.get("path", ()), methods, found.get("host", ()), features, networks)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features that it looks at."""
+        return (*(name for name, _ in self.features), *(("ip",) if self.networks else ()))
 
     def takes_method(self, method: str) -> bool:
         """Pre-flights are left alone unless a rule names OPTIONS."""
@@ -62,6 +70,8 @@ class Match:
 
     def takes_features(self, features: Features) -> bool:
         """What cannot be read may be any of the values: a rule is not evaded by making its feature unreadable."""
+        if self.networks and not is_in(str(features.get("ip")), self.networks):
+            return False
         found = ((features.get(name), values) for name, values in self.features)
         return all(value is UNREADABLE or (value is not None and str(value) in values) for value, values in found)
 
@@ -170,7 +180,7 @@ class Rule:
     def needs(self) -> tuple[str, ...]:
         """The features it looks at besides method, path and host, in a stable order."""
         names = [name for entry in self.entries for name in entry]
-        names += [name for name, _ in self.matches.features]
+        names += self.matches.needs
         names += [name for name, _ in self.tables if name]
         return tuple(dict.fromkeys(names))
 
@@ -188,7 +198,8 @@ def _rule_name(name: object) -> str | None:
     return name
 
 
-def _texts(place: str, value: object, check: Callable[[str], str]) -> tuple[str, ...]:
+def _each(place: str, value: object, check: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """What a value, or every one of a list of them, is checked and read as."""
     items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
     if not items:
         raise ConfigError("an empty list matches nothing; leave it out to match everything", place)

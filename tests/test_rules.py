@@ -293,3 +293,14 @@ def test_one_of_a_few_words() -> None:
     assert one_of("a", "a", "b") == "a"
     with pytest.raises(ConfigError, match="expected 'a' or 'b'; got 'c'"):
         one_of("c", "a", "b")
+
+
+def test_a_rule_for_networks() -> None:
+    """``match = { ip = [...] }`` takes addresses and networks, in both families, and nobody without an address."""
+    rule = Rule(limits="1/minute", key=[], match={"ip": ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"]})
+    limiter = Limiter([rule])
+    looked = [bool(limiter.peek({"ip": ip}).rules) for ip in ("10.1.2.3", "2001:db8:1:2::/64", "192.0.2.7")]
+    others = [bool(limiter.peek(features).rules) for features in ({"ip": "192.0.2.8"}, {"ip": "unknown"}, {})]
+    assert (looked, others) == ([True] * 3, [False] * 3)
+    with pytest.raises(ConfigError, match=r"match.ip: expected an address or a network"):
+        Rule(limits="1/minute", match={"ip": "10.0.0.1/8"})

@@ -21,6 +21,7 @@ def match_of(rule: CompiledRule) -> list[str]:
     lines = [" ".join(part for part in (methods, _either(match.paths)) if part)]
     lines += [f"host {_either(match.hosts)}"] if match.hosts else []
     lines += [f"{name} {_either(sorted(values))}" for name, values in match.features]
+    lines += [f"ip {_either(map(str, match.networks))}"] if match.networks else []
     return [line for line in lines if line] or ["all"]
 
 
@@ -62,6 +63,7 @@ def as_json(rule: CompiledRule) -> dict[str, Any]:
             "methods": sorted(match.methods),
             "host": list(match.hosts),
             **{name: sorted(values) for name, values in match.features},
+            **({"ip": [str(network) for network in match.networks]} if match.networks else {}),
         },
         "key": ["|".join(names) for names in rule.rule.entries],
         "limits": [str(limit.quota) for limit in rule.limits],

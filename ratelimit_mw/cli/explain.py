@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..features import UNKNOWN_IP, Features, checked_name
 from ..http.client_ip import ip_key
 from ..limit import Limit
+from ..networks import is_in
 from ..paths import pattern_matches
 from ..plan import CompiledRule
 from ..ruleset import RuleSet
@@ -143,6 +144,8 @@ def _mismatch(rule: CompiledRule, facts: Features) -> str:
         return f"method: not {' or '.join(sorted(match.methods))}" if match.methods else _PRE_FLIGHT
     if not match.takes_host(facts["host"]):
         return f"host: not {' or '.join(match.hosts)}"
+    if match.networks and not is_in(facts["ip"], match.networks):
+        return f"feature: ip is {facts['ip']}, not in {' or '.join(map(str, match.networks))}"
     for name, values in match.features:
         if str(facts.get(name) or "") not in values:
             return f"feature: {name} is {facts.get(name) or 'unknown'}, not {' or '.join(sorted(values))}"
