@@ -75,11 +75,27 @@ class RuleSet:
             choice = self._with_view(choice, view, method)
         return choice if type(choice) is Plan else self._for_host(choice, host)  # type: ignore[arg-type]
 
+    def of(self, mark: Mark) -> CompiledRule:
+        """The rule of a mark."""
+        return self.rules[self._of_mark[mark]]
+
+    def plan_of(self, mark: Mark, method: str, host: str, view: View | None) -> Plan:
+        """The plan of one mark alone; without a rule when the request is not its matter, or ``view`` exempt from it."""
+        rule = self.of(mark)
+        matches = rule.rule.matches
+        left_alone = view is not None and _is_exempt(view, rule)
+        applies = not left_alone and matches.takes_method(self._named(method)) and matches.takes_host(host)
+        return self._plan_of((self._of_mark[mark],) if applies else ())
+
     def check(self, view: View) -> None:
         """``ConfigError`` unless a view's exemptions name rules that exist."""
         for name in view.exempt or ():
             if name not in self.by_name:
                 raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name)}", of="@exempt")
+
+    def of_mark(self, mark: Mark) -> CompiledRule:
+        """The rule that a decorator gave, under its name here and as the settings retuned it."""
+        return self.rules[self._of_mark[mark]]
 
     def _with_view(self, choice: _Choice, view: View, method: str) -> _Choice:
         """The rules of the file, then those marked on the view, less those that it is exempt from."""
@@ -88,8 +104,7 @@ class RuleSet:
         if known is None:
             numbers = choice if isinstance(choice, tuple) else self._numbers[choice]
             numbers += tuple(self._of_mark[mark] for mark in view.marks)
-            if view.exempt is not None:
-                numbers = tuple(i for i in numbers if view.exempt and self.rules[i].name not in view.exempt)
+            numbers = tuple(i for i in numbers if not _is_exempt(view, self.rules[i]))
             numbers = tuple(i for i in numbers if self.rules[i].rule.matches.takes_method(named))
             known = self._by_view[choice, view, named] = self._compiled(numbers)
         return known
@@ -156,6 +171,10 @@ def _retuned(marked: dict[str, Rule], replacements: Mapping[str, Mapping[str, An
         if marked[name].matches.paths:
             raise ConfigError(f"the view of {name!r} has its path from its route", "match.path")
     return marked
+
+
+def _is_exempt(view: View, rule: CompiledRule) -> bool:
+    return view.exempt is not None and (not view.exempt or rule.name in view.exempt)
 
 
 def _check_unique(names: Sequence[str]) -> None:

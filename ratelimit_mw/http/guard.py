@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, TypedDict
 
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..limiter import Limiter
-from ..marks import View
+from ..marks import Mark, View
 from ..plan import Plan
 from ..settings import Settings, load_settings
 from .client_ip import ClientIP
@@ -64,27 +64,46 @@ class Guard:
         self._own = features
         self._user = user
         self._routes = routes
+        self._later: dict[Mark, Collection[str]] = {}
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self.refuse = refuse
         self._prepare()
 
-    def adopt(self, views: Iterable[View]) -> None:
-        """What an application's views are marked with, once they are known; ``ConfigError`` for what cannot work."""
+    def adopt(self, views: Iterable[View], later: Mapping[Mark, Collection[str]] | None = None) -> None:
+        """What an application's views are marked with, once they are known; ``ConfigError`` for what cannot work.
+
+        ``later``: marks that are decided on the way to the view, with the features that are given there.
+        """
         views = list(views)
-        self.limiter.adopt(mark for view in views for mark in view.marks)
+        self._later |= later or {}
+        self.limiter.adopt(mark for view in views for mark in (*view.marks, *view.messages))
         for view in views:
             self.limiter.rules.check(view)
         self._prepare()
 
+    def adopt_no_routes(self) -> None:
+        """There are no routes after all; ``ConfigError`` for rules that need what only routes have."""
+        self._routes = False
+        self.adopt(())
+
     def _prepare(self) -> None:
         rules = self.limiter.rules
+        given = {rules.of(mark): names for mark, names in self._later.items()}
+        needs = (name for rule in rules.rules for name in rule.rule.needs if name not in given.get(rule, ()))
         # The reader first: with it, whoever meets the new rules can read what they need.
-        self.reader = FeatureReader(rules.needs, self._client_ip, self._own, self._user, self._routes)
+        self.reader = FeatureReader(
+            dict.fromkeys((*rules.lists.needs, *needs)), self._client_ip, self._own, self._user, self._routes
+        )
         self.rules = rules
 
     def plan(self, request: Request, view: View | None = None) -> Plan:
         rules = self.rules
         return rules.plan(request.method, request.path, request.host if rules.needs_host else "", view)
+
+    def plan_of(self, mark: Mark, request: Request, view: View | None) -> Plan:
+        """The plan of one mark alone, for what is decided after the request; of ``view`` only exemptions count."""
+        rules = self.rules
+        return rules.plan_of(mark, request.method, request.host if rules.needs_host else "", view)
 
     def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
         """The package's own answer to a refused request, without the rate limit headers."""
