@@ -2,6 +2,7 @@
 
 from .decision import Decision, Verdict
 from .errors import ConfigError, RateLimitError, RateLimitExceeded, StoreError
+from .http.email import normalized_email
 from .limiter import Limiter
 from .quota import Quota
 from .rules import Rule
@@ -19,6 +20,7 @@ __all__ = [
     "StoreError",
     "Verdict",
     "load_settings",
+    "normalized_email",
 ]
 
 __version__ = "0.1.0"

@@ -158,7 +158,7 @@ def test_a_mistake_is_named_and_no_secret_is_shown(settings: dict[str, Any], mes
 def test_a_file_without_a_secret_is_an_error(tmp_path: Path, content: bytes) -> None:
     """An empty file, one that was cut short and one that is no text cannot silently mean: no secret."""
     (tmp_path / "key").write_bytes(content)
-    with pytest.raises(ConfigError, match="secret_file: .*expected (a secret of|text in UTF-8)"):
+    with pytest.raises(ConfigError, match=r"secret_file: .*expected (a secret of|text in UTF-8)"):
         load_settings({"secret_file": str(tmp_path / "key")})
 
 
