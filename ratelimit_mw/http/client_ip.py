@@ -63,7 +63,7 @@ class ClientIP:
         if peer and len(peer) > _LONGEST:
             return None
         own = self.key(peer) if peer else None
-        if not self.reads_header or not (self._trusts_unix if not peer else self._trusts(peer)):
+        if not self.reads_header or not self.trusts(peer):
             return own
         for hop in self._hops(lines):
             if len(hop) > _LONGEST:
@@ -72,6 +72,10 @@ class ClientIP:
                 continue
             return self.key(hop) or own
         return own
+
+    def trusts(self, peer: str | None) -> bool:
+        """Whether the socket's other end is a proxy whose word is taken."""
+        return (len(peer) <= _LONGEST and self._trusts(peer)) if peer else self._trusts_unix
 
     def _is_trusted(self, text: str) -> bool:
         if self._trusts_unix and text.startswith("unix:"):  # what nginx writes for a client on a Unix socket

@@ -9,7 +9,9 @@ from typing import Any
 from ..errors import ConfigError
 from ..features import UNREADABLE, checked_name
 from ..plan import Plan
+from .body import Bodies
 from .client_ip import ClientIP
+from .region import Region
 from .request import Request
 
 __all__ = ["FeatureReader", "Read"]
@@ -20,6 +22,11 @@ _FAMILIES: dict[str, Callable[[str], Read]] = {
     "header": lambda name: lambda request: request.headers.get(name),
     "cookie": lambda name: lambda request: request.cookies.get(name),
     "query": lambda name: lambda request: UNREADABLE if request.query is None else request.query.get(name),
+}
+
+_SETTINGS = {
+    "email": "name its field in email_field, or ",
+    "region": "set region_database or region_header, or ",
 }
 
 
@@ -40,6 +47,8 @@ class FeatureReader:
         own: Mapping[str, Callable[[Any], Any]],
         user: Read,
         routes: bool = False,
+        bodies: Bodies | None = None,
+        region: Region | None = None,
     ) -> None:
         for name, read in own.items():
             checked_name(name)
@@ -54,17 +63,25 @@ class FeatureReader:
             "path": lambda request: request.path,
             "host": lambda request: request.host,
             "endpoint": lambda request: request.endpoint,
+            **({"region": region.of} if region else {}),
         }
+        self._bodies = bodies
+        self._in_body: set[str] = set()
         self._families = {**_FAMILIES, "path": _path_parameter} if routes else _FAMILIES
         self._own = dict(own)
         self._reads = {name: self._find(name) for name in needs}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
+        self.reads_bodies = bool(self._in_body)
         self.may_await = any(self._reads.get(name) is read for name, read in own.items())
 
     @property
     def must_await(self) -> bool:
         """Whether one of your own functions is async."""
         return any(map(_is_async, self._own.values()))
+
+    def needs_body(self, plan: Plan) -> bool:
+        """Whether some feature of a plan stands in the body, which then has to be there before the others are read."""
+        return not self._in_body.isdisjoint(plan.needs)
 
     def of(self, plan: Plan, request: Request) -> dict[str, Any]:
         """All that a plan needs, by name; what your own async functions give is still to be awaited."""
@@ -94,9 +111,12 @@ class FeatureReader:
             return self._families[family](rest)
         if name in self._built_in:
             return self._built_in[name]
+        if self._bodies is not None and (read := self._bodies.read(name)):
+            self._in_body.add(name)
+            return read
         raise ConfigError(
-            f"a rule needs the feature {name!r}, and nothing gives it;"
-            f" pass features={{{name!r}: function_of_the_request}} to the middleware"
+            f"a rule needs the feature {name!r}, and nothing gives it; {_SETTINGS.get(name, '')}"
+            f"pass features={{{name!r}: function_of_the_request}} to the middleware"
         )
 
 

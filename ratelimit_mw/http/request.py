@@ -10,8 +10,11 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
+
+if TYPE_CHECKING:
+    from .body import Body
 
 __all__ = ["Headers", "Request"]
 
@@ -26,6 +29,8 @@ class Request(Mapping[str, Any]):
     """The template of its route; None where nobody knows the application's routes."""
     path_params: Mapping[str, object] = MappingProxyType({})
     """The values of the parameters in that template, by name."""
+    parsed_body: Body | None = None
+    """The body as its fields are read from it, once somebody has asked for one."""
 
     def __init__(self, native: MutableMapping[str, Any]) -> None:
         self.native = native
@@ -61,6 +66,13 @@ class Request(Mapping[str, Any]):
     @abstractmethod
     def one_of(self, values: list[str]) -> str:
         """The one of several values with a name that the framework's users would see."""
+
+    def body(self, limit: int) -> object:
+        """The body's bytes; None when there is none, ``UNREADABLE`` for one over ``limit`` and one cut short.
+
+        Whatever of it is read here, the application has to receive all the same.
+        """
+        raise NotImplementedError(f"{type(self).__name__} reads no bodies")
 
     @property
     def headers(self) -> Headers:
