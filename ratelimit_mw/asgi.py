@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import Any, Unpack
 
 from .decision import Verdict
+from .http.asgi_body import BODY, ReadAhead, body_of
 from .http.guard import Guard, HttpOptions, SettingsSource
 from .http.headers import Header
 from .http.rejection import Rejection
@@ -61,6 +62,9 @@ class ASGIRequest(Request):
     def header_names(self) -> list[str]:
         return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
 
+    def body(self, limit: int) -> object:
+        return body_of(self.native)
+
     def one_of(self, values: list[str]) -> str:
         return values[-1]
 
@@ -107,6 +111,7 @@ class RateLimitMiddleware:
         self._plan = guard.plan
         self._features = guard.reader.of
         self._may_await = guard.reader.may_await
+        self._reads_bodies = guard.reader.reads_bodies
         self._headers = guard.writer.headers
         self._names = guard.writer.names
 
@@ -119,6 +124,9 @@ class RateLimitMiddleware:
         decided = scope.get(_DECIDED, ())
         if not plan.looks or (decided and self._guard.has_decided(decided)):
             await self.app(scope, receive, send)
+            return
+        if self._reads_bodies and BODY not in scope and self._guard.reader.needs_body(plan):
+            await self._read_ahead(request, receive, send)
             return
         features = self._features(plan, request)
         if self._may_await:
@@ -166,6 +174,12 @@ class RateLimitMiddleware:
             raise
         if plan.ends or verdict.ledger is not None:
             await self.limiter.aconclude(verdict, status)
+
+    async def _read_ahead(self, request: ASGIRequest, receive: Receive, send: Send) -> None:
+        """Start again with the body in the scope."""
+        http = self._guard.http
+        async with ReadAhead(receive, http.body_limit, http.body_timeout) as ahead:
+            await self({**request.native, BODY: await ahead.read(request)}, ahead.receive, send)
 
     async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._headers(verdict)

@@ -15,6 +15,7 @@ from .http.guard import Guard, HttpOptions, SettingsSource
 from .http.headers import Header
 from .http.rejection import Rejection
 from .http.request import Request
+from .http.wsgi_body import read_body
 from .limiter import Limiter
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class WSGIRequest(Request):
 
     def header_names(self) -> list[str]:
         return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
+
+    def body(self, limit: int) -> object:
+        return read_body(self.native, limit)
 
     def one_of(self, values: list[str]) -> str:
         return values[0]

@@ -13,9 +13,11 @@ from ..limiter import Limiter
 from ..marks import Mark, View
 from ..plan import Plan
 from ..settings import Settings, load_settings
+from .body import Bodies
 from .client_ip import ClientIP
 from .features import FeatureReader, Read
 from .headers import Header, HeaderWriter
+from .region import Region
 from .rejection import Rejection, rejection
 from .request import Request
 
@@ -31,6 +33,11 @@ class HttpOptions(TypedDict, total=False):
     headers: Sequence[str]
     reset: str
     retry_jitter: str | float
+    email_field: str
+    body_limit: str | int
+    body_timeout: str | float
+    region_database: str
+    region_header: str
 
 
 SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
@@ -60,7 +67,10 @@ class Guard:
         if refuse is not None and not callable(refuse):
             raise ConfigError(f"expected a function of the request and the verdict; got {refuse!r}", "rejection")
         http = _with_options(self.limiter.settings, options)
+        self.http = http
         self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
+        self._bodies = Bodies(http.body_limit, http.email_field)
+        self._region = Region.of_settings(http)
         self._own = features
         self._user = user
         self._routes = routes
@@ -92,7 +102,13 @@ class Guard:
         needs = (name for rule in rules.rules for name in rule.rule.needs if name not in given.get(rule, ()))
         # The reader first: with it, whoever meets the new rules can read what they need.
         self.reader = FeatureReader(
-            dict.fromkeys((*rules.lists.needs, *needs)), self._client_ip, self._own, self._user, self._routes
+            dict.fromkeys((*rules.lists.needs, *needs)),
+            self._client_ip,
+            self._own,
+            self._user,
+            self._routes,
+            self._bodies,
+            self._region,
         )
         self.rules = rules
 
