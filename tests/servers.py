@@ -114,3 +114,16 @@ def redis_command(port: int, *options: str) -> list[str]:
 def redis_running(folder: Path, *options: str) -> Iterator[Server]:
     with running(lambda port: redis_command(port, *options), folder) as server:
         yield server
+
+
+def memcached_command(port: int, *options: str) -> list[str]:
+    """A Memcached with two threads; as root it wants to be told whom to run as."""
+    whom = ["-u", "root"] if os.geteuid() == 0 else []
+    path = program("memcached", "memcached")
+    return [path, *whom, "-l", HOST, "-p", str(port), "-U", "0", "-m", "64", "-t", "2", *options]
+
+
+@contextmanager
+def memcached_running(folder: Path, *options: str) -> Iterator[Server]:
+    with running(lambda port: memcached_command(port, *options), folder) as server:
+        yield server

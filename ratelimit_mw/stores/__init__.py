@@ -21,6 +21,7 @@ _OPENERS: Final[dict[str, tuple[str, str]]] = {
     "rediss": ("redis", "redis"),
     "valkey": ("redis", "redis"),
     "unix": ("redis", "redis"),
+    "memcached": ("memcached", ""),
 }
 
 

@@ -1,0 +1,190 @@
+"""What a call does, step by step, without I/O: whoever carries the steps out may block or await.
+
+A request is decided from what was read, and all of it is written in one trip. Where somebody else was faster, what was
+written is given back and the request is decided anew, while there is time; then it is refused. A store that answers
+is not a store that failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Generator, Iterable, MutableMapping, Sequence
+from functools import partial
+from secrets import token_hex
+from typing import Final, NamedTuple, TypeVar
+
+from ...algorithms.window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
+from ...clock import Clock
+from ...decision import Change, Decision, Hit, Spent
+from ...limit import Limit
+from ...quota import MAX_PERIOD
+from ..base import decide_all
+from .cell import Cell, PackedCell
+from .log import LogCell
+from .names import Life, Names
+from .protocol import Ask, Told, delete, put
+from .tiers import TieredCell
+
+__all__ = ["RACING", "Flow", "Pause", "Step", "Tools", "Turn", "applied", "corrected", "forgotten"]
+
+T = TypeVar("T")
+
+RACING: Final = 0.7
+"""The part of a call's time in which lost races are run again; the rest is for giving back."""
+
+_AT_ONCE: Final = 500  # keys that are forgotten in one trip
+_RETRY: Final = 100_000  # microseconds: when to come back after races that were lost
+_log = logging.getLogger("ratelimit_mw")
+
+
+class Pause(NamedTuple):
+    """Wait a moment, so that those who race do not meet again."""
+
+    seconds: float
+
+
+class Turn(NamedTuple):
+    """Wait until nobody else in this process is at these keys; the turn lasts until the call ends."""
+
+    tokens: Sequence[bytes]
+
+
+Step = list[Ask] | Pause | Turn
+Flow = Generator[Step, list[Told], T]
+
+
+class Tools(NamedTuple):
+    """What a call needs besides its arguments. ``in_time(share)``: whether no more than that of its time is gone."""
+
+    names: Names
+    clock: Clock
+    in_time: Callable[[float], bool]
+    generations: MutableMapping[bytes, bytes]
+
+    def cell(self, limit: Limit, key: str, now: int) -> Cell:
+        token = self.names.token(key)
+        kind = type(limit.algorithm)
+        if kind is TieredWindow:
+            return TieredCell(limit, token, self.names, now, self.generations)
+        if kind is SlidingWindowLog or kind is RefusalCountingLog:
+            return LogCell(limit, token, self.names, now)
+        return PackedCell(limit, token, self.names, now)
+
+
+def applied(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
+    """Decide all hits and, when all are allowed, spend them."""
+    life, tries = Life(given is not None), 0
+    while True:
+        now = tools.clock() if given is None else given
+        cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
+        decisions, writes = yield from _decided(hits, cells, now)
+        written = [
+            (cell, hit, decision, writes[i])
+            for i, (cell, hit, decision) in enumerate(zip(cells, hits, decisions, strict=True))
+            if i in writes
+        ]
+        if not spend or not written:
+            return decisions
+        asks = [cell.spend(kept, decision, hit.cost, life) for cell, hit, decision, kept in written]
+        told = yield asks
+        won = [cell.won(answer) for (cell, *_), answer in zip(written, told, strict=True)]
+        if all(won):
+            return decisions
+        stands = [(hit, d) for (cell, hit, d, _), mine in zip(written, won, strict=True) if mine or cell.counts_anyway]
+        yield from corrected([_back(hit, decision) for hit, decision in stands], given, tools)
+        tries += 1
+        if tools.in_time(RACING):
+            yield Turn([cell.token for cell in cells]) if tries == 1 else _moment(0.0005 * tries)
+        if not tools.in_time(RACING):
+            return decisions if _refused(hits, decisions) else [_lost(decision) for decision in decisions]
+
+
+def _decided(hits: Sequence[Hit], cells: Sequence[Cell], now: int) -> Flow[tuple[list[Decision], dict[int, object]]]:
+    """The decisions, and the states to keep by the place of their hit."""
+    yield from _read([(cell, cell.wants) for cell in cells])
+    while True:
+        decisions, writes = decide_all(hits, [cell.state for cell in cells], now)
+        kept_of = {id(hit): kept for hit, kept in writes}
+        kept = {i: kept_of[id(hit)] for i, hit in enumerate(hits) if id(hit) in kept_of}
+        open_ends = [
+            (cell, names)
+            for i, (cell, decision) in enumerate(zip(cells, decisions, strict=True))
+            if not (decision.allowed and i in kept) and (names := cell.vague(decision))
+        ]
+        if not open_ends:
+            return decisions, kept
+        told = yield [Ask(cell.token, names=names) for cell, names in open_ends]
+        for (cell, _), answer in zip(open_ends, told, strict=True):
+            cell.refine(answer.values)
+
+
+def _read(cells: Sequence[tuple[Cell, Callable[[], Sequence[bytes]]]]) -> Flow[None]:
+    """Read what each of the cells wants, as often as one wants something."""
+    while wanted := [(cell, names) for cell, wants in cells if (names := wants())]:
+        told = yield [Ask(cell.token, names=names) for cell, names in wanted]
+        for (cell, _), answer in zip(wanted, told, strict=True):
+            cell.take(answer.values)
+
+
+def _moment(longest: float) -> Pause:
+    return Pause(random.uniform(0, longest))  # noqa: S311 - it spreads those who race, and hides nothing
+
+
+def _refused(hits: Sequence[Hit], decisions: Sequence[Decision]) -> bool:
+    return any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
+
+
+def _back(hit: Hit, decision: Decision) -> Change:
+    return Change(hit.limit, hit.key, hit.cost, Spent(decision.at_us, hit.cost, decision.delay_us))
+
+
+def _lost(decision: Decision) -> Decision:
+    """The refusal of a request whose races were all lost."""
+    if not decision.allowed:
+        return decision
+    lost = Decision(False, 0, _RETRY, max(_RETRY, decision.reset_us), decision.at_us)
+    lost.bound = decision.bound
+    return lost
+
+
+def corrected(changes: Sequence[Change], given: int | None, tools: Tools) -> Flow[list[int]]:
+    """Give back or charge, key by key in their order."""
+    life, now = Life(given is not None), 0
+    due: dict[str, list[Change]] = {}
+    for change in changes:
+        due.setdefault(change.key, []).append(change)
+    while due:
+        now = tools.clock() if given is None else given
+        cells = {key: tools.cell(mine[0].limit, key, now) for key, mine in due.items()}
+        yield from _read([(cell, partial(cell.wants_for, due[key])) for key, cell in cells.items()])
+        asks = {key: ask for key, cell in cells.items() if (ask := cell.correct(due[key], life))}
+        told = (yield list(asks.values())) if asks else []
+        lost = [key for key, answer in zip(asks, told, strict=True) if not cells[key].corrected(answer)]
+        due = {key: due[key] for key in lost}
+        if due and not tools.in_time(1.0):
+            _log.warning("%d corrections lost their races for all of their time and are left out", len(due))
+            break
+        if due:
+            yield _moment(0.001)
+    return [now] * len(changes)
+
+
+def forgotten(keys: Iterable[str], tools: Tools) -> Flow[None]:
+    """Make keys fresh. The counters of a tiered window are too many to name: from now on others count."""
+    names, life = tools.names, Life(given=False)
+    asks = []
+    for key in keys:
+        token = names.token(key)
+        lines = [delete(names.state(token))]
+        if _is_tiered(key):
+            lines = [put(names.generation(token), token_hex(4).encode(), life(2 * MAX_PERIOD))]
+        asks.append(Ask(token, lines))
+    for start in range(0, len(asks), _AT_ONCE):
+        yield asks[start : start + _AT_ONCE]
+
+
+def _is_tiered(key: str) -> bool:
+    """Whether a key's limit is a tiered window, by the third part of its prefix: name and variant."""
+    parts = key.split("|", 3)
+    return len(parts) == 4 and parts[2].startswith(f"{TieredWindow.name}.")

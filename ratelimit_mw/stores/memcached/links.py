@@ -1,0 +1,121 @@
+"""Connections on an event loop: one for each server, shared by all requests, answered in the order they were sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import NamedTuple, cast
+
+from .protocol import Replies, WireError
+from .servers import Server
+
+__all__ = ["Links"]
+
+
+class Waiting(NamedTuple):
+    """A request on its way. ``done`` may have been cancelled: its answer still comes, and is read over."""
+
+    replies: Replies
+    done: asyncio.Future[None]
+    since: float
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Waiting] = deque()
+        self._transport: asyncio.Transport | None = None
+
+    def ask(self, payload: bytes, replies: Replies) -> asyncio.Future[None]:
+        """Send now; the future is done when all replies are there."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        if self._transport is None:
+            done.set_exception(ConnectionResetError("the connection is closed"))
+            return done
+        self._waiting.append(Waiting(replies, done, self._loop.time()))
+        self._transport.write(payload)
+        return done
+
+    def usable(self, patience: float) -> bool:
+        """Whether it is open and nothing on it has waited for longer than a whole call may take."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        return not self._waiting or self._loop.time() - self._waiting[0].since <= patience
+
+    def close(self, problem: Exception | None = None) -> None:
+        """Drop the connection; whoever still waits is told so."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        while self._waiting:
+            done = self._waiting.popleft().done
+            if not done.done():
+                done.set_exception(problem or ConnectionResetError("the connection was closed"))
+
+    # -- as a protocol -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close(exc or ConnectionResetError("the server has closed the connection"))
+
+    def data_received(self, data: bytes) -> None:
+        while data:
+            if not self._waiting:
+                self.close(WireError("more came back than was asked for"))
+                return
+            first = self._waiting[0]
+            try:
+                if not first.replies.feed(data):
+                    return
+            except WireError as error:
+                self.close(error)
+                return
+            data = first.replies.rest
+            self._waiting.popleft()
+            if not first.done.done():
+                first.done.set_result(None)
+
+
+class Links:
+    """The connections of one event loop, opened when they are needed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
+        self._loop = loop
+        self._patience = patience
+        self._links: dict[Server, Link] = {}
+        self._opening: dict[Server, asyncio.Lock] = {}
+
+    async def exchange(self, payloads: Mapping[Server, bytes], replies: Mapping[Server, Replies]) -> None:
+        """Send to all servers and wait for all. Stops waiting when it is cancelled, as a time budget does."""
+        if len(payloads) == 1:
+            for server, payload in payloads.items():
+                await (await self._link(server)).ask(payload, replies[server])
+            return
+        await asyncio.gather(*(self._asked(server, payloads[server], replies[server]) for server in payloads))
+
+    async def _asked(self, server: Server, payload: bytes, replies: Replies) -> None:
+        await (await self._link(server)).ask(payload, replies)
+
+    async def _link(self, server: Server) -> Link:
+        link = self._links.get(server)
+        if link is not None and link.usable(self._patience):
+            return link
+        async with self._opening.setdefault(server, asyncio.Lock()):
+            link = self._links.get(server)
+            if link is None or not link.usable(self._patience):
+                if link is not None:
+                    link.close()
+                _, link = await self._loop.create_connection(lambda: Link(self._loop), *server)
+                self._links[server] = link
+        return link
+
+    def close(self) -> None:
+        """Close all; whoever still waits is told so."""
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.close()
