@@ -62,12 +62,13 @@ def test_the_vectors_worked_by_hand(case: Case, store: LmdbStore) -> None:
     replay(case, ThroughStore(case, store))
 
 
-@pytest.mark.parametrize("kind", SPECS)
+@pytest.mark.parametrize("kind", [*SPECS, "in flight"])
 def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: LmdbStore) -> None:
     """Long traces on few keys, two limits a request, peeks, corrections, forgetting: not one answer differs."""
     chance = random.Random(kind)
     memory = MemoryStore()
-    limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS[kind]) for i, text in enumerate(("150/20s", "400/hour"))]
+    quotas = ("150/20s", "400/hour") if kind in SPECS else ("40 concurrent", "60 concurrent")
+    limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
     spends: list[Change] = []
     now = NOW
     for _ in range(1_500):

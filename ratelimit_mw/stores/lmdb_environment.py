@@ -57,6 +57,8 @@ class Environment:
 
     def ledger(self) -> Ledger:
         """The states in it, opened if need be."""
+        if not self.users:
+            raise StoreError(f"{self.path} was closed while a call waited for it")
         return self._ledger or self._open()
 
     def now_us(self) -> int:
@@ -127,9 +129,16 @@ class Environment:
 
     def close(self) -> None:
         """Let go of it. The last process syncs it to the disk and marks it as closed in order."""
+        if self.lock.fd < 0:
+            return
         try:
             self.lock.acquire(_CLOSING_US)
-        except (StoreError, OSError):
+        except StoreError:
+            # Somebody is stopped inside: what is ours is closed all the same, and nothing said of the rest.
+            if self.lock.hold_threads(_FORK_SECONDS):
+                self.discard()
+                self.lock.close()
+                self.lock.let_threads()
             return
         try:
             if self._env is not None:

@@ -22,7 +22,8 @@ __all__ = ["FileLock"]
 _WRITER: Final = 0
 """The byte of the file that is locked by who works in the store; the next one, shared, by who has it open."""
 _OPENED: Final = 1
-# Others are done in some ten microseconds; an event loop's shortest sleep is a millisecond.
+# Others are done in some ten microseconds, which eight tries take too. An event loop's shortest sleep is a millisecond.
+_TRIES: Final = 8
 _PAUSES: Final = (0.00005, 0.0001, 0.0002)
 _LOOP_YIELDS: Final = 40
 _LOOP_PAUSE: Final = 0.001
@@ -80,9 +81,10 @@ class FileLock:
             for pause in _pauses():
                 if self._take():
                     return
-                if time.monotonic() >= deadline:
-                    raise self._too_late()
-                time.sleep(pause)
+                if pause:
+                    if time.monotonic() >= deadline:
+                        raise self._too_late()
+                    time.sleep(pause)
         except BaseException:
             self._threads.release()
             raise
@@ -143,6 +145,8 @@ class FileLock:
 
 def _pauses() -> Iterator[float]:
     """Seconds to sleep between one try and the next."""
+    for _ in range(_TRIES):
+        yield 0.0
     yield from _PAUSES
     while True:
         yield _PAUSES[-1]

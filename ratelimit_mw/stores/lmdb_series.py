@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias, cast
@@ -130,13 +131,17 @@ class _PagedSeries(Series):
         return cls(buckets, totals, start, len(buckets), base, last, total)
 
     def since(self, horizon: int) -> Series:
-        """As of arrays, but what leaves is first looked for on the first page, where it mostly ends."""
-        near, step = (self.start // PAGE + 1) * PAGE, PAGE
-        while near < self.end and self.buckets[near - 1] <= horizon:
+        """As of arrays, but the end of what leaves is looked for from the beginning on, where it mostly is."""
+        buckets, totals, start, end, _, last, total = self
+        if last <= horizon:
+            return Series.of(last, 0)
+        if start == end or buckets[start] > horizon:
+            return self
+        near, step = (start // PAGE + 1) * PAGE, PAGE
+        while near < end and buckets[near - 1] <= horizon:
             near, step = near + step, step * 2
-        if near >= self.end or self.open <= horizon:
-            return super().since(horizon)
-        return Series.since(self._replace(end=near), horizon)._replace(end=self.end)
+        start = bisect_right(buckets, horizon, start, min(near, end))
+        return type(self)(buckets, totals, start, end, totals[start - 1], last, total)
 
     def _moved(self) -> Self:
         return self.of_book(
@@ -175,7 +180,8 @@ def _paged(state: Series, book: _Book) -> _Parts:
     """The head and the newest buckets of a state that has pages."""
     if state.end != book.head.full * PAGE + len(book.tail[0]):
         book = book.until(state.end)
-    return book.head._replace(start=state.start, base=state.base, open=state.open, total=state.total), book.tail
+    series, first, full, _, _, tail_base, _, _ = book.head
+    return _Head(series, first, full, state.start, state.base, tail_base, state.open, state.total), book.tail
 
 
 def _flat(state: Series) -> _Parts:
@@ -201,6 +207,8 @@ def _spilled(head: _Head, tail: _Columns, pages: Pages) -> _Parts:
 def _without_the_gone(head: _Head, tail: _Columns, pages: Pages) -> _Parts:
     """With the first place on the first page that is kept."""
     gone = min(head.start // PAGE, head.full)
+    if not gone and (head.full or not head.start):
+        return head, tail
     for number in range(min(gone, _DROPPED_AT_ONCE)):
         pages.drop_page(head.series, head.first + number)
     head = head._replace(first=head.first + gone, full=head.full - gone, start=head.start - gone * PAGE)
