@@ -62,7 +62,7 @@ class Region:
             return _country(database.get(address)) if address else None
         except ValueError:
             return None  # an IPv6 address, and the database has none
-        except Exception:
+        except Exception:  # whatever a file leads to that was cut short under us
             if not self._warned:
                 self._warned = True
                 _log.exception("the region database cannot be read; regions are unknown until it can")
