@@ -6,9 +6,9 @@ A page is played from top to bottom in an empty folder. What happens to a block 
   "wrong" has to be refused.
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
   for `/` six times and has to answer with rate limit headers.
-* `sh`: `ratelimit-mw ...` and `curl ...` are run, `curl` asks the application that the last `uvicorn` or `gunicorn`
-  line names; `pip install` and `make` lines are held against pyproject.toml and the Makefile. Any other line is an
-  error.
+* `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run, `curl` asks the application that the last
+  `uvicorn`, `gunicorn` or `flask ... run` line names; `pip install` and `make` lines are held against pyproject.toml
+  and the Makefile. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` stands for any lines, none included,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -166,6 +166,15 @@ class Player:
         return ""
 
     _run_gunicorn = _run_uvicorn
+
+    def _run_flask(self, words: list[str]) -> str:
+        self._app = self._modules[words[words.index("--app") + 1]].app
+        if words[-1] == "run":
+            return ""
+        result = self._app.test_cli_runner().invoke(args=words[2:])
+        if result.exit_code:
+            raise BlockError(f"exit {result.exit_code}: {result.output}")
+        return str(result.output)
 
     @staticmethod
     def _run_pip(words: list[str]) -> str:

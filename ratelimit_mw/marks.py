@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -154,8 +155,13 @@ def _together(outer: View, inner: View) -> View:
 
 
 def marked_form(view: object) -> Any:
-    """The marked function that was made of this one, where the decorator stands above what took the view; or None."""
-    return getattr(view, _MARKED_FORM, None)
+    """The marked function that was made of this one, where the decorator stands above what took the view; or None.
+
+    A decorator leaves its function's name to what it made. Who still has its name was marked by a call, for one route.
+    """
+    form = getattr(view, _MARKED_FORM, None)
+    module = sys.modules.get(getattr(view, "__module__", None) or "")
+    return None if form is not None and getattr(module, form.__name__, None) is view else form
 
 
 def decided(view: View) -> frozenset[Mark]:

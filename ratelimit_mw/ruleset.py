@@ -93,10 +93,6 @@ class RuleSet:
             if name not in self.by_name:
                 raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name)}", of="@exempt")
 
-    def of_mark(self, mark: Mark) -> CompiledRule:
-        """The rule that a decorator gave, under its name here and as the settings retuned it."""
-        return self.rules[self._of_mark[mark]]
-
     def _with_view(self, choice: _Choice, view: View, method: str) -> _Choice:
         """The rules of the file, then those marked on the view, less those that it is exempt from."""
         named = self._named(method)

@@ -21,10 +21,10 @@ from .limiter import Limiter
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["RateLimitMiddleware", "WSGIRequest"]
+__all__ = ["DECIDED", "VERDICT", "RateLimitMiddleware", "WSGIRequest"]
 
 VERDICT = "ratelimit_mw.verdict"
-_DECIDED = "ratelimit_mw.decided"
+DECIDED = "ratelimit_mw.decided"
 
 
 class WSGIRequest(Request):
@@ -99,13 +99,13 @@ class RateLimitMiddleware:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
         plan = self._guard.plan(request)
-        decided = environ.get(_DECIDED, ())
+        decided = environ.get(DECIDED, ())
         if not plan.looks or (decided and self._guard.has_decided(decided)):
             return self.app(environ, start_response)
         features = self._guard.reader.of(plan, request)
         verdict = self.limiter.decide(plan, features, request=request)
         environ[VERDICT] = verdict
-        environ[_DECIDED] = (*decided, self.limiter)
+        environ[DECIDED] = (*decided, self.limiter)
         if not verdict.allowed:
             return self._refuse(request, verdict, start_response)
         if plan.delays and verdict.delay:

@@ -1,0 +1,104 @@
+"""The extension object: where its settings come from, and the hooks through which Flask calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Unpack
+
+from flask import Flask, current_app, request_finished
+
+from ..decision import Verdict
+from ..errors import ConfigError
+from ..http.guard import Guard, HttpOptions, SettingsSource
+from ..limiter import Limiter
+from .commands import EXTENSION, commands
+from .enforcer import Enforcer
+from .request import current_user_of
+
+__all__ = ["RateLimiter"]
+
+SETTING: Final = "RATELIMIT_MW"
+
+
+class RateLimiter:
+    """Decides every request to a Flask application by its rules and by the decorators on its views.
+
+    ``RateLimiter(app)``, or ``init_app(app)`` in a factory. The rules are in ``settings`` (a file, a dictionary or
+    ``Settings``), in a ``limiter``, or in ``app.config["RATELIMIT_MW"]`` (a file or a dictionary); none are needed
+    where decorators say all. ``features`` are your own functions of the Flask request, by feature name; ``rejection``
+    is your own answer: a function of the Flask request and the verdict that returns what a view may return, or a
+    ``Rejection``. ``trusted_proxies``, ``headers`` and the other HTTP settings may be given here too.
+
+    Views find the verdict in ``flask.g.ratelimit``. Raises ``ConfigError`` for what cannot work.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        settings: SettingsSource | None = None,
+        *,
+        limiter: Limiter | None = None,
+        features: Mapping[str, Callable[[Any], Any]] | None = None,
+        rejection: Callable[[Any, Verdict], Any] | None = None,
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        self._settings = settings
+        self._limiter = limiter
+        self._features = features or {}
+        self._rejection = rejection
+        self._options = options
+        if app is not None:
+            self.init_app(app)
+
+    def init_app(self, app: Flask) -> None:
+        """Put limits on this application. Its views may still come; its settings are checked now."""
+        if EXTENSION in app.extensions:
+            raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
+        enforcer = Enforcer(app, self._guard(app))
+        app.extensions[EXTENSION] = enforcer
+        app.before_request(enforcer.decide)
+        app.after_request(enforcer.add_headers)
+        app.teardown_request(enforcer.end)
+        request_finished.connect(enforcer.note_response, app)
+        app.cli.add_command(commands)
+
+    def check(self, app: Flask | None = None) -> None:
+        """Find the mistakes in decorators now, once all views are there; else the first request finds them.
+
+        ``ConfigError`` for a name that stands twice, for an exemption from a rule that nobody has, and for a setting
+        that replaces one.
+        """
+        _enforcer_of(app).views()
+
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter of the application at hand, inside its context."""
+        return _enforcer_of(None).limiter
+
+    def _guard(self, app: Flask) -> Guard:
+        settings = app.config.get(SETTING)
+        if settings is not None and (self._settings is not None or self._limiter is not None):
+            raise ConfigError(f"settings stand in RateLimiter(...) and in app.config[{SETTING!r}]; keep one of them")
+        if settings is None:
+            settings = self._settings if self._settings is not None or self._limiter is not None else {}
+        own = {name: _of_flask(app, read) for name, read in self._features.items()}
+        refuse = self._rejection
+        if callable(refuse):
+            refuse = app.ensure_sync(refuse)
+        return Guard(settings, self._limiter, own, refuse, current_user_of, self._options, routes=True)
+
+
+def _of_flask(app: Flask, read: Any) -> Any:
+    """A function of the Flask request, sync or async, as one that the package's own request is given to."""
+    if not callable(read):
+        return read  # the guard says what is wrong with it
+    called = app.ensure_sync(read)
+    return lambda request: called(request.flask)
+
+
+def _enforcer_of(app: Flask | None) -> Enforcer:
+    app = app or current_app
+    enforcer = app.extensions.get(EXTENSION)
+    if enforcer is None:
+        raise ConfigError(f"the application {app.name!r} has no RateLimiter: call init_app(app) first")
+    return enforcer  # type: ignore[no-any-return]

@@ -1,0 +1,131 @@
+"""Rules beside the routes that they look at, as lines of text: for the commands of Flask and Django. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from .cli import described
+from .http.marked import MarkedView
+from .limiter import Limiter
+from .marks import View
+from .paths import pattern_matches
+from .plan import CompiledRule
+
+__all__ = ["Overview", "Route"]
+
+_PRECEDENCE: Final = (
+    "All rules that look at a request apply together: those of the settings, then those of decorators.",
+    "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route of an application: its template, the methods that it answers, what is marked on its view."""
+
+    template: str
+    methods: tuple[str, ...]
+    marked: MarkedView
+
+    def views(self) -> dict[str, View]:
+        """What is marked, by method."""
+        return {method: self.marked.of(method) for method in self.methods}
+
+    def at(self, methods: Sequence[str]) -> list[str]:
+        """The route in words, with its methods where they are not all; nothing where they are none."""
+        every = len(methods) == len(self.methods)
+        return [f"{'' if every else '/'.join(methods) + ' '}{self.template}"] if methods else []
+
+
+class Overview:
+    """What a limiter's rules come to for an application with these routes."""
+
+    def __init__(self, limiter: Limiter, routes: Iterable[Route]) -> None:
+        self._rules = limiter.rules
+        self._replaced = limiter.settings.replacements
+        self._stands: dict[str, list[str]] = {}
+        self._exempt: list[str] = []
+        for route in routes:
+            self._note_marks(route)
+            self._note_exemptions(route)
+
+    def _note_marks(self, route: Route) -> None:
+        views = route.views().items()
+        for mark in dict.fromkeys(mark for _, view in views for mark in view.marks):
+            name = self._rules.of(mark).name
+            methods = [method for method, view in views if mark in view.marks and not _exempt(view, name)]
+            self._stands.setdefault(name, []).extend(route.at(methods))
+
+    def _note_exemptions(self, route: Route) -> None:
+        views = route.views().items()
+        for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
+            where = route.at([method for method, view in views if view.exempt == names])
+            self._exempt += [f"{place} from {', '.join(names) or 'every rule'}" for place in where]
+
+    def rules(self) -> Iterator[str]:
+        """Every rule: who gives it, what it looks at, what it counts by, its limits. Then the exemptions."""
+        header = ("rule", "given by", "looks at", "counts by", "limits")
+        yield from _table([header, *(self._row(rule) for rule in self._rules.rules)])
+        yield from (f"exempt: {exemption}" for exemption in self._exempt)
+        yield from _PRECEDENCE
+
+    def explained(self, method: str, path: str, host: str, endpoint: str, view: View) -> Iterator[str]:
+        """Which rules look at one request, and why the others do not."""
+        looking = self._rules.plan(method, path, host, view).rules
+        yield f"{method} {path} is answered by {endpoint}"
+        rows = [("looks", rule.name, described.key_of(rule), _limits(rule), _features(rule)) for rule in looking]
+        rows += [
+            ("does not look", rule.name, self._why_not(rule, method, path, host, view), "", "")
+            for rule in self._rules.rules
+            if rule not in looking
+        ]
+        yield from _table(rows)
+
+    def looks(self, method: str, path: str, host: str, view: View) -> bool:
+        """Whether any rule does."""
+        return bool(self._rules.plan(method, path, host, view).rules)
+
+    def _row(self, rule: CompiledRule) -> tuple[str, ...]:
+        stands = self._stands.get(rule.name)
+        if stands is None:
+            return (rule.name, "settings", ", ".join(described.match_of(rule)), described.key_of(rule), _limits(rule))
+        by = "@limit and settings" if rule.name in self._replaced else "@limit"
+        methods = "/".join(sorted(rule.rule.matches.methods))
+        where = " ".join(filter(None, (methods, ", ".join(dict.fromkeys(stands)), _features(rule))))
+        return (rule.name, by, where, described.key_of(rule), _limits(rule))
+
+    def _why_not(self, rule: CompiledRule, method: str, path: str, host: str, view: View) -> str:
+        match = rule.rule.matches
+        if rule.name in self._stands and all(self._rules.of(mark) is not rule for mark in view.marks):
+            return f"stands on {', '.join(dict.fromkeys(self._stands[rule.name]))}"
+        if match.paths and not any(pattern_matches(pattern, path) for pattern in match.paths):
+            return f"path: not {' or '.join(match.paths)}"
+        if _exempt(view, rule.name):
+            return "the view is exempt"
+        if not match.takes_method(method):
+            return (
+                f"method: not {' or '.join(sorted(match.methods))}" if match.methods else "pre-flights are left alone"
+            )
+        return f"host: not {' or '.join(match.hosts)}"
+
+
+def _exempt(view: View, rule: str) -> bool:
+    return view.exempt is not None and (not view.exempt or rule in view.exempt)
+
+
+def _limits(rule: CompiledRule) -> str:
+    return "; ".join(described.limits_of(rule))
+
+
+def _features(rule: CompiledRule) -> str:
+    """What else has to hold, which only a real request can tell."""
+    conditions = (f"{name} is {' or '.join(sorted(values))}" for name, values in rule.rule.matches.features)
+    return " ".join(f"when {condition}" for condition in conditions)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

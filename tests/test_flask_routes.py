@@ -1,0 +1,121 @@
+"""What Flask's routes tell: endpoints, path parameters; and the commands that list rules beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask
+from flask_calls import app_of, ask, hello, one_rule, still
+
+from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.flask.request import template_of
+
+
+def test_endpoints_are_templates() -> None:
+    """The endpoint is the rule with its prefixes and without converters: ids share a count, routes do not."""
+    app = Flask("app")
+    shop = Blueprint("shop", "app", url_prefix="/<tenant>")
+    shop.add_url_rule("/items/<int:number>", "item", hello)
+    app.add_url_rule("/free", "free", hello)
+    app.register_blueprint(shop, url_prefix="/v1/<tenant>")
+    RateLimiter(app, limiter=one_rule("1/minute", key=["endpoint"]))
+    assert [ask(app, path).status_code for path in ("/v1/a/items/1", "/v1/b/items/2", "/free")] == [200, 429, 200]
+    assert [ask(app, path).status_code for path in ("/nowhere", "/elsewhere")] == [404, 429]
+
+
+@pytest.mark.parametrize(
+    ("rule", "template"),
+    [
+        ("/", "/"),
+        ("/items/<id>/", "/items/{id}/"),
+        ("/<int(min=1, max=9):a>-<b>", "/{a}-{b}"),
+        ("/<any('x:y', \"<\", 'z)'):kind>/<path:rest>", "/{kind}/{rest}"),
+        ("/<string(length=2):lang_code>/a", "/{lang_code}/a"),
+    ],
+)
+def test_converters_are_dropped(rule: str, template: str) -> None:
+    """However a converter is written, only the parameter's name is left."""
+    assert template_of(rule) == template
+
+
+def test_path_parameters_are_features() -> None:
+    """path:NAME is the value that the route has read from the path."""
+    app = app_of(views={"/t/<int:tenant>/x": limit("1/minute", key=["path:tenant"])(hello)})
+    assert [ask(app, path).status_code for path in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]
+
+
+def test_a_rule_of_the_settings_can_name_an_endpoint() -> None:
+    """match by endpoint finds the route, whatever the path's values are."""
+    settings = {"rules": [{"name": "item", "limits": "1/minute", "match": {"endpoint": "/items/{id}"}}]}
+    app = app_of(still(settings), {"/items/<id>": hello, "/": hello})
+    assert [ask(app, path).status_code for path in ("/items/1", "/items/2", "/", "/")] == [200, 429, 200, 200]
+
+
+def shop() -> Flask:
+    app = Flask("app")
+    api = limit("50/minute", name="api")(Blueprint("api", "app", url_prefix="/api"))
+    api.add_url_rule(
+        "/items/<int:number>", "item", limit("5/minute", name="item", match={"methods": "POST"})(lambda number: "")
+    )
+    api.add_url_rule("/health", "health", exempt("api")(lambda: ""))
+    app.register_blueprint(api)
+    app.add_url_rule("/", "home", limit("7/minute", name="home", match={"user": "alice"})(lambda: ""))
+    RateLimiter(app, still({"rules": [*RULES, {"replaces": "item", "limits": "3/minute"}]}).settings)
+    return app
+
+
+RULES = [
+    {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
+    {"name": "login", "limits": ["5/minute", "20/hour"], "match": {"path": "/login", "host": "example.com"}},
+]
+
+
+def run(app: Flask, *words: str) -> Any:
+    return app.test_cli_runner().invoke(args=["ratelimit", *words])
+
+
+def test_the_rules_are_listed_with_their_routes() -> None:
+    """flask ratelimit rules says who gives each rule, where it stands, what it counts by; and who is exempt."""
+    assert run(shop(), "rules").output.splitlines() == [
+        "rule      given by             looks at                  counts by  limits",
+        "everyone  settings             all                       user|ip    100/minute",
+        "login     settings             /login, host example.com  ip         5/minute; 20/hour",
+        "api       @limit               /api/items/{number}       ip         50/minute",
+        "item      @limit and settings  POST /api/items/{number}  ip         3/minute",
+        "home      @limit               / when user is alice      ip         7/minute",
+        "exempt: /api/health from api",
+        "All rules that look at a request apply together: those of the settings, then those of decorators.",
+        "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
+    ]
+
+
+def test_a_request_is_explained() -> None:
+    """flask ratelimit explain says which rules look at a request, and of each other one why it does not."""
+    assert run(shop(), "explain", "get", "/api/items/7").output.splitlines() == [
+        "GET /api/items/7 is answered by /api/items/{number}",
+        "looks          everyone  user|ip           100/minute",
+        "looks          api       ip                50/minute",
+        "does not look  login     path: not /login",
+        "does not look  item      method: not POST",
+        "does not look  home      stands on /",
+    ]
+    assert "the view is exempt" in run(shop(), "explain", "GET", "/api/health").output
+    assert "pre-flights are left alone" in run(shop(), "explain", "OPTIONS", "/api/health").output
+    lines = run(shop(), "explain", "POST", "/login", "--host", "example.com").output.splitlines()
+    assert lines[0] == "POST /login is answered by unmatched"
+    assert lines[2].split() == ["looks", "login", "ip", "5/minute;", "20/hour"]
+    assert "host: not example.com" in run(shop(), "explain", "POST", "/login").output
+    assert "when user is alice" in run(shop(), "explain", "GET", "/").output
+
+
+def test_an_unlimited_request_is_said_so() -> None:
+    """explain ends with 1 where no rule looks at the request."""
+    result = run(app_of(), "explain", "GET", "/")
+    assert (result.exit_code, result.stderr) == (1, "nothing limits this request\n")
+
+
+def test_the_commands_find_mistakes() -> None:
+    """A mistake in a decorator is what the commands say, and no traceback."""
+    result = run(app_of(views={"/": exempt("nobody")(hello)}), "rules")
+    assert (result.exit_code, result.output) == (1, "Error: @exempt: there is no rule 'nobody'; there are \n")
