@@ -1,4 +1,4 @@
-"""The Memcached store keeps the contract of every store, blocking and awaitable, and gives the answers worked by hand."""
+"""The Memcached store keeps the contract of every store, blocking and awaitable: the answers of the pure functions."""
 
 import pytest
 from servers import Server

@@ -47,8 +47,8 @@ class Cell(ABC):
     def state(self) -> Any:
         """The state for ``decide``."""
 
-    def vague(self, _decision: Decision) -> Sequence[bytes]:
-        """What is to be read before a refusal, or a look, says exact times."""
+    def vague(self, _decision: Decision, _cost: int) -> Sequence[bytes]:
+        """What is to be read before a refusal, or a look, is exact."""
         return ()
 
     def refine(self, _values: Mapping[bytes, Found]) -> None:

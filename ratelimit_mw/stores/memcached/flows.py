@@ -110,7 +110,7 @@ def _decided(hits: Sequence[Hit], cells: Sequence[Cell], now: int) -> Flow[tuple
         open_ends = [
             (cell, names)
             for i, (cell, decision) in enumerate(zip(cells, decisions, strict=True))
-            if not (decision.allowed and i in kept) and (names := cell.vague(decision))
+            if not (decision.allowed and i in kept) and (names := cell.vague(decision, hits[i].cost))
         ]
         if not open_ends:
             return decisions, kept

@@ -39,11 +39,15 @@ class Link(asyncio.Protocol):
         self._transport.write(payload)
         return done
 
-    def usable(self, patience: float) -> bool:
-        """Whether it is open and nothing on it has waited for longer than a whole call may take."""
-        if self._transport is None or self._transport.is_closing():
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def is_stuck(self, patience: float) -> bool:
+        """Whether somebody has given up on the answer that is due next, after all the time that a call has."""
+        if not self._waiting or not self._waiting[0].done.done():
             return False
-        return not self._waiting or self._loop.time() - self._waiting[0].since <= patience
+        return self._loop.time() - self._waiting[0].since > patience
 
     def close(self, problem: Exception | None = None) -> None:
         """Drop the connection; whoever still waits is told so."""
@@ -102,16 +106,24 @@ class Links:
         await (await self._link(server)).ask(payload, replies)
 
     async def _link(self, server: Server) -> Link:
-        link = self._links.get(server)
-        if link is not None and link.usable(self._patience):
+        link = self._usable(server)
+        if link is not None:
             return link
         async with self._opening.setdefault(server, asyncio.Lock()):
-            link = self._links.get(server)
-            if link is None or not link.usable(self._patience):
-                if link is not None:
-                    link.close()
+            link = self._usable(server)
+            if link is None:
                 _, link = await self._loop.create_connection(lambda: Link(self._loop), *server)
                 self._links[server] = link
+        return link
+
+    def _usable(self, server: Server) -> Link | None:
+        link = self._links.get(server)
+        if link is None or not link.is_open:
+            return None
+        if link.is_stuck(self._patience):
+            # Whoever still waits on it may do so for as long as calls may take; nobody else is sent after them.
+            self._loop.call_later(self._patience, self._links.pop(server).close)
+            return None
         return link
 
     def close(self) -> None:

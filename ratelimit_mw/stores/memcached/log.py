@@ -47,6 +47,7 @@ class LogCell(Cell):
         super().__init__(limit, token, names, now)
         assert isinstance(limit.algorithm, TieredWindow)
         self.algorithm = limit.algorithm
+        self._counts_refused = isinstance(limit.algorithm, RefusalCountingLog)
         self._head = names.state(token)
         self._found: Found | None = None
         self._read = False
@@ -99,17 +100,22 @@ class LogCell(Cell):
         parts = [part for span in self._spans for part in self._parts.get(span.chunk, (span,))]
         return series_of((span.last, span.cost) for span in parts if span.last > edge)
 
-    def vague(self, decision: Decision) -> Sequence[bytes]:
+    def vague(self, decision: Decision, cost: int) -> Sequence[bytes]:
         # The newest hit needs no reading: a span knows its last time.
         times = decisive(self.algorithm, decision, self.now, -1)
-        return self._ask(span for span in self._spans if span.last in times)
+        spans = [span for span in self._spans if span.last in times]
+        if self._counts_refused and not decision.allowed:
+            # What is no longer needed once this one is in may end in the midst of a chunk.
+            spans += _newest(self._added(self._spans, decision.at_us, cost), self.algorithm.amount)[:1]
+        return self._ask(spans)
 
     # -- writing -------------------------------------------------------------------------------------------
 
     def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         spans = self._added(self._spans, decision.at_us, cost)
-        if isinstance(self.algorithm, RefusalCountingLog):
-            spans = _newest(spans, self.algorithm.amount)
+        if self._counts_refused and not decision.allowed:
+            first, *rest = _newest(spans, self.algorithm.amount)
+            spans = _newest([*self._parts.get(first.chunk, (first,)), *rest], self.algorithm.amount)
         return self._written(spans, life(max(decision.reset_us, self.algorithm.period)))
 
     def _added(self, spans: list[Span], at: int, cost: int) -> list[Span]:
@@ -185,7 +191,7 @@ def _sealable(spans: list[Span]) -> slice | None:
 
 
 def _newest(spans: list[Span], cost: int) -> list[Span]:
-    """Without the oldest as long as the rest reaches ``cost``: what a whole log keeps, and at most a chunk more."""
+    """Without the oldest as long as the rest reaches ``cost``."""
     total, start = sum(span.cost for span in spans), 0
     while total - spans[start].cost >= cost:
         total -= spans[start].cost

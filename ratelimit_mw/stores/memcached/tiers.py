@@ -48,16 +48,18 @@ class TieredCell(Cell):
         self.algorithm = limit.algorithm
         self._sizes = tiers(self.algorithm.period, self.algorithm.precision)
         self._bucket = now // self.algorithm.precision
+        self._cover = cover(self._sizes, self.algorithm.span, self._bucket)
         self._generations = generations
-        self._generation = generations.get(token, b"")
+        self._call_by(generations.get(token, b""))
         self._read = False
         self._values: Mapping[bytes, Found] = {}
         self._counts: dict[Block, int] = {}
         self._asked: list[Block] = []
 
-    @property
-    def _cover(self) -> Sequence[Block]:
-        return cover(self._sizes, self.algorithm.span, self._bucket)
+    def _call_by(self, generation: bytes) -> None:
+        """Name the counters; forgetting a key gives it another generation of them."""
+        self._generation = generation
+        self._cover_names = [self._name(block) for block in self._cover]
 
     def _name(self, block: Block) -> bytes:
         return self.names.counter(block.tier, block.number, self._generation, self.token)
@@ -68,7 +70,7 @@ class TieredCell(Cell):
         return () if self._read else self._all()
 
     def _all(self) -> Sequence[bytes]:
-        return (self.names.generation(self.token), *map(self._name, self._cover))
+        return (self.names.generation(self.token), *self._cover_names)
 
     def wants_for(self, changes: Sequence[Change]) -> Sequence[bytes]:
         fine = [self._name(Block(0, self._bucket_of(change))) for change in changes if change.spent]
@@ -82,24 +84,28 @@ class TieredCell(Cell):
         generation = self._generation_in(values)
         self._read = generation == self._generation
         if not self._read:
-            # It was forgotten since this process knew it: what counts has other names.
-            self._generation = self._generations[self.token] = generation
+            # It was forgotten since this process knew it.
+            self._call_by(generation)
+            self._generations[self.token] = generation
             return
         self._values = values
-        self._counts = {block: count for block in self._cover if (count := self._count(values, block))}
+        self._counts = self._counts_of(values, self._cover, self._cover_names)
 
     def _generation_in(self, values: Mapping[bytes, Found]) -> bytes:
         found = values.get(self.names.generation(self.token))
         return b"." + found.value if found else b""
 
-    def _count(self, values: Mapping[bytes, Found], block: Block) -> int:
-        found = values.get(self._name(block))
-        if found is None:
-            return 0
+    def _counts_of(
+        self, values: Mapping[bytes, Found], blocks: Sequence[Block], names: Sequence[bytes]
+    ) -> dict[Block, int]:
+        """What is counted in each block that holds something."""
         try:
-            return int(found.value)
+            counts = {
+                block: int(values[name].value) for block, name in zip(blocks, names, strict=True) if name in values
+            }
         except ValueError as error:
-            raise WireError(f"a value that is no counter: {found.value[:40]!r}") from error
+            raise WireError(f"a value that is no counter: {error}") from error
+        return {block: count for block, count in counts.items() if count}
 
     @property
     def state(self) -> Series | None:
@@ -112,7 +118,7 @@ class TieredCell(Cell):
 
     # -- exact times ---------------------------------------------------------------------------------------
 
-    def vague(self, decision: Decision) -> Sequence[bytes]:
+    def vague(self, decision: Decision, _cost: int) -> Sequence[bytes]:
         newest = max(map(self._end, self._counts), default=0)
         buckets = decisive(self.algorithm, decision, self.now, newest)
         self._asked = [block for block in self._counts if block.tier and self._end(block) in buckets]
@@ -124,18 +130,18 @@ class TieredCell(Cell):
 
     def refine(self, values: Mapping[bytes, Found]) -> None:
         for block in self._asked:
-            self._take_apart(block, values)
+            children = self._children(block)
+            self._take_apart(block, self._counts_of(values, children, [self._name(child) for child in children]))
 
-    def _take_apart(self, block: Block, values: Mapping[bytes, Found]) -> None:
-        """Put the parts of a block in its place. What others have changed meanwhile stays with its newest part."""
+    def _take_apart(self, block: Block, parts: dict[Block, int]) -> None:
+        """Put the parts of a block in its place. What others have changed meanwhile is left to the newest part."""
         left = self._counts.pop(block)
-        children = self._children(block)
-        for child in children:
-            if count := min(left, self._count(values, child)):
-                self._counts[child] = count
-                left -= count
+        newest = self._children(block)[-1]
+        for part, count in parts.items():
+            if found := min(left, count):
+                self._counts[part], newest = found, part
+                left -= found
         if left:
-            newest = max((child for child in children if child in self._counts), default=children[-1])
             self._counts[newest] = self._counts.get(newest, 0) + left
 
     # -- writing -------------------------------------------------------------------------------------------
@@ -155,25 +161,31 @@ class TieredCell(Cell):
 
     def correct(self, changes: Sequence[Change], life: Life) -> Ask | None:
         lines: list[bytes] = []
-        given: dict[int, int] = {}
+        held: dict[int, int] = {}
         for change in changes:
             bucket = self._bucket_of(change)
             if change.spent is None:
                 lines += self._adding(bucket, change.cost, life)
-                continue
-            held = self._count(self._values, Block(0, bucket)) - given.get(bucket, 0)
-            back = min(held, change.cost)
-            if back > 0:
-                given[bucket] = given.get(bucket, 0) + back
-                lines += [
-                    decrement(self._name(Block(tier, bucket // size)), back) for tier, size in enumerate(self._sizes)
-                ]
+                held[bucket] = self._held(held, bucket) + change.cost
+            elif back := min(self._held(held, bucket), change.cost):
+                lines += self._taking(bucket, back)
+                held[bucket] -= back
         return Ask(self.token, lines) if lines else None
+
+    def _held(self, held: dict[int, int], bucket: int) -> int:
+        """What a fine bucket holds, after the changes so far."""
+        if bucket not in held:
+            block = Block(0, bucket)
+            held[bucket] = self._counts_of(self._values, [block], [self._name(block)]).get(block, 0)
+        return held[bucket]
+
+    def _taking(self, bucket: int, cost: int) -> list[bytes]:
+        return [decrement(self._name(Block(tier, bucket // size)), cost) for tier, size in enumerate(self._sizes)]
 
     def won(self, told: Told) -> bool:
         if self._generation_in(told.values) != self._generation:
             return False
-        return sum(self._count(told.values, block) for block in self._cover) <= self.algorithm.amount
+        return sum(self._counts_of(told.values, self._cover, self._cover_names).values()) <= self.algorithm.amount
 
     def corrected(self, told: Told) -> bool:
         return True
