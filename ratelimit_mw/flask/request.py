@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import flask
 
-from ..features import UNMATCHED
+from ..features import UNMATCHED, UNREADABLE
+from ..http.body import Body
 from ..wsgi import WSGIRequest
 
 try:
@@ -30,6 +31,17 @@ class FlaskRequest(WSGIRequest):
         self.flask = request
         self.endpoint = UNMATCHED if request.url_rule is None else template_of(request.url_rule.rule)
         self.path_params = request.view_args or {}
+        read = vars(request)
+        if read.get("form") or read.get("files"):
+            self.parsed_body = Body.of_form(request.form.items(multi=True), self.one_of)
+
+    def body(self, limit: int) -> object:
+        """What a function before ours has read is where Flask keeps it."""
+        if "stream" not in vars(self.flask):
+            return super().body(limit)
+        length = self.flask.content_length or 0
+        content = self.flask.get_data() if length <= limit else b""
+        return (content or None) if len(content) == length else UNREADABLE
 
 
 @lru_cache(10_000)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from ..features import UNREADABLE
 from .email import normalized_email
@@ -44,6 +44,11 @@ class Body:
         self._content_type = content_type
         self._kind = content_type.partition(";")[0].strip().lower()
         self._one_of = one_of
+
+    @classmethod
+    def of_form(cls, fields: Iterable[tuple[str, str]], one_of: Callable[[list[str]], str]) -> Body:
+        """What a framework has parsed already, so that nobody can read it again."""
+        return cls(urlencode(list(fields)).encode(), _FORM, one_of)
 
     def form(self, name: str) -> Any:
         """A field of a form as text, None without one. Of JSON no framework makes a form."""
