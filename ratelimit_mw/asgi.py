@@ -10,13 +10,21 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Any, Unpack
 
+from .asgi_request import ASGIRequest, user_of
+from .asgi_websocket import DENIAL_START, Connection
 from .decision import Verdict
-from .http.asgi_body import BODY, ReadAhead, body_of
+from .errors import MissingMiddlewareError, RateLimitExceeded
+from .http.asgi_body import BODY, ReadAhead
 from .http.guard import Guard, HttpOptions, SettingsSource
 from .http.headers import Header
 from .http.rejection import Rejection
-from .http.request import Request
 from .limiter import Limiter
+from .marks import decided as note_decided
+from .plan import Plan
+from .routing.applications import Applications
+from .routing.exchange import Exchange
+from .routing.index import RouteIndex
+from .routing.routed import NOWHERE, Routed
 
 __all__ = ["ASGIRequest", "RateLimitMiddleware"]
 
@@ -27,64 +35,14 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _DECIDED = "ratelimit_mw.decided"
-
-
-class ASGIRequest(Request):
-    """A request over an ASGI scope."""
-
-    @property
-    def method(self) -> str:
-        return self.native["method"].upper()  # type: ignore[no-any-return]
-
-    @property
-    def path(self) -> str:
-        path: str = self.native["path"] or "/"
-        root: str = self.native.get("root_path", "")
-        if not root:
-            return path
-        # Starlette keeps what the server was told apart from what its mounts add; rules know the mounts.
-        root = self.native.get("app_root_path", root)
-        return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
-
-    @property
-    def peer(self) -> str | None:
-        client = self.native.get("client")
-        return client[0] if client else None
-
-    @property
-    def query_string(self) -> str:
-        return self.native.get("query_string", b"").decode("latin-1")  # type: ignore[no-any-return]
-
-    def header_lines(self, name: str) -> list[str]:
-        wanted = name.encode("latin-1", "replace")
-        return [value.decode("latin-1") for key, value in self.native["headers"] if key.lower() == wanted]
-
-    def header_names(self) -> list[str]:
-        return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
-
-    def body(self, limit: int) -> object:
-        return body_of(self.native)
-
-    def one_of(self, values: list[str]) -> str:
-        return values[-1]
-
-
-def _user(request: Request) -> str | None:
-    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before: what is unique comes first."""
-    user = request.native.get("user")
-    if user is None or not getattr(user, "is_authenticated", False):
-        return None
-    for name in ("identity", "display_name"):
-        try:
-            if found := getattr(user, name, None):
-                return str(found)
-        except NotImplementedError:
-            continue  # Starlette's BaseUser leaves both to its subclasses
-    return None
+_STARTS = ("http.response.start", DENIAL_START)
 
 
 class RateLimitMiddleware:
-    """Decides every HTTP request by the rules; refuses it, or adds the headers to its response.
+    """Decides every HTTP request and WebSocket by the rules; refuses it, or adds the headers to its response.
+
+    In Starlette and FastAPI: ``app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")``. Their routes are
+    read when the server starts, or at the first request, for what decorators have marked.
 
     Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
     functions of the request, by feature name, sync or async; ``rejection`` is your own answer: a function of the
@@ -105,27 +63,38 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._guard = guard = Guard(settings, limiter, features or {}, rejection, _user, options)
+        self._guard = guard = Guard(settings, limiter, features or {}, rejection, user_of, options, routes=True)
         self.limiter = guard.limiter
         self._mine = (self.limiter,)
-        self._plan = guard.plan
-        self._features = guard.reader.of
-        self._may_await = guard.reader.may_await
-        self._reads_bodies = guard.reader.reads_bodies
         self._headers = guard.writer.headers
         self._names = guard.writer.names
+        self._applications: Applications | None = Applications(guard, app, self._adopted)
+        self._adopted()
+
+    def _adopted(self) -> None:
+        """Look again at what changes when there are new rules."""
+        self._features = self._guard.reader.of
+        self._may_await = self._guard.reader.may_await
+        self._reads_bodies = self._guard.reader.reads_bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - every call counts here
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self._beside_http(scope, receive, send)
             return
         request = ASGIRequest(scope)
-        plan = self._plan(request)
+        routed = None if self._applications is None else self._routed(request)
+        rules = self._guard.rules
+        plan = rules.plan(
+            scope["method"],
+            request.path if scope.get("root_path") else scope["path"] or "/",
+            request.host if rules.needs_host else "",
+            None if routed is None else routed.view,
+        )
         decided = scope.get(_DECIDED, ())
-        if not plan.looks or (decided and self._guard.has_decided(decided)):
+        if (not plan.looks and (routed is None or not routed.meets)) or (decided and self._guard.has_decided(decided)):
             await self.app(scope, receive, send)
             return
-        if self._reads_bodies and BODY not in scope and self._guard.reader.needs_body(plan):
+        if self._reads_bodies and BODY not in scope and self._needs_body(plan, request, routed):
             await self._read_ahead(request, receive, send)
             return
         features = self._features(plan, request)
@@ -142,19 +111,18 @@ class RateLimitMiddleware:
             state = {}
         state["ratelimit"] = verdict
         # The mark stands in the scope: a state may outlive the request, where a server hands all requests the same.
-        scope = dict(scope)
-        scope["state"] = state
-        scope[_DECIDED] = decided + self._mine
+        scope = {**scope, "state": state, _DECIDED: decided + self._mine if decided else self._mine}
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
-        status = 500  # what the server answers when the application raises before it has answered
+        exchange = None if routed is None else Exchange(self._guard, request, routed, verdict, scope, request.index)
+        status = 0
 
         def send_with_headers(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if added := self._headers(verdict):
+                if added := self._headers(verdict if exchange is None else exchange.answered()):
                     message = _with_headers(message, added, self._names)
             return send(message)
 
@@ -166,14 +134,26 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send_with_headers)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             # Nobody knows how it would have ended: what was reserved stays spent, and only slots come back.
-            if plan.holds:
-                await asyncio.shield(self.limiter.aconclude(verdict, None))
+            if plan.holds or (routed is not None and routed.meets):
+                await asyncio.shield(self._conclude(verdict, exchange, None))
             raise
-        except Exception:
-            await self.limiter.aconclude(verdict, status)
+        except RateLimitExceeded as refusal:
+            await self._conclude(verdict, exchange, status or 429)
+            if status:
+                raise
+            await self._refuse(request, refusal.verdict, scope, receive, send)
+            return
+        except Exception as error:
+            _explain(error)
+            await self._conclude(verdict, exchange, status or 500)  # what servers answer when the application has not
             raise
-        if plan.ends or verdict.ledger is not None:
-            await self.limiter.aconclude(verdict, status)
+        if plan.ends or verdict.ledger is not None or (routed is not None and routed.meets):
+            await self._conclude(verdict, exchange, status or 500)
+
+    def _needs_body(self, plan: Plan, request: ASGIRequest, routed: Routed | None) -> bool:
+        """Whether a rule reads the body, now or on the way to the view."""
+        plans = [plan] if routed is None else [plan, self._guard.plan_of(routed.later, request, routed.view)]
+        return any(map(self._guard.reader.needs_body, plans))
 
     async def _read_ahead(self, request: ASGIRequest, receive: Receive, send: Send) -> None:
         """Start again with the body in the scope."""
@@ -181,17 +161,104 @@ class RateLimitMiddleware:
         async with ReadAhead(receive, http.body_limit, http.body_timeout) as ahead:
             await self({**request.native, BODY: await ahead.read(request)}, ahead.receive, send)
 
+    def _conclude(self, verdict: Verdict, exchange: Exchange | None, status: int | None) -> Awaitable[None]:
+        return self.limiter.aconclude(verdict, status) if exchange is None else exchange.conclude(status)
+
+    def _index_of(self, scope: Scope) -> RouteIndex | None:
+        """The routes of the application; from now on nobody looks for them when there are none."""
+        index = None if self._applications is None else self._applications.index_of(scope)
+        if index is None:
+            self._applications = None
+        return index
+
+    def _routed(self, request: ASGIRequest) -> Routed | None:
+        """Where the request will go, and a note that the limits marked there are taken care of."""
+        index = request.index = self._index_of(request.native)
+        if index is None:
+            return None
+        routed = index.find(request)
+        request.endpoint = routed.endpoint
+        if routed.view is not None:
+            note_decided(routed.view)
+        return routed
+
+    async def _beside_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+            return
+        if scope["type"] != "lifespan":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_in_time(message: Message) -> None:
+            # Once the application has started, it has its routes. What is raised here, it reports to the server.
+            if message["type"] == "lifespan.startup.complete":
+                self._index_of(scope)
+            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                await self.limiter.aclose()
+            await send(message)
+
+        await self.app(scope, receive, send_in_time)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Decide a handshake as the GET that it is."""
+        request = ASGIRequest({**scope, "method": "GET"})
+        routed = self._routed(request) or NOWHERE
+        plan = self._guard.plan(request, routed.view)
+        decided = scope.get(_DECIDED, ())
+        held = routed.view is not None and routed.view.messages
+        if not (plan.looks or held or routed.meets) or self._guard.has_decided(decided):
+            await self.app(scope, receive, send)
+            return
+        verdict = await self._guard.decide(plan, request, {})
+        state = scope.get("state") or {}
+        state["ratelimit"] = verdict
+        scope = {**scope, "state": state, _DECIDED: decided + self._mine}
+        exchange = Exchange(self._guard, request, routed, verdict, scope, request.index)
+
+        def with_headers(message: Message) -> Message:
+            added = self._headers(exchange.answered())
+            return _with_headers(message, added, self._names) if added else message
+
+        def refuse(verdict: Verdict) -> Awaitable[None]:
+            return connection.refuse(lambda receive, send: self._refuse(request, verdict, scope, receive, send))
+
+        connection = Connection(self._guard, request, routed.view, receive, send, with_headers)
+        if not verdict.allowed:
+            await refuse(verdict)
+            return
+        self.limiter.hold(verdict)
+        status: int | None = None
+        try:
+            if verdict.delay:
+                await asyncio.sleep(verdict.delay)
+            await self.app(scope, connection.receive, connection.send)
+            status = connection.status or 500
+        except RateLimitExceeded as refusal:
+            status = connection.status or 429
+            await (refuse(refusal.verdict) if connection.status is None else connection.close())
+        except Exception as error:
+            _explain(error)
+            status = connection.status or 500
+            raise
+        finally:
+            await asyncio.shield(exchange.conclude(status))
+
     async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
         headers = self._headers(verdict)
         names = {name for name, _ in headers}
 
         def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
+            if message["type"] in _STARTS:
                 message = _with_headers(message, headers, names)
             return send(message)
 
-        if self._guard.refuse is None:
-            answer: Any = self._guard.rejection(request, verdict, headers)
+        own_answer = request.index.answer if request.index is not None and scope["type"] == "http" else None
+        answer: Any
+        if self._guard.refuse is None and own_answer is not None:
+            answer = own_answer(verdict)
+        elif self._guard.refuse is None:
+            answer = self._guard.rejection(request, verdict, headers)
         else:
             answer = self._guard.refuse(request, verdict)
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -206,4 +273,18 @@ class RateLimitMiddleware:
 def _with_headers(message: Message, added: list[Header], names: Collection[bytes]) -> Message:
     """The message with a new header list: ``added`` replace what the application set under ``names``."""
     given: Iterable[Header] = message.get("headers") or ()
-    return {**message, "headers": [header for header in given if header[0].lower() not in names] + added}
+    kept = []
+    for header in given:
+        if header[0].lower() not in names:
+            kept.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
+    kept += added
+    return {**message, "headers": kept}
+
+
+def _explain(error: Exception) -> None:
+    """A limit was hidden from the middleware: say by what, for it is not the middleware that is missing."""
+    if isinstance(error, MissingMiddlewareError):
+        error.add_note(
+            "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use"
+            " functools.wraps, or did another view call this one?"
+        )

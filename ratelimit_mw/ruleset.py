@@ -79,13 +79,18 @@ class RuleSet:
         """The rule of a mark."""
         return self.rules[self._of_mark[mark]]
 
-    def plan_of(self, mark: Mark, method: str, host: str, view: View | None) -> Plan:
-        """The plan of one mark alone; without a rule when the request is not its matter, or ``view`` exempt from it."""
-        rule = self.of(mark)
+    def plan_of(self, marks: Iterable[Mark], method: str, host: str, view: View | None) -> Plan:
+        """The plan of marks alone, without those that do not apply to the request or that ``view`` is exempt from."""
+        named = self._named(method)
+        numbers = sorted(self._of_mark[mark] for mark in marks)
+        rules = [(i, self.rules[i]) for i in numbers]
+        return self._plan_of(tuple(i for i, rule in rules if self._takes(rule, named, host, view)))
+
+    @staticmethod
+    def _takes(rule: CompiledRule, method: str, host: str, view: View | None) -> bool:
         matches = rule.rule.matches
         left_alone = view is not None and _is_exempt(view, rule)
-        applies = not left_alone and matches.takes_method(self._named(method)) and matches.takes_host(host)
-        return self._plan_of((self._of_mark[mark],) if applies else ())
+        return not left_alone and matches.takes_method(method) and matches.takes_host(host)
 
     def check(self, view: View) -> None:
         """``ConfigError`` unless a view's exemptions name rules that exist."""

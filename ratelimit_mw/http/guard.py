@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, TypedDict
@@ -116,10 +117,18 @@ class Guard:
         rules = self.rules
         return rules.plan(request.method, request.path, request.host if rules.needs_host else "", view)
 
-    def plan_of(self, mark: Mark, request: Request, view: View | None) -> Plan:
-        """The plan of one mark alone, for what is decided after the request; of ``view`` only exemptions count."""
+    def plan_of(self, marks: Iterable[Mark], request: Request, view: View | None) -> Plan:
+        """The plan of marks alone, for what is decided after the request; of ``view`` only exemptions count."""
         rules = self.rules
-        return rules.plan_of(mark, request.method, request.host if rules.needs_host else "", view)
+        return rules.plan_of(marks, request.method, request.host if rules.needs_host else "", view)
+
+    async def decide(self, plan: Plan, request: Request, given: Mapping[str, Any]) -> Verdict:
+        """The verdict of a plan on a request of which more is known than can be read: what is ``given``."""
+        features = {**self.reader.of(plan, request), **given}
+        for name, value in features.items():
+            if inspect.isawaitable(value):
+                features[name] = await value
+        return await self.limiter.adecide(plan, features, request=request)
 
     def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
         """The package's own answer to a refused request, without the rate limit headers."""

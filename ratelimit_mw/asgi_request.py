@@ -1,0 +1,72 @@
+"""An ASGI scope as a request that features are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from .http.asgi_body import body_of
+from .http.request import Request
+from .routing.index import RouteIndex
+
+__all__ = ["ASGIRequest", "user_of"]
+
+
+class ASGIRequest(Request):
+    """A request over an ASGI scope. ``index`` knows the routes of its application, where that has any."""
+
+    index: RouteIndex | None = None
+
+    @cached_property
+    def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
+        return {} if self.index is None else self.index.params(self)
+
+    @property
+    def method(self) -> str:
+        return self.native["method"].upper()  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        path: str = self.native["path"] or "/"
+        root: str = self.native.get("root_path", "")
+        if not root:
+            return path
+        # Starlette keeps what the server was told apart from what its mounts add; rules know the mounts.
+        root = self.native.get("app_root_path", root)
+        return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
+
+    @property
+    def peer(self) -> str | None:
+        client = self.native.get("client")
+        return client[0] if client else None
+
+    @property
+    def query_string(self) -> str:
+        return self.native.get("query_string", b"").decode("latin-1")  # type: ignore[no-any-return]
+
+    def header_lines(self, name: str) -> list[str]:
+        wanted = name.encode("latin-1", "replace")
+        return [value.decode("latin-1") for key, value in self.native["headers"] if key.lower() == wanted]
+
+    def header_names(self) -> list[str]:
+        return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
+
+    def body(self, limit: int) -> object:
+        return body_of(self.native)
+
+    def one_of(self, values: list[str]) -> str:
+        return values[-1]
+
+
+def user_of(request: Request) -> str | None:
+    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before: what is unique comes first."""
+    user = request.native.get("user")
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    for name in ("identity", "display_name"):
+        try:
+            if found := getattr(user, name, None):
+                return str(found)
+        except NotImplementedError:
+            continue  # Starlette's BaseUser leaves both to its subclasses
+    return None

@@ -1,0 +1,86 @@
+"""One request between its first decision and its response, for the limits that it meets on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final
+
+from ..decision import Verdict
+from ..errors import RateLimitExceeded
+from ..http.guard import Guard
+from ..http.request import Request
+from .index import RouteIndex
+from .routed import MetLimit, Routed
+
+__all__ = ["Exchange", "exchange_of"]
+
+_KEY: Final = "ratelimit_mw.exchange"
+
+
+class Exchange:
+    """What the middleware knows of a request that it has let in. ``verdict`` is the first decision.
+
+    It stands in the scope, where limits that are met on the way find it.
+    """
+
+    __slots__ = ("_guard", "_index", "_request", "_routed", "_scope", "verdicts")
+
+    def __init__(
+        self,
+        guard: Guard,
+        request: Request,
+        routed: Routed,
+        verdict: Verdict,
+        scope: MutableMapping[str, Any],
+        index: RouteIndex | None,
+    ) -> None:
+        self._guard = guard
+        self._index = index
+        self._request = request
+        self._routed = routed
+        self._scope = scope
+        self.verdicts = [verdict]
+        if routed.meets:
+            scope[_KEY] = self
+
+    async def meet(self, limit: MetLimit, given: Mapping[str, Any]) -> Verdict:
+        """The verdict on a limit, which is decided now unless it was beforehand.
+
+        Raises ``RateLimitExceeded`` when it refuses; what the request has spent until then is given back.
+        """
+        view = self._routed.view
+        if view is not None and not limit.given and limit.mark in view.marks:
+            return self.verdicts[0]
+        limiter = self._guard.limiter
+        plan = self._guard.plan_of([limit.mark], self._request, view)
+        verdict = await self._guard.decide(plan, self._request, given)
+        if not verdict.allowed:
+            for earlier in self.verdicts:
+                await limiter.arefund(earlier)
+            self.verdicts.append(verdict)
+            raise RateLimitExceeded(verdict)
+        self.verdicts.append(verdict)
+        limiter.hold(verdict)
+        if verdict.delay:
+            await asyncio.sleep(verdict.delay)
+        return verdict
+
+    def answered(self) -> Verdict:
+        """The application answers: what its response is to tell. Of a refusal that alone, else all decisions."""
+        if self._index is not None:
+            self._index.compare(self._routed, self._scope)
+        last = self.verdicts[-1]
+        if len(self.verdicts) == 1 or not last.allowed:
+            return last
+        return Verdict((), [decision for verdict in self.verdicts for decision in verdict.decisions])
+
+    async def conclude(self, status: int | None) -> None:
+        """Give back slots and what does not count, of all that was decided."""
+        for verdict in self.verdicts:
+            await self._guard.limiter.aconclude(verdict, status)
+
+
+def exchange_of(scope: Mapping[str, Any]) -> Exchange | None:
+    """The exchange that a scope belongs to; None when no middleware put one there."""
+    return scope.get(_KEY)

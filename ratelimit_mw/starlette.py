@@ -1,0 +1,10 @@
+"""Rate limiting in Starlette: the middleware, and the decorators for views.
+
+app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
+"""
+
+from .asgi import RateLimitMiddleware
+from .errors import RateLimitExceeded
+from .marks import exempt, limit, messages
+
+__all__ = ["RateLimitExceeded", "RateLimitMiddleware", "exempt", "limit", "messages"]
