@@ -6,19 +6,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_base import Answer
-from traces import BUCKETS, CONTINUOUS, SPECS, Shape, shapes, starts, steps
+from traces import BUCKETS, CONTINUOUS, SPECS, Shape, answer, shapes, starts, steps
 
 from ratelimit_mw import ConfigError, Quota, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
-from ratelimit_mw.decision import Decision
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
 EXAMPLES = settings(max_examples=40)
-
-
-def answer(decision: Decision) -> Answer:
-    return Answer(decision.allowed, decision.remaining, decision.retry_us, decision.reset_us, decision.delay_us)
 
 
 @KINDS

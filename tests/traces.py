@@ -5,10 +5,11 @@ from typing import Any
 
 import reference
 from hypothesis import strategies as st
-from reference_base import Reference
+from reference_base import Answer, Reference
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
+from ratelimit_mw.decision import Decision
 
 SPECS: dict[str, Any] = {
     "fixed-window": "fixed-window",
@@ -87,3 +88,8 @@ def starts(shape: Shape) -> st.SearchStrategy[int]:
     """The time of the first hit: at the edge of a window, about the epoch, or now."""
     edges = st.integers(0, 3).map(lambda window: window * shape.period)
     return st.one_of(edges, st.integers(0, 3 * shape.period), st.integers(1_700_000_000_000_000, 1_700_000_001_000_000))
+
+
+def answer(decision: Decision) -> Answer:
+    """The package's answer in the words of the slow twin."""
+    return Answer(decision.allowed, decision.remaining, decision.retry_us, decision.reset_us, decision.delay_us)
