@@ -103,16 +103,17 @@ def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[S
         server.kill()
 
 
-def redis_command(port: int, *options: str) -> list[str]:
+def redis_command(port: int, *options: str, tls: bool = False) -> list[str]:
     """A Redis that keeps nothing on disk."""
     path = program("redis-server", "redis-server")
     quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning", "--bind", HOST]
-    return [path, "--port", str(port), *quiet, *options]
+    ports = ["--port", "0", "--tls-port", str(port)] if tls else ["--port", str(port)]
+    return [path, *ports, *quiet, *options]
 
 
 @contextmanager
-def redis_running(folder: Path, *options: str) -> Iterator[Server]:
-    with running(lambda port: redis_command(port, *options), folder) as server:
+def redis_running(folder: Path, *options: str, tls: bool = False) -> Iterator[Server]:
+    with running(lambda port: redis_command(port, *options, tls=tls), folder) as server:
         yield server
 
 

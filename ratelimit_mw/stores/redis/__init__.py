@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import SplitResult
 
 from ...errors import ConfigError
-from .address import TLS_OPTIONS, Address
+from .address import TLS_OPTIONS, Address, database
 from .store import RedisStore
 
 __all__ = ["OPTIONS", "RedisStore", "open_address"]
 
-OPTIONS = ("prefix", *TLS_OPTIONS)
+OPTIONS = ("prefix", "db", *TLS_OPTIONS)
 
 
 def open_address(split: SplitResult, options: dict[str, str], timeout_us: int) -> RedisStore:
@@ -18,4 +19,9 @@ def open_address(split: SplitResult, options: dict[str, str], timeout_us: int) -
     tls = {name: value for name, value in options.items() if name in TLS_OPTIONS}
     if tls and split.scheme != "rediss":
         raise ConfigError(f"{split.scheme}:// takes no {', '.join(tls)}: encryption is rediss://")
-    return RedisStore(Address.of(split, tls), options.get("prefix", "rl:"), timeout_us)
+    address = Address.of(split, tls)
+    if "db" in options:
+        if split.scheme != "unix":
+            raise ConfigError(f"{split.scheme}:// takes no db as an option: it is the path, as in redis://localhost/0")
+        address = replace(address, db=database(options["db"]))
+    return RedisStore(address, options.get("prefix", "rl:"), timeout_us)

@@ -9,12 +9,11 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError, placed
 
-__all__ = ["SCHEMES", "TLS_OPTIONS", "Address"]
+__all__ = ["TLS_OPTIONS", "Address", "database"]
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
 TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
-SCHEMES: Final = ("redis", "rediss", "valkey", "unix", "redis+sentinel", "redis+cluster")
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class Address:
             service, _, db = split.path.strip("/").partition("/")
             if not service:
                 raise ConfigError("expected the name of a service as in redis+sentinel://h1:26379,h2:26379/mymaster/0")
-            return cls(_hosts(hosts, _SENTINEL_PORT), service=unquote(service), db=_database(db), **known)
+            return cls(_hosts(hosts, _SENTINEL_PORT), service=unquote(service), db=database(db), **known)
         found = _hosts(hosts, _PORT)
         if len(found) > 1:
             raise ConfigError(f"{split.scheme}:// has one host; see redis+sentinel:// and redis+cluster://")
-        return cls(found, db=_database(split.path.strip("/")), tls=tls if split.scheme == "rediss" else None, **known)
+        return cls(found, db=database(split.path.strip("/")), tls=tls if split.scheme == "rediss" else None, **known)
 
     @property
     def first(self) -> tuple[str, int]:
@@ -83,7 +82,8 @@ def _host(text: str, port: int) -> tuple[str, int]:
     return unquote(name).strip("[]"), int(number)
 
 
-def _database(text: str) -> int:
+def database(text: str) -> int:
+    """The number of a database; 0 when nothing is said."""
     if text and not (text.isascii() and text.isdigit()):
         raise ConfigError("expected the number of a database as in redis://localhost:6379/0")
     return int(text or "0")

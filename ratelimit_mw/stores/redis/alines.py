@@ -1,100 +1,119 @@
-"""Connections to one server for one event loop: the awaitable twin of lines.py. Deadlines are the caller's."""
+"""The connection to one server for an event loop. redis-py makes it and logs in; calls are made here, one after another
+without waiting for the replies in between, which come in the same order.
+
+A line on which a call was given up gets no more calls, as its server may never answer; those that are out still may.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
-import redis.asyncio as aredis
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+import redis.asyncio
+from hiredis import Reader, ReplyError, pack_command
 
 from .address import Address
-from .message import Message
+from .problems import Command, is_demoted
 
-__all__ = ["AsyncLines", "aconnected", "aevaluate"]
+__all__ = ["AsyncLine", "AsyncLines", "aconnected"]
 
-Line = Any
-"""A connection of redis-py."""
+_KINDS: Final = {
+    "tcp": redis.asyncio.Connection,
+    "tls": redis.asyncio.SSLConnection,
+    "unix": redis.asyncio.UnixDomainSocketConnection,
+}
+_MORE: Final = object()
 
-_KINDS = {"tcp": aredis.Connection, "tls": aredis.SSLConnection, "unix": aredis.UnixDomainSocketConnection}
 
-
-async def aconnected(address: Address, host: str, port: int) -> Line:
-    """A new connection to one of the servers at an address, logged in."""
+async def aconnected(address: Address, host: str, port: int) -> AsyncLine:
+    """A new line to one of the servers at an address."""
     kind, options = address.options(host, port)
-    line: Line = _KINDS[kind](socket_timeout=None, socket_connect_timeout=None, **options)
+    connection: Any = _KINDS[kind](socket_timeout=None, socket_connect_timeout=None, **options)
     try:
-        await line.connect()
+        await connection.connect()
     except BaseException:
-        await line.disconnect(nowait=True)
+        await connection.disconnect(nowait=True)
         raise
-    return line
+    return AsyncLine(connection)
+
+
+class AsyncLine(asyncio.Protocol):
+    """A connection that is logged in."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._transport.set_protocol(self)
+        self._loop = asyncio.get_running_loop()
+        self._reader = Reader(notEnoughData=_MORE)
+        self._out: deque[asyncio.Future[Any]] = deque()
+        self.usable = True
+
+    async def call(self, *commands: Command) -> Any:
+        """The reply to the last of the commands; raises ``ReplyError`` for an error that the server has said."""
+        replies = [self._loop.create_future() for _ in commands]
+        self._out += replies
+        self._transport.write(b"".join(map(pack_command, commands)))
+        try:
+            reply = await replies[-1]
+        except asyncio.CancelledError:
+            self.retire()
+            raise
+        if isinstance(reply, ReplyError):
+            if is_demoted(reply):
+                self.retire()
+            raise reply
+        return reply
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (reply := self._reader.gets()) is not _MORE:
+            waiting = self._out.popleft()
+            if not waiting.done():
+                waiting.set_result(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.close()
+        for waiting in self._out:
+            if not waiting.done():
+                waiting.set_exception(ConnectionError(f"the connection was lost: {exc or 'closed by the server'}"))
+
+    def retire(self) -> None:
+        """No more calls; closed as soon as nobody waits for those that are out."""
+        self.usable = False
+        if all(waiting.done() for waiting in self._out):
+            self.close()
+
+    def close(self) -> None:
+        self.usable = False
+        self._transport.abort()
+        self._connection._close()  # it would warn that it was not
 
 
 class AsyncLines:
-    """The connections to one server that no call is using, the last one used first."""
+    """The line to one server, made when it is needed and there is none."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Line]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[AsyncLine]]) -> None:
         self._connect = connect
-        self._idle: list[Line] = []
-        self._closed = False
+        self._line: AsyncLine | None = None
+        self._connecting = asyncio.Lock()
 
-    async def send(self, *commands: tuple[Any, ...]) -> Any:
-        """The reply to the last of the commands, which go one after another over one connection."""
-        line, reply = await self._take(), None
-        try:
-            for command in commands:
-                await line.send_packed_command(line.pack_command(*command), check_health=False)
-                reply = await line.read_response()
-        except ReadOnlyError:  # it has become a replica; ask anew who is the primary
-            await line.disconnect(nowait=True)
-            await self.drop()
-            raise
-        except ResponseError:
-            await self._keep(line)
-            raise
-        except BaseException:
-            await line.disconnect(nowait=True)
-            raise
-        await self._keep(line)
-        return reply
+    async def call(self, *commands: Command) -> Any:
+        """The reply to the last of the commands, which go one after another."""
+        line = self._line
+        if line is None or not line.usable:
+            line = await self._connected()
+        return await line.call(*commands)
 
-    async def _take(self) -> Line:
-        while self._idle:
-            line = self._idle.pop()
-            if await _is_open(line):
-                return line
-            await line.disconnect(nowait=True)
-        return await self._connect()
-
-    async def _keep(self, line: Line) -> None:
-        if self._closed:
-            await line.disconnect(nowait=True)
-        else:
-            self._idle.append(line)
-
-    async def drop(self) -> None:
-        """Close what is idle."""
-        while self._idle:
-            await self._idle.pop().disconnect()
+    async def _connected(self) -> AsyncLine:
+        async with self._connecting:  # of several calls one makes the line, for all
+            if self._line is None or not self._line.usable:
+                self._line = await self._connect()
+            return self._line
 
     async def aclose(self) -> None:
-        self._closed = True
-        await self.drop()
-
-
-async def _is_open(line: Line) -> bool:
-    """Whether a connection still stands and nothing is left on it; redis-py 8 has another name for this."""
-    try:
-        return not await (line.can_read if hasattr(line, "can_read") else line.can_read_destructive)()
-    except (RedisError, OSError):
-        return False
-
-
-async def aevaluate(send: Callable[[tuple[Any, ...]], Awaitable[Any]], message: Message) -> Any:
-    """The reply to a message; a server that does not know the script is told it, with the same call once more."""
-    script, arguments = message.script, message.arguments
-    try:
-        return await send((b"EVALSHA", script.sha, *arguments))
-    except NoScriptError:
-        return await send((b"EVAL", script.text, *arguments))
+        if self._line is not None:
+            self._line.close()
+            await asyncio.sleep(0)  # the loop's turn to let go of it

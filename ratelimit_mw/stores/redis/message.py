@@ -15,7 +15,18 @@ from ...errors import StoreError
 from ...limit import Limit
 from .script import Script, Twin, packed_limit, script_of, twin_of
 
-__all__ = ["Changes", "ConflictError", "Hits", "Keys", "Known", "Message", "Request", "answers", "least", "number_or_text"]
+__all__ = [
+    "Changes",
+    "ConflictError",
+    "Hits",
+    "Keys",
+    "Known",
+    "Message",
+    "Request",
+    "answers",
+    "least",
+    "number_or_text",
+]
 
 _HIT: Final = 1
 _PEEK: Final = 2

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from hiredis import ReplyError
+
 from .address import Address
-from .alines import AsyncLines, aconnected, aevaluate
-from .lines import Line, Lines, connected, evaluate
+from .alines import AsyncLine, AsyncLines, aconnected
+from .lines import Line, Lines, connected
 from .message import Message
+from .problems import Command, is_unknown_script
 from .sentinel import aprimary, primary
 
 __all__ = ["AsyncServer", "Server"]
@@ -23,10 +26,10 @@ class Server:
         self._lines = Lines(self._connect)
 
     def ask(self, message: Message, deadline: float) -> Any:
-        return evaluate(partial(self._lines.send, deadline=deadline), message)
+        return evaluated(partial(self._lines.call, deadline=deadline), message)
 
     def delete(self, names: Sequence[bytes], deadline: float) -> None:
-        self._lines.send((b"DEL", *names), deadline=deadline)
+        self._lines.call((b"DEL", *names), deadline=deadline)
 
     def close(self) -> None:
         self._lines.close()
@@ -46,15 +49,37 @@ class AsyncServer:
         self._lines = AsyncLines(self._connect)
 
     async def ask(self, message: Message) -> Any:
-        return await aevaluate(self._lines.send, message)
+        return await aevaluated(self._lines.call, message)
 
     async def delete(self, names: Sequence[bytes]) -> None:
-        await self._lines.send((b"DEL", *names))
+        await self._lines.call((b"DEL", *names))
 
     async def aclose(self) -> None:
         await self._lines.aclose()
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> AsyncLine:
         address = self._address
         host, port = await aprimary(address, self._timeout) if address.service else address.first
         return await aconnected(address, host, port)
+
+
+def evaluated(call: Callable[[Command], Any], message: Message) -> Any:
+    """The reply to a message; a server that does not know the script is told it, with the same call once more."""
+    script, arguments = message.script, message.arguments
+    try:
+        return call((b"EVALSHA", script.sha, *arguments))
+    except ReplyError as error:
+        if not is_unknown_script(error):
+            raise
+    return call((b"EVAL", script.text, *arguments))
+
+
+async def aevaluated(call: Callable[[Command], Awaitable[Any]], message: Message) -> Any:
+    """The same on an event loop."""
+    script, arguments = message.script, message.arguments
+    try:
+        return await call((b"EVALSHA", script.sha, *arguments))
+    except ReplyError as error:
+        if not is_unknown_script(error):
+            raise
+    return await call((b"EVAL", script.text, *arguments))

@@ -35,9 +35,21 @@ local function milliseconds(reset, least)
   return string.format('%.0f', max(least, min(LONGEST, math.ceil(tonumber(reset) / 1000) + 1)))
 end
 
-local function say(value)
-  length = length + 1
-  reply[length] = value
+local function say(remaining, retry, reset, at, delay)
+  reply[length + 1], reply[length + 2], reply[length + 3] = remaining, retry or -1, reset
+  reply[length + 4], reply[length + 5] = at, delay or 0
+  length = length + 5
+end
+
+-- A lone hit: as apply, without agreeing on anything.
+local function apply_one(now, least, spend)
+  local limit, cost, key = limits[asked[cursor]], asked[cursor + 1], KEYS[keys_read + 1]
+  local state = limit.read(limit, key)
+  local kept, _, remaining, retry, reset, at, delay = limit:decide(state, now, cost)
+  if spend and kept ~= state then
+    limit.write(limit, key, kept, milliseconds(reset, least))
+  end
+  say(remaining, retry, reset, at, delay)
 end
 
 -- All hits at one instant, all or none: decide_all of stores/base.py.
@@ -59,11 +71,7 @@ local function apply(count, now, least, spend)
     elseif spend and hit[1] ~= state then
       limit.write(limit, hit.key, hit[1], milliseconds(hit[5], least))
     end
-    say(hit[3])
-    say(hit[4] or -1)
-    say(hit[5])
-    say(hit[6])
-    say(hit[7] or 0)
+    say(hit[3], hit[4], hit[5], hit[6], hit[7])
   end
 end
 
@@ -88,17 +96,21 @@ end
 
 local function read(count)
   for i = 1, count do
-    say(redis.call('GET', KEYS[keys_read + i]) or false)
+    length = length + 1
+    reply[length] = redis.call('GET', KEYS[keys_read + i]) or false
   end
 end
 
 local function answer(what, given, least, count)
   local now = given or time()
-  say(now)
+  length = length + 1
+  reply[length] = now
   if what == CORRECT then
     correct(count, now, least)
   elseif what == READ then
     read(count)
+  elseif count == 1 then
+    apply_one(now, least, what == HIT)
   else
     apply(count, now, least, what == HIT)
   end
@@ -115,8 +127,8 @@ while asked[cursor] do
     for i = length, said + 1, -1 do
       reply[i] = nil
     end
-    length = said
-    say(problem) -- the others of this call are not to blame
+    length = said + 1
+    reply[length] = problem -- the others of this call are not to blame
   end
   cursor, keys_read = ends, keys_read + count
 end

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, cast
 
 from ...errors import StoreError
 from .message import Message, Request, answers
@@ -22,20 +23,14 @@ _AT_ONCE: Final = 4
 _SAME: Final = 0.005  # seconds: members that are due within so much of each other are due together
 
 
-class _Member(NamedTuple):
-    request: Request
-    future: asyncio.Future[Any]
-    due: float
+_Member = tuple[Request, "asyncio.Future[Any]", float]
+"""What is asked, the answer to come, and until when, in the loop's time."""
 
 
 class Trips:
     """The calls to one place."""
 
-    def __init__(
-        self,
-        ask: Callable[[Message], Awaitable[Any]],
-        message: Callable[[], Message],
-    ) -> None:
+    def __init__(self, ask: Callable[[Message], Awaitable[Any]], message: Callable[[], Message]) -> None:
         self._loop = asyncio.get_running_loop()
         self._ask = ask
         self._message = message
@@ -47,52 +42,72 @@ class Trips:
         return not self._out
 
     def join(self, request: Request, due: float) -> asyncio.Future[Any]:
-        """The answer to come, by ``due`` in the loop's time; ``StoreError`` when it does not."""
+        """The answer to come; ``StoreError`` when it does not by ``due``."""
         future = self._loop.create_future()
         waiting, out = self._waiting, len(self._out)
-        waiting.append(_Member(request, future, due))
+        waiting.append((request, future, due))
         if out == 0 or (len(waiting) >= _WORTHWHILE and out < _AT_ONCE):
+            # The task begins when all that is ready now has run: those who came together leave together.
             self._out.add(self._loop.create_task(self._go()))
         return future
 
     async def _go(self) -> None:
         """Call after call, as long as somebody waits."""
         try:
-            while self._waiting:
-                members = self._waiting[:_MOST]
-                del self._waiting[:_MOST]
+            while members := self._boarded():
                 await self._call(members)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
-            self._out.discard(task)
+            self._out.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    async def _call(self, members: Sequence[_Member]) -> None:
-        dues = [member.due for member in members]
+    def _boarded(self) -> list[_Member]:
+        """Who goes next: half of those that wait, so that the server and this process work at the same time."""
+        share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
+        boarded, self._waiting[:share] = self._waiting[:share], []
+        return boarded
+
+    async def _call(self, members: list[_Member]) -> None:
+        now = self._loop.time()
+        members = [member for member in members if not _is_over(member, now)]
+        if not members:
+            return
+        dues = [due for _, _, due in members]
         watch = _Watch(self._loop, members) if max(dues) - min(dues) > _SAME else None
         try:
-            message = self._message()
-            for member in members:
-                member.request.join(message)
             async with asyncio.timeout_at(max(dues)):
-                reply = await self._ask(message)
-            found = answers([member.request for member in members], reply)
+                found = await self._answers([request for request, _, _ in members])
+        except asyncio.CancelledError:  # the loop is being closed
+            for _, future, _ in members:
+                future.cancel()
+            raise
         except Exception as error:
             found = [problem(error) for _ in members]
-        except asyncio.CancelledError:  # the loop is being closed
-            for member in members:
-                member.future.cancel()
-            raise
         finally:
             if watch is not None:
                 watch.stop()
         for (_, future, _), answer in zip(members, found, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, StoreError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+            if not future.done():
+                _settle(future, answer)
+
+    async def _answers(self, requests: list[Request]) -> list[Any]:
+        message = self._message()
+        for request in requests:
+            request.join(message)
+        return answers(requests, await self._ask(message))
+
+
+def _is_over(member: _Member, now: float) -> bool:
+    """Whether nobody waits for the answer any more: nothing is spent for those."""
+    _, future, due = member
+    if due <= now and not future.done():
+        future.set_exception(late())
+    return future.done()
+
+
+def _settle(future: asyncio.Future[Any], answer: Any) -> None:
+    if isinstance(answer, StoreError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 class _Watch:
@@ -100,17 +115,14 @@ class _Watch:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, members: Sequence[_Member]) -> None:
         self._loop = loop
-        self._members = sorted(members, key=lambda member: member.due)
-        self._handle = loop.call_at(self._members[0].due, self._look)
+        self._members = sorted(members, key=itemgetter(2))
+        self._handle = loop.call_at(self._members[0][2], self._look)
 
     def _look(self) -> None:
         now = self._loop.time()
-        while self._members and self._members[0].due <= now:
-            member = self._members.pop(0)
-            if not member.future.done():
-                member.future.set_exception(late())
+        self._members = [member for member in self._members if not _is_over(member, now)]
         if self._members:
-            self._handle = self._loop.call_at(self._members[0].due, self._look)
+            self._handle = self._loop.call_at(self._members[0][2], self._look)
 
     def stop(self) -> None:
         self._handle.cancel()
