@@ -33,13 +33,13 @@ Read = Callable[[Request], Any]
 class Body:
     """One body. ``content``: its bytes, None when there is none, ``UNREADABLE``.
 
-    >>> Body(b'{"user": {"name": "ann"}}', "application/json").json("user.name")
+    ``one_of``: which of several values with a name counts.
+
+    >>> Body(b'{"user": {"name": "ann"}}', "application/json", one_of=max).json("user.name")
     'ann'
     """
 
-    def __init__(
-        self, content: object, content_type: str, one_of: Callable[[list[str]], str] = lambda values: values[-1]
-    ) -> None:
+    def __init__(self, content: object, content_type: str, one_of: Callable[[list[str]], str]) -> None:
         self._content = content or None
         self._content_type = content_type
         self._kind = content_type.partition(";")[0].strip().lower()
