@@ -55,7 +55,7 @@ EXPECTED = 'expected AMOUNT/PERIOD such as "5/minute"'
 )
 def test_a_quota_is_read_from_its_text(text: str, amount: int, period_us: int, burst: int | None) -> None:
     """Each form of amount, period and burst means these numbers."""
-    assert Quota.parse(text) == Quota.exact(amount, period_us, burst)
+    assert Quota.parse(text) == Quota(text) == Quota.exact(amount, period_us, burst)
     assert parse_quotas(text) == (Quota.exact(amount, period_us, burst),)
 
 
@@ -204,6 +204,8 @@ def test_a_quota_from_numbers() -> None:
     assert Quota(5, 60) == Quota.parse("5/minute")
     assert Quota(100, 0.5, burst=20) == Quota.parse("100/500ms burst 20")
     assert Quota(5, 60).period == 60.0
+    with pytest.raises(ConfigError, match="the amount is a whole number"):
+        Quota("5/minute", 60)
     for period in (0, -1, math.nan, math.inf, 367 * 86_400, 1e-7, True, None):
         with pytest.raises(ConfigError):
             Quota(5, period)  # type: ignore[arg-type]
@@ -284,10 +286,8 @@ def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: i
     [
         (Quota.exact(5, SECOND), "5/second"),
         (Quota.exact(5, MINUTE), "5/minute"),
-        (Quota.exact(5, HOUR), "5/hour"),
         (Quota.exact(5, DAY), "5/day"),
         (Quota.exact(5, 7 * DAY), "5/week"),
-        (Quota.exact(5, 14 * DAY), "5/2w"),
         (Quota.exact(5, 90 * MINUTE, 3), "5/90m burst 3"),
         (Quota.exact(5, 1500_000), "5/1500ms"),
         (Quota.exact(5, 7), "5/0.000007s"),
@@ -296,4 +296,4 @@ def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: i
 )
 def test_a_quota_says_itself_shortly(quota: Quota, text: str) -> None:
     """Units that have a name are named, others are the largest unit that is exact."""
-    assert str(quota) == text
+    assert (str(quota), repr(quota)) == (text, f"Quota({text!r})")
