@@ -72,32 +72,53 @@ class Tools(NamedTuple):
         return PackedCell(limit, token, self.names, now)
 
 
+class Write(NamedTuple):
+    """What one hit is to leave."""
+
+    cell: Cell
+    hit: Hit
+    decision: Decision
+    kept: object
+
+
 def applied(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
     """Decide all hits and, when all are allowed, spend them."""
     life, tries = Life(given is not None), 0
     while True:
         now = tools.clock() if given is None else given
         cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
-        decisions, writes = yield from _decided(hits, cells, now)
-        written = [
-            (cell, hit, decision, writes[i])
-            for i, (cell, hit, decision) in enumerate(zip(cells, hits, decisions, strict=True))
-            if i in writes
-        ]
-        if not spend or not written:
+        decisions, kept = yield from _decided(hits, cells, now)
+        writes = [Write(cells[i], hits[i], decisions[i], state) for i, state in kept.items()]
+        if not spend or not writes:
             return decisions
-        asks = [cell.spend(kept, decision, hit.cost, life) for cell, hit, decision, kept in written]
-        told = yield asks
-        won = [cell.won(answer) for (cell, *_), answer in zip(written, told, strict=True)]
-        if all(won):
+        all_won, stands = yield from _written(writes, life)
+        if all_won:
             return decisions
-        stands = [(hit, d) for (cell, hit, d, _), mine in zip(written, won, strict=True) if mine or cell.counts_anyway]
-        yield from corrected([_back(hit, decision) for hit, decision in stands], given, tools)
+        yield from corrected([_back(write) for write in stands], given, tools)
         tries += 1
         if tools.in_time(RACING):
             yield Turn([cell.token for cell in cells]) if tries == 1 else _moment(0.0005 * tries)
         if not tools.in_time(RACING):
             return decisions if _refused(hits, decisions) else [_lost(decision) for decision in decisions]
+
+
+def _written(writes: Sequence[Write], life: Life) -> Flow[tuple[bool, list[Write]]]:
+    """Write all; whether nobody was faster anywhere, and what now stands."""
+    stands: list[Write] = []
+    for wave in _waves(writes):
+        told = yield [cell.spend(kept, decision, hit.cost, life) for cell, hit, decision, kept in wave]
+        won = [write.cell.won(answer) for write, answer in zip(wave, told, strict=True)]
+        stands += [write for write, mine in zip(wave, won, strict=True) if mine or write.cell.counts_anyway]
+        if not all(won):
+            return False, stands
+    return True, stands
+
+
+def _waves(writes: Sequence[Write]) -> list[list[Write]]:
+    """All at once, but for queues: a place in one cannot be given back once somebody stands behind it."""
+    queues = [[write] for write in writes if write.hit.limit.algorithm.delays]
+    others = [write for write in writes if not write.hit.limit.algorithm.delays]
+    return [others, *queues] if others else queues
 
 
 def _decided(hits: Sequence[Hit], cells: Sequence[Cell], now: int) -> Flow[tuple[list[Decision], dict[int, object]]]:
@@ -135,8 +156,9 @@ def _refused(hits: Sequence[Hit], decisions: Sequence[Decision]) -> bool:
     return any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
 
 
-def _back(hit: Hit, decision: Decision) -> Change:
-    return Change(hit.limit, hit.key, hit.cost, Spent(decision.at_us, hit.cost, decision.delay_us))
+def _back(write: Write) -> Change:
+    (limit, key, cost), decision = write.hit, write.decision
+    return Change(limit, key, cost, Spent(decision.at_us, cost, decision.delay_us))
 
 
 def _lost(decision: Decision) -> Decision:
