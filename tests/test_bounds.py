@@ -140,7 +140,6 @@ def test_who_keeps_to_the_rate_is_never_refused_whenever_he_starts(kind: str, da
         assert decision.allowed, hit
 
 
-@pytest.mark.xfail(reason="the memory store keeps a key for a lifetime of its limit, not until its reset_after")
 def test_a_key_is_kept_until_it_is_fresh_although_its_amount_was_cut() -> None:
     """What was spent under a large amount drains slowly under a small one, and counts until reset_after."""
     clock, store, key = ManualClock(1_000_000.0), MemoryStore(), {"ip": "192.0.2.7"}

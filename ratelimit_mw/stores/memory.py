@@ -113,6 +113,8 @@ class MemoryStore(Store):
                     self._keep(shelf, key, kept)
                 else:
                     shelf.young[key] = kept
+            elif decision.reset_us > shelf.span:
+                self._owes(shelf, key, now + decision.reset_us)
         finally:
             self._lock.release()
         decision.bound = limit
@@ -133,7 +135,14 @@ class MemoryStore(Store):
             if spend:
                 for hit, state in writes:
                     self._keep(shelves[hit[1]], hit[1], state)
+            for (_, key, _), decision in zip(hits, decisions, strict=True):
+                if decision.reset_us > shelves[key].span:
+                    self._owes(shelves[key], key, now + decision.reset_us)
             return decisions
+
+    def _owes(self, shelf: Shelf, key: str, until: int) -> None:
+        """Keep a key for longer than others: it was charged beyond its limit, or its amount was cut since."""
+        shelf.debts[key if key in shelf.young or key in shelf.old else self._slot(key)] = until
 
     def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
         with self._lock:
@@ -154,7 +163,7 @@ class MemoryStore(Store):
         self._keep(shelf, key, state)
         resets_in = limit.decide(state, now, 0)[1].reset_us
         if resets_in > shelf.span:
-            shelf.debts[key if key in shelf.young else self._slot(key)] = now + resets_in
+            self._owes(shelf, key, now + resets_in)
 
     def forget(self, keys: Iterable[str]) -> None:
         with self._lock:
