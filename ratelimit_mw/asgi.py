@@ -92,7 +92,11 @@ class RateLimitMiddleware:
         )
         decided = scope.get(_DECIDED, ())
         if (not plan.looks and (routed is None or not routed.meets)) or (decided and self._guard.has_decided(decided)):
-            await self.app(scope, receive, send)
+            try:
+                await self.app(scope, receive, send)
+            except MissingMiddlewareError as error:
+                request.explain(error)
+                raise
             return
         if self._reads_bodies and BODY not in scope and self._needs_body(plan, request, routed):
             await self._read_ahead(request, receive, send)
@@ -144,7 +148,7 @@ class RateLimitMiddleware:
             await self._refuse(request, refusal.verdict, scope, receive, send)
             return
         except Exception as error:
-            _explain(error)
+            request.explain(error)
             await self._conclude(verdict, exchange, status or 500)  # what servers answer when the application has not
             raise
         if plan.ends or verdict.ledger is not None or (routed is not None and routed.meets):
@@ -238,7 +242,7 @@ class RateLimitMiddleware:
             status = connection.status or 429
             await (refuse(refusal.verdict) if connection.status is None else connection.close())
         except Exception as error:
-            _explain(error)
+            request.explain(error)
             status = connection.status or 500
             raise
         finally:
@@ -279,12 +283,3 @@ def _with_headers(message: Message, added: list[Header], names: Collection[bytes
             kept.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
     kept += added
     return {**message, "headers": kept}
-
-
-def _explain(error: Exception) -> None:
-    """A limit was hidden from the middleware: say by what, for it is not the middleware that is missing."""
-    if isinstance(error, MissingMiddlewareError):
-        error.add_note(
-            "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use"
-            " functools.wraps, or did another view call this one?"
-        )

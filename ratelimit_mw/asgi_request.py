@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from .errors import MissingMiddlewareError
 from .http.asgi_body import body_of
 from .http.request import Request
 from .routing.index import RouteIndex
@@ -20,6 +21,11 @@ class ASGIRequest(Request):
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
         return {} if self.index is None else self.index.params(self)
+
+    def explain(self, error: Exception) -> None:
+        """Where a limit was hidden from the middleware, the error says by what."""
+        if isinstance(error, MissingMiddlewareError) and self.index is not None:
+            self.index.explain(error)
 
     @property
     def method(self) -> str:

@@ -201,7 +201,7 @@ def test_a_route_that_shows_nothing_is_asked_too() -> None:
     last = endpoint("last")
     index = index_of(Starlette(routes=[Anything(), Route("/{x}", last)]))
     found = index.find(ASGIRequest(http_scope(path="/own")))
-    index.compare(found, {"endpoint": endpoint("own")})
+    index.compare(found, endpoint("own"))
     assert (found.endpoint, index.differences) == (UNMATCHED, 0)
     assert index.find(ASGIRequest(http_scope(path="/other"))).target is last
 

@@ -69,7 +69,7 @@ class Exchange:
     def answered(self) -> Verdict:
         """The application answers: what its response is to tell. Of a refusal that alone, else all decisions."""
         if self._index is not None:
-            self._index.compare(self._routed, self._scope)
+            self._index.compare(self._routed, self._scope.get("endpoint"))
         last = self.verdicts[-1]
         if len(self.verdicts) == 1 or not last.allowed:
             return last

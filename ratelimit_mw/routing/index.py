@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from ..errors import MissingMiddlewareError
 from ..http.request import Request
 from .handlers import Answer
 from .levels import Question, seen_path
@@ -45,12 +46,21 @@ class RouteIndex:
         self.reading = reading
         self._known: dict[tuple[str, str, str], Routed] = {}
         self._lists = reading.lists
-        self._routes = sum(map(len, self._lists))
+        self._routes = [route for routes in self._lists for route in routes]
+        self._count = len(self._routes)
 
     def refresh(self) -> None:
-        """Read the routes again if some were added or removed since."""
-        if sum(map(len, self._lists)) != self._routes:
+        """Read the routes again if some were added or removed since, or were found to be replaced."""
+        if sum(map(len, self._lists)) != self._count:
             self._read()
+
+    def _are_replaced(self) -> bool:
+        """Whether other routes stand where those stood that were read; then they are read before the next request."""
+        now = (route for routes in self._lists for route in routes)
+        if all(route is known for route, known in zip(now, self._routes, strict=False)):
+            return False
+        self._count = -1
+        return True
 
     def find(self, request: Request) -> Routed:
         """Where a request goes."""
@@ -77,19 +87,26 @@ class RouteIndex:
         self.reading.top.find(question)
         return question.params
 
-    def compare(self, routed: Routed, scope: Any) -> None:
+    def compare(self, routed: Routed, endpoint: object) -> None:
         """Count, and say once, that the framework went elsewhere: limits were decided for the wrong route."""
-        endpoint = scope.get("endpoint")
-        if routed.is_at(endpoint):
+        if routed.is_at(endpoint) or self._are_replaced():
             return
         self.differences += 1
         if self.differences == 1:
             _log.error(
-                "limits were decided for the route %s, but %r answered. Does a middleware inside of"
-                " RateLimitMiddleware change paths, or were routes replaced?",
+                "limits were decided for the route %s, but %r answered."
+                " Does a middleware inside of RateLimitMiddleware change paths?",
                 routed.endpoint,
                 endpoint,
             )
+
+    def explain(self, error: MissingMiddlewareError) -> None:
+        """A limit was hidden from the middleware: say by what, for it is not the middleware that is missing."""
+        self._are_replaced()
+        error.add_note(
+            "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use"
+            " functools.wraps, or did another view call this one?"
+        )
 
     def _root(self, scope: Any) -> str:
         """Where the application stands; for the outermost one, what the server was told."""

@@ -57,7 +57,7 @@ class Reading:
 
     def reaches(self, app: object) -> bool:
         """Whether these are its routes, too."""
-        return any(owner is app for _, owner in self.owners)
+        return any(owner is app or owner is _router_of(app) for _, owner in self.owners)
 
     def _level(self, owner: Any, place: _Place, missed: Routed) -> Level:
         router = _router_of(owner)

@@ -1,0 +1,72 @@
+"""No mistake ends in a missing limit: each is an error, and says what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from calls import ask
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from test_starlette import ByMethod, Whole, application, asynchronous, hello, synchronous
+
+from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.starlette import exempt, limit
+
+
+def test_a_limited_view_without_the_middleware_refuses_to_run() -> None:
+    """Functions, classes and methods say that the middleware is missing: no limit is silently absent."""
+    for view in (asynchronous, synchronous, Whole, ByMethod):
+        with pytest.raises(MissingMiddlewareError, match="add RateLimitMiddleware"):
+            ask(Starlette(routes=[Route("/", view)]))
+
+
+def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why() -> None:
+    """A decorator that hides the mark is named as the cause, for the middleware is there."""
+
+    def hiding(view: Any) -> Any:
+        async def called(request: Any) -> Response:
+            return await view(request)  # type: ignore[no-any-return]
+
+        return called
+
+    app = application([Route("/", hiding(asynchronous))])
+    with pytest.raises(MissingMiddlewareError) as raised:
+        ask(app)
+    assert "functools.wraps" in raised.value.__notes__[0]
+
+
+@exempt("nobody")
+async def _mistyped(request: Any) -> Response:
+    return PlainTextResponse("never")
+
+
+MISTAKES = [
+    ([Route("/", _mistyped)], {}, "@exempt: there is no rule 'nobody'"),
+    ([Route("/", hello)], {"rules": [{"replaces": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named"),
+    ([Route("/", asynchronous)], {"rules": [{"name": "test_starlette.asynchronous", "limits": "1/s"}]}, "two rules"),
+    ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "needs the feature 'tenant'"),
+]
+
+
+@pytest.mark.parametrize(("routes", "settings", "message"), MISTAKES)
+def test_mistakes_stop_every_request(routes: Any, settings: Any, message: str) -> None:
+    """Where nobody starts the application, a mistake is raised by each request: none is served without its limits."""
+    app = application(routes, limiter=Limiter.from_settings(load_settings(settings)))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=message):
+            ask(app)
+
+
+def test_a_mistake_in_a_route_that_is_added_later_is_raised_until_it_is_gone() -> None:
+    """A late mistake is no reason to serve without limits."""
+    app = application([Route("/", hello)])
+    assert statuses(app, "/") == [200]
+    app.routes.append(Route("/late", _mistyped))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="there is no rule"):
+            ask(app)
+    app.routes.pop()
+    assert statuses(app, "/") == [200]

@@ -1,0 +1,187 @@
+"""Which route a request is counted by, and where the middleware may stand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from calls import ask, http_scope, send_bare
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from test_starlette import application, asynchronous, hello, statuses
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.testing import ManualClock
+
+
+def test_identifiers_in_a_path_do_not_make_new_counts() -> None:
+    """All paths of a route share its count; a scanner's paths share the one of the unmatched."""
+    app = application([Route("/items/{id}", hello)], Rule(name="all", limits="2/minute", key=["endpoint", "ip"]))
+    assert statuses(app, "/items/1", "/items/2", "/items/3") == [200, 200, 429]
+    assert statuses(app, "/wp-admin", "/.git/config", "/admin.php") == [404, 404, 429]
+
+
+def test_path_parameters_are_features() -> None:
+    """``path:NAME`` counts by a parameter of the route; a route without it is left alone."""
+    rule = Rule(name="by-id", limits="1/minute", key=["path:id"])
+    app = application([Route("/a/{id:int}", hello), Route("/b/{id}", hello), Route("/c/{other}", hello)], rule)
+    assert statuses(app, "/a/1", "/a/2", "/b/1", "/a/02", "/c/1", "/c/1") == [200, 200, 429, 429, 200, 200]
+
+
+def test_path_parameters_without_routes_are_a_mistake() -> None:
+    """An application that is no framework's has no path parameters: a rule that needs one would never apply."""
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("never called")
+
+    app = RateLimitMiddleware(plain, limiter=Limiter([Rule(limits="1/minute", key=["path:id"])]))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="needs the feature 'path:id'"):
+            ask(app)
+
+
+def test_routes_that_are_added_later_are_limited() -> None:
+    """A route, and a route in a mounted router, that come after the first request are found with their limits."""
+    inner = Router()
+    app = application([Route("/", hello), Mount("/inner", app=inner)])
+    assert statuses(app, "/", "/late", "/inner/late") == [200, 404, 404]
+    app.routes.append(Route("/late", asynchronous))
+    assert statuses(app, *["/late"] * 3) == [200, 200, 429]
+    inner.routes.append(Route("/late", limit("1/minute")(hello)))
+    assert statuses(app, *["/inner/late"] * 2) == [200, 429]
+
+
+class Rewrites:
+    """A middleware that sends requests elsewhere than they asked."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/old":
+            scope["path"] = "/new"
+        await self.app(scope, receive, send)
+
+
+def test_a_difference_to_the_framework_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Where another view answers than the one whose limits were decided, the log says so, once."""
+    app = Starlette(routes=[Route("/old", hello), Route("/new", synchronous_free)])
+    app.add_middleware(Rewrites)
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="9/minute")]))
+    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
+        assert statuses(app, "/new", "/old", "/old") == [200, 200, 200]
+    (record,) = caplog.records
+    assert "decided for the route /old" in record.message
+    assert _middleware_of(app)._index_of({"app": app}).differences == 2
+
+
+def synchronous_free(request: Any) -> Response:
+    return PlainTextResponse("new")
+
+
+def _middleware_of(app: Any) -> Any:
+    return next(layer for layer in _layers(app.middleware_stack) if isinstance(layer, RateLimitMiddleware))
+
+
+def _layers(layer: Any) -> Iterator[Any]:
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "app", None)
+
+
+def test_a_replaced_route_is_found_again() -> None:
+    """A route that takes another's place is noticed when it answers, or refuses to, and no difference is counted."""
+    app = application([Route("/", hello)], Rule(limits="9/minute"))
+    assert statuses(app, "/") == [200]
+    app.routes[0] = Route("/", exempt(synchronous_free))
+    assert "ratelimit" in ask(app).headers
+    assert "ratelimit" not in ask(app).headers
+    app.routes[0] = Route("/", asynchronous)
+    with pytest.raises(MissingMiddlewareError):
+        ask(app)
+    assert statuses(app, *["/"] * 3) == [200, 200, 429]
+    assert _middleware_of(app)._index_of({"app": app}).differences == 0
+
+
+# -- where the middleware stands ---------------------------------------------------------------------------
+
+
+def test_a_mounted_application_with_its_own_middleware_knows_whole_templates() -> None:
+    """The middleware of an inner application counts by the whole template, whatever the mounts' parameters are."""
+
+    @limit("2/minute", key=["endpoint"])
+    async def item(request: Any) -> Response:
+        return PlainTextResponse("item")
+
+    inner = application([Route("/items/{id}", item)])
+    outer = Starlette(routes=[Mount("/t/{tenant}", app=inner), Mount("/u", app=inner), Route("/", hello)])
+    assert statuses(outer, "/t/a/items/1", "/t/b/items/2", "/t/c/items/3") == [200, 200, 429]
+    assert statuses(outer, "/u/items/1", "/") == [200, 200]
+
+
+def test_an_inner_application_that_cannot_be_seen_from_outside_knows_its_own_routes() -> None:
+    """Where a mount hides the application, its middleware goes by the application's own routes."""
+    inner = application([Route("/limited", asynchronous)])
+
+    async def hiding(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    outer = Starlette(routes=[Mount("/hidden", app=hiding)])
+    assert statuses(outer, *["/hidden/limited"] * 3) == [200, 200, 429]
+
+
+def test_the_same_limiter_inside_and_outside_decides_once() -> None:
+    """Two middlewares over one limiter spend once a request, marks included."""
+    limiter = Limiter([Rule(name="all", limits="4/minute")], clock=ManualClock(1_000_000.0))
+    inner = application([Route("/limited", asynchronous), Route("/free", hello)], limiter=limiter)
+    outer = application([Mount("/in", app=inner)], limiter=limiter)
+    assert statuses(outer, "/in/limited", "/in/limited", "/in/limited", "/in/free", "/in/free") == [
+        200,
+        200,
+        429,
+        200,
+        200,
+    ]
+    assert statuses(outer, "/in/free") == [429]
+
+
+def test_the_middleware_may_stand_around_the_application() -> None:
+    """Wrapped by hand, in other middleware too, the routes are found all the same."""
+    app: Any = Rewrites(Starlette(routes=[Route("/", asynchronous)]))
+    app = RateLimitMiddleware(app, limiter=Limiter(clock=ManualClock(1_000_000.0)))
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+
+
+def test_a_route_by_itself_may_be_wrapped() -> None:
+    """The middleware of one route, as Starlette lets a route have, decides that route's limits."""
+    routes: list[BaseRoute] = [
+        Mount("/m", app=RateLimitMiddleware(Router([Route("/", asynchronous)]), limiter=Limiter()))
+    ]
+    assert statuses(Starlette(routes=routes), "/m/", "/m/", "/m/") == [200, 200, 429]
+
+
+def test_a_method_that_a_route_does_not_take_is_decided_without_its_view() -> None:
+    """A 405 is decided by the rules of the file; the limits of a view that does not run are not touched."""
+    app = application([Route("/", asynchronous)], Rule(name="all", limits="3/minute"))
+    assert [ask(app, method=method).status_code for method in ("POST", "POST", "GET", "GET")] == [405, 405, 200, 429]
+
+
+def test_what_no_rule_looks_at_is_handed_on_as_it_is() -> None:
+    """A request to a route without limits reaches the application with the very same scope."""
+    seen: list[Any] = []
+
+    class Sees(Rewrites):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            seen.append(scope)
+            await self.app(scope, receive, send)
+
+    inner = Sees(Starlette(routes=[Route("/", asynchronous), Route("/free", hello)]))
+    app = RateLimitMiddleware(inner, limiter=Limiter())
+    scope = http_scope(path="/free")
+    send_bare(app, scope)
+    assert seen[0] is scope
