@@ -68,21 +68,25 @@ class Link(asyncio.Protocol):
         self.close(exc or ConnectionResetError("the server has closed the connection"))
 
     def data_received(self, data: bytes) -> None:
-        while data:
-            if not self._waiting:
-                self.close(WireError("more came back than was asked for"))
-                return
-            first = self._waiting[0]
-            try:
-                if not first.replies.feed(data):
-                    return
-            except WireError as error:
-                self.close(error)
-                return
-            data = first.replies.rest
-            self._waiting.popleft()
-            if not first.done.done():
-                first.done.set_result(None)
+        try:
+            while data:
+                if not self._waiting:
+                    raise WireError("more came back than was asked for")
+                data = self._taken_in(data)
+        except WireError as error:
+            self.close(error)
+
+    def _taken_in(self, data: bytes) -> bytes:
+        """Give data to whoever is next; what is left of it when that one has all."""
+        replies, done, _ = self._waiting[0]
+        if not replies.feed(data):
+            return b""
+        if replies.rest and len(self._waiting) == 1:
+            raise WireError("more came back than was asked for")
+        self._waiting.popleft()
+        if not done.done():
+            done.set_result(None)
+        return replies.rest
 
 
 class Links:
@@ -92,6 +96,7 @@ class Links:
         self._loop = loop
         self._patience = patience
         self._links: dict[Server, Link] = {}
+        self._stuck: list[Link] = []
         self._opening: dict[Server, asyncio.Lock] = {}
 
     async def exchange(self, payloads: Mapping[Server, bytes], replies: Mapping[Server, Replies]) -> None:
@@ -121,13 +126,18 @@ class Links:
         if link is None or not link.is_open:
             return None
         if link.is_stuck(self._patience):
-            # Whoever still waits on it may do so for as long as calls may take; nobody else is sent after them.
-            self._loop.call_later(self._patience, self._links.pop(server).close)
+            # Whoever still waits on it may do so for as long as a call may take; nobody else is sent after them.
+            self._stuck.append(self._links.pop(server))
+            self._loop.call_later(self._patience, self._give_up, link)
             return None
         return link
 
+    def _give_up(self, link: Link) -> None:
+        self._stuck = [other for other in self._stuck if other is not link]
+        link.close()
+
     def close(self) -> None:
         """Close all; whoever still waits is told so."""
-        links, self._links = self._links, {}
-        for link in links.values():
+        for link in (*self._links.values(), *self._stuck):
             link.close()
+        self._links, self._stuck = {}, []
