@@ -47,14 +47,14 @@ def test_check_shows_limits_of_some_clients(settings: Any) -> None:
 def test_check_says_what_the_application_supplies(settings: Any) -> None:
     """Features that no request shows by itself are named, each with the rules that need it."""
     notes = json.loads(run("check", settings(RULES), "--json").stdout)["needs_from_application"]
-    assert notes == {"email": ["login"], "user": ["api"], "region": ["api"], "plan": ["api"]}
+    assert notes == {"user": ["api"], "region": ["api"], "plan": ["api"]}
 
 
 def test_check_knows_what_requests_show(settings: Any) -> None:
-    """Addresses, headers, cookies and query fields are there without the application's help."""
+    """Addresses, headers, cookies, fields of queries and bodies are there without the application's help."""
     path = settings(
         '[[rules]]\nname = "a"\nlimits = "5/s"\n'
-        'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a"]'
+        'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a", "json:a", "form:a", "email"]'
     )
     assert json.loads(run("check", path, "--json").stdout)["needs_from_application"] == {}
 
@@ -69,7 +69,12 @@ def test_check_knows_what_requests_show(settings: Any) -> None:
             '[[rules]]\nname = "a"\nlimits = ["100/minute", "50/hour"]',
             "a: 100/minute hardly ever refuses, 50/hour is reached first",
         ),
-        ('[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "has to supply the feature email, for a"),
+        ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "has to supply the feature region, for a"),
+        (
+            'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
+            "region_header is only taken from trusted_proxies, and the file names none",
+        ),
+        ('email_field = ""\n[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "the feature email, for a"),
     ],
 )
 def test_check_notes(settings: Any, text: str, note: str) -> None:

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 import click
 
 from ..errors import ConfigError
+from ..http.client_ip import ClientIP
+from ..http.region import Region
 from ..limit import Limit
 from ..plan import CompiledRule
 from ..ruleset import RuleSet
@@ -20,7 +22,7 @@ from .output import Cell, examples, print_json, print_table, print_text, setting
 
 __all__ = ["check"]
 
-_FROM_THE_REQUEST = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query):.*")
+_FROM_THE_REQUEST = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
 
 
 @click.command(epilog=examples("ratelimit-mw check ratelimit.toml", "ratelimit-mw check pyproject.toml --json"))
@@ -34,6 +36,7 @@ def check(file: Path, as_json: bool) -> None:
     """
     settings = load_settings(file)
     _check_store(file, settings)
+    _check_database(file, settings)
     rules = RuleSet(settings.rules)
     problems = list(_problems(rules))
     (_print_json if as_json else _print)(settings, rules, problems)
@@ -48,12 +51,19 @@ def _check_store(file: Path, settings: Settings) -> None:
         raise ConfigError(f"{file}: {error.within('store')}") from None
 
 
+def _check_database(file: Path, settings: Settings) -> None:
+    try:
+        Region(settings.region_database, "", ClientIP())
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
 def _print_json(settings: Settings, rules: RuleSet, problems: list[str]) -> None:
     print_json(
         {
             "store": _without_secrets(settings.store),
             "rules": [described.as_json(rule) for rule in rules.rules],
-            "needs_from_application": _needed_from_application(rules),
+            "needs_from_application": _needed_from_application(settings, rules),
             "problems": problems,
             "notes": list(_notes(settings, rules)),
         }
@@ -82,12 +92,13 @@ def _row(rule: CompiledRule) -> tuple[Cell, ...]:
     )
 
 
-def _needed_from_application(rules: RuleSet) -> dict[str, list[str]]:
-    """Features that no request shows by itself, each with the rules that look at it."""
+def _needed_from_application(settings: Settings, rules: RuleSet) -> dict[str, list[str]]:
+    """Features that nothing in a request and the settings gives, each with the rules that look at it."""
+    given = {"email": settings.email_field, "region": settings.region_database or settings.region_header}
     found: dict[str, list[str]] = {}
     for rule in rules.rules:
         for name in rule.rule.needs:
-            if not _FROM_THE_REQUEST.fullmatch(name):
+            if not _FROM_THE_REQUEST.fullmatch(name) and not given.get(name):
                 found.setdefault(name, []).append(rule.name)
     return found
 
@@ -103,8 +114,10 @@ def _problems(rules: RuleSet) -> Iterator[str]:
 def _notes(settings: Settings, rules: RuleSet) -> Iterator[str]:
     if not rules.rules:
         yield "there are no rules: nothing is limited"
-    for name, users in _needed_from_application(rules).items():
+    for name, users in _needed_from_application(settings, rules).items():
         yield f"the application has to supply the feature {name}, for {', '.join(users)}"
+    if settings.region_header and not settings.trusted_proxies:
+        yield "region_header is only taken from trusted_proxies, and the file names none"
     for rule in rules.rules:
         for limit in rule.limits:
             yield from _idle(rule, limit)

@@ -11,8 +11,9 @@ import click
 
 from ..access_log import Target, UnreadableLineError, parse_target
 from ..errors import ConfigError
-from ..features import UNKNOWN_IP, Features, checked_name
+from ..features import UNKNOWN_IP, UNREADABLE, Features, checked_name
 from ..http.client_ip import ip_key
+from ..http.email import normalized_email
 from ..limit import Limit
 from ..networks import is_in
 from ..paths import pattern_matches
@@ -94,7 +95,7 @@ def explain(file: Path, method: str, path: Target, features: dict[str, str], hos
     request.
     """
     settings = load_settings(file)
-    rules = RuleSet(settings.rules, lists=settings.lists)
+    rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
     facts = _facts(method, path, host or path.host, features, settings.ipv6_prefix)
     if "ip" not in features and "ip" in rules.needs:
         note("the client's address is unknown; say --feature ip=192.0.2.7 to see its key")
@@ -117,9 +118,18 @@ def _facts(method: str, target: Target, host: str, features: dict[str, str], ipv
     ip = UNKNOWN_IP if given is None else ip_key(given, ipv6_prefix)
     if ip is None:
         raise click.BadParameter(f"ip={given} is not an address of a client", param_hint="'--feature'")
+    if "email" in features:
+        features = {**features, "email": _email(features["email"])}
     query = {f"query:{name}": value for name, value in (target.fields or {}).items()}
     named = re.sub(r":\d+$", "", host.strip().lower()).rstrip(".")
     return {**query, **features, "ip": ip, "method": method.upper(), "path": target.path, "host": named}
+
+
+def _email(text: str) -> str:
+    email = normalized_email(text)
+    if email is UNREADABLE:
+        raise click.BadParameter("email has more than 320 characters", param_hint="'--feature'")
+    return str(email)
 
 
 def _answer(rule: CompiledRule, facts: Features) -> _Answer:
