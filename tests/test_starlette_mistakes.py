@@ -9,7 +9,7 @@ from calls import ask
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from test_starlette import ByMethod, Whole, application, asynchronous, hello, synchronous
+from test_starlette import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
