@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from calls import BODY, START, http_scope, send_bare, sending
+from command_line import run
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
 from test_wsgi import environ_of, listing
@@ -234,3 +235,18 @@ def test_rules_by_region(database: str, middleware: str) -> None:
         for peer in peers:
             list(served(environ_of(REMOTE_ADDR=peer), lambda status, headers: statuses.append(int(status[:3]))))  # type: ignore[arg-type,return-value]
     assert statuses == [200, 200, 429, 200, 429, 200, 429, 429, 429, 429, 429, 429]
+
+
+@pytest.mark.parametrize("content", [b"no database", None])
+def test_check_opens_the_database(tmp_path: Path, content: bytes | None) -> None:
+    """``ratelimit-mw check`` says before a deploy what would stop the start; a good file is good."""
+    path, data = tmp_path / "r.toml", tmp_path / "geo.mmdb"
+    path.write_text('region_database = "geo.mmdb"\n[[rules]]\nkey = "region"\nlimits = "5/s"')
+    if content is None:
+        written(data, PLACES)
+        assert run("check", str(path)).exit_code == 0
+        return
+    data.write_bytes(content)
+    result = run("check", str(path))
+    assert result.exit_code == 1
+    assert "r.toml: region_database:" in " ".join(result.stderr.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_line import run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -189,3 +191,27 @@ def test_nothing_shows_the_secret() -> None:
     assert (repr(settings.secret), repr(NO_SECRET)) == ("Secret(...)", "Secret()")
     assert copy.deepcopy(settings.secret) == settings.secret
     assert Settings() != settings
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def test_explain_shows_the_key_that_the_store_has(tmp_path: Path) -> None:
+    """Whoever is asked about a person can look the count up, by the address in any spelling."""
+    rule = {"name": "api", "key": "email", "limits": "5/minute"}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"rules": [rule], "secret": TEXT}))
+    result = run("explain", str(path), "GET", "/", "--feature", "email= Ann@Example.com", "--json")
+    assert json.loads(result.stdout)["rules"][0]["key"] == key_of(["email"], PEOPLE, secret=TEXT)
+    long = run("explain", str(path), "GET", "/", "--feature", f"email={'a' * 321}")
+    assert (long.exit_code, "email has more than 320 characters" in long.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_check_shows_no_secret(tmp_path: Path, as_json: list[str]) -> None:
+    """The command that shows what a file comes to keeps its secret to itself."""
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"rules": [{"key": "email", "limits": "5/minute"}], "secret": TEXT}))
+    result = run("check", str(path), *as_json)
+    assert result.exit_code == 0
+    assert "horse" not in result.output
