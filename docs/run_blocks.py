@@ -150,12 +150,16 @@ class Player:
     def _run_curl(self, words: list[str]) -> str:
         parser = argparse.ArgumentParser("curl")
         parser.add_argument("-i", "--include", action="store_true")
-        parser.add_argument("-X", "--request", default="GET")
+        parser.add_argument("-X", "--request")
+        parser.add_argument("-d", "--data")
         parser.add_argument("-H", "--header", action="append", default=[])
         parser.add_argument("url")
         asked = parser.parse_args(words)
         headers = dict(re.split(r":\s*", header, maxsplit=1) for header in asked.header)
-        response = ask(self._app, asked.request, asked.url, {"accept": "*/*", **headers})
+        if asked.data is not None:
+            headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+        method = asked.request or ("GET" if asked.data is None else "POST")
+        response = ask(self._app, method, asked.url, {"accept": "*/*", **headers}, content=asked.data)
         head = [f"HTTP/1.1 {response.status_code} {response.reason_phrase}"]
         head += [f"{name}: {value}" for name, value in response.headers.items()]
         return "\n".join([*head, "", response.text]) if asked.include else response.text
@@ -195,17 +199,22 @@ class Player:
 
 
 def ask(
-    app: Any, method: str, url: str, headers: dict[str, str] | None = None, client: str = "127.0.0.1"
+    app: Any,
+    method: str,
+    url: str,
+    headers: dict[str, str] | None = None,
+    client: str = "127.0.0.1",
+    content: str | None = None,
 ) -> httpx.Response:
     """One request to an ASGI or WSGI application, without a server."""
     if not (inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(type(app).__call__)):
         with httpx.Client(transport=httpx.WSGITransport(app, remote_addr=client)) as wsgi:
-            return wsgi.request(method, url, headers=headers)
+            return wsgi.request(method, url, headers=headers, content=content)
 
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=(client, 50_000))
         async with httpx.AsyncClient(transport=transport) as asgi:
-            return await asgi.request(method, url, headers=headers)
+            return await asgi.request(method, url, headers=headers, content=content)
 
     return asyncio.run(asked())
 
