@@ -10,7 +10,6 @@ from typing import Any
 import lmdb
 
 from ratelimit_mw import Quota
-from ratelimit_mw.algorithms import register
 from ratelimit_mw.algorithms.fixed_window import FixedWindow, State
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.limit import Limit
@@ -25,11 +24,9 @@ SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
 
 
-@register
 class Signalling(FixedWindow):
     """A fixed window that sends its own process a signal when it decides on a cost of 7: inside the transaction."""
 
-    name = "signalling"
     signal = signal.SIGKILL
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
@@ -39,7 +36,13 @@ class Signalling(FixedWindow):
 
 
 def limit_of(quota: str = "2/minute", algorithm: str = "fixed-window") -> Limit:
-    return Limit("api", 0, Quota.parse(quota), algorithm)
+    """A limit; "signalling" names the algorithm above, which no settings file may."""
+    if algorithm != "signalling":
+        return Limit("api", 0, Quota.parse(quota), algorithm)
+    limit = Limit("api", 0, Quota.parse(quota), "fixed-window")
+    limit.algorithm = Signalling(limit.quota)
+    limit.decide = limit.algorithm.decide
+    return limit
 
 
 def open_at(path: Path, timeout_us: int = PATIENT, **settings: Any) -> LmdbStore:

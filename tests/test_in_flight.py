@@ -114,7 +114,7 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
             clock.advance(40)
             until(lambda: ends_in(limiter) == 60.0)
         assert free(limiter) == 0
-    until(lambda: not any(thread.name == "ratelimit_mw leases" for thread in threading.enumerate()))
+    until(lambda: limiter._keeper._thread is None)
     with limiter.slot(WHO):
         clock.advance(40)
         until(lambda: ends_in(limiter) == 60.0)
