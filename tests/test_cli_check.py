@@ -54,7 +54,8 @@ def test_check_knows_what_requests_show(settings: Any) -> None:
     """Addresses, headers, cookies, fields of queries and bodies are there without the application's help."""
     path = settings(
         '[[rules]]\nname = "a"\nlimits = "5/s"\n'
-        'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a", "json:a", "form:a", "email"]'
+        'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a", "json:a", "form:a",'
+        ' "email"]'
     )
     assert json.loads(run("check", path, "--json").stdout)["needs_from_application"] == {}
 
