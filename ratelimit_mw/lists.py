@@ -9,6 +9,7 @@ from .decision import Verdict
 from .errors import ConfigError, placed
 from .features import Features, checked_name
 from .networks import Network, is_in, parse_network
+from .spelling import spellings
 
 __all__ = ["Listed", "Lists"]
 
@@ -61,7 +62,8 @@ class Lists:
         if feature == "ip":
             self._networks.append((allowed, tuple(_listed_network(item, ipv6_prefix) for item in items)))
         else:
-            self._values.append((allowed, feature, frozenset(map(str, items))))
+            found = frozenset(spelling for item in items for spelling in spellings(feature, str(item)))
+            self._values.append((allowed, feature, found))
 
     def __eq__(self, other: object) -> bool:
         """Equal lists decide alike: settings that differ in them are not the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from .limit import Limit
 from .networks import Network, is_in, parse_network
 from .paths import checked_pattern
 from .quota import Quota, checked_cost, parse_quotas
+from .spelling import spellings
 
 __all__ = ["Match", "Rule", "one_of"]
 
@@ -48,7 +49,7 @@ class Match:
         networks: tuple[Network, ...] = _each("ip", match["ip"], parse_network) if "ip" in match else ()
         others = [name for name in match if name not in (*known, "ip")]
         features = tuple(
-            (checked_name(name, also=known), frozenset(_each(str(name), match[name], _check_of(name))))
+            (checked_name(name, also=known), _spelled(name, _each(str(name), match[name], _check_of(name))))
             for name in others
         )
         methods = frozenset(found.get("methods", ()))
@@ -146,11 +147,12 @@ class Rule:
         """(feature, limits by value), the ones by key first, under the name ""."""
         if self.per_key and len(self.entries) != 1:
             raise ConfigError("only a rule whose key has one part can have limits by key", "per_key")
-        tables = [("", _limits_by_value("per_key", self.per_key))] if self.per_key else []
+        names = [name for entry in self.entries for name in entry]
+        tables = [("", _limits_by_value("per_key", self.per_key, *names))] if self.per_key else []
         for name, limits in _table("per", self.per).items():
             with placed("per"):
                 feature = checked_name(name)
-            tables.append((feature, _limits_by_value(f"per.{name}", limits)))
+            tables.append((feature, _limits_by_value(f"per.{name}", limits, feature)))
         return tuple(tables)
 
     def _lease_percent(self) -> int:
@@ -257,9 +259,18 @@ def _table(place: str, value: object) -> Mapping[str, Any]:
     return value
 
 
-def _limits_by_value(place: str, table: object) -> dict[str, tuple[Quota, ...]]:
+def _limits_by_value(place: str, table: object, *features: str) -> dict[str, tuple[Quota, ...]]:
+    """The limits of each value of the features, in every spelling; what stands there goes first."""
     found = {}
     for value, limits in _table(place, table).items():
         with placed(f"{place}[{value!r}]"):
             found[str(value)] = parse_quotas(limits)
+    for value, quotas in list(found.items()):
+        for feature in features:
+            for spelling in spellings(feature, value):
+                found.setdefault(spelling, quotas)
     return found
+
+
+def _spelled(feature: str, values: Iterable[str]) -> frozenset[str]:
+    return frozenset(spelling for value in values for spelling in spellings(feature, value))

@@ -136,3 +136,33 @@ def test_a_limiter_called_by_hand_can_be_given_the_same() -> None:
     limiter = Limiter([Rule(limits="1/minute", key="email")], clock=ManualClock(1.0))
     sent = [limiter.hit({"email": normalized_email(text)}).allowed for text in ("Ann@x.org", "ann@X.ORG ", "bob@x.org")]
     assert sent == [True, False, True]
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [["email"], ["user|email"]])
+def test_limits_of_single_addresses_may_be_written_in_any_spelling(key: list[str]) -> None:
+    """What somebody writes into the settings is found where the middleware has normalised, and where nobody has."""
+    table = {
+        "Ann@B\u00fccher.example": "9/minute",
+        "bob@x.org": "8/minute",
+        "BOB@x.org": "7/minute",
+        "a" * 400: "6/minute",
+    }
+    limiter = Limiter([Rule(limits="1/minute", key=key, per_key=table)], clock=ManualClock(1.0))
+    found = {text: limiter.peek({"email": text}).decisions[0].limit for text in (ANN, *table, "ann@x.org")}
+    assert list(found.values()) == [9, 9, 8, 7, 6, 1]
+
+
+def test_matches_and_lists_may_be_written_in_any_spelling() -> None:
+    """Addresses of mail and countries alike: an entry that never matches would be a limit that silently is none."""
+    rule = {"limits": "1/minute", "key": [], "match": {"email": ["Ann@X.org"], "region": ["de", "AT"]}}
+    rule["per"] = {"region": {"at": "5/minute"}, "email": {"ANN@x.org": "4/minute"}}
+    limiter = Limiter.from_settings({"rules": [rule], "lists": {"deny": {"email": "Mallory@X.org", "region": ["fr"]}}})
+    ann = {"email": "ann@x.org"}
+    assert [d.limit for d in limiter.peek({**ann, "region": "DE"}).decisions] == [4]
+    assert [d.limit for d in limiter.peek({**ann, "region": "AT"}).decisions] == [5]
+    assert limiter.peek({"email": "bob@x.org", "region": "DE"}).decisions == ()
+    assert not limiter.peek({"email": "mallory@x.org"}).allowed
+    assert not limiter.peek({**ann, "region": "FR"}).allowed

@@ -13,13 +13,13 @@ from ..access_log import Target, UnreadableLineError, parse_target
 from ..errors import ConfigError
 from ..features import UNKNOWN_IP, UNREADABLE, Features, checked_name
 from ..http.client_ip import ip_key
-from ..http.email import normalized_email
 from ..limit import Limit
 from ..networks import is_in
 from ..paths import pattern_matches
 from ..plan import CompiledRule
 from ..ruleset import RuleSet
 from ..settings import load_settings
+from ..spelling import normalized_email
 from .described import algorithm_of, cost_of
 from .output import Cell, examples, note, print_json, print_table, settings_file
 

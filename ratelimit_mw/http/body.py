@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from ..features import UNREADABLE
-from .email import normalized_email
+from ..spelling import normalized_email
 from .multipart import fields_of
 from .request import Request
 

@@ -1,7 +1,7 @@
 """One spelling for each e-mail address, so that nobody has a fresh limit by spelling theirs in another way.
 
 Spellings are merged rather than told apart: two people who share a count now and then are a nuisance, one person with
-a thousand counts has no limit. Nothing is sent to what comes out of here.
+a thousand counts has no limit. Nothing is sent to what comes out of here. Settings may hold any spelling.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import re
 import unicodedata
 from typing import Any, Final
 
-from ..features import UNREADABLE
+from .features import UNREADABLE
 
-__all__ = ["normalized_email"]
+__all__ = ["normalized_email", "spellings"]
 
 _LONGEST: Final = 320
 
@@ -40,6 +40,16 @@ def normalized_email(text: str) -> Any:
     local, at, domain = folded.rpartition("@")
     found = f"{local}{at}{_domain(domain) if at else domain}"
     return found if len(found) <= _LONGEST else UNREADABLE
+
+
+def spellings(feature: str, value: str) -> tuple[str, ...]:
+    """A value as somebody has written it, and as the middleware writes it where that is something else."""
+    written = value
+    if feature == "email":
+        written = normalized_email(value)
+    if feature == "region":
+        written = value.upper()
+    return (value,) if written in (value, UNREADABLE) else (value, written)
 
 
 def _folded(text: str) -> str:
