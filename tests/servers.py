@@ -12,10 +12,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import redis
 
 PATIENCE = 20.0  # seconds until a server must answer; an idle machine needs a few milliseconds
 HOST = "127.0.0.1"
@@ -128,3 +129,63 @@ def memcached_command(port: int, *options: str) -> list[str]:
 def memcached_running(folder: Path, *options: str) -> Iterator[Server]:
     with running(lambda port: memcached_command(port, *options), folder) as server:
         yield server
+
+
+@contextmanager
+def sentinel_running(folder: Path, service: str, primary: Server) -> Iterator[Server]:
+    """One sentinel that decides alone, and soon."""
+
+    def command(port: int) -> list[str]:
+        settings = folder / f"sentinel-{port}.conf"
+        lines = [
+            f"port {port}",
+            f"sentinel monitor {service} {HOST} {primary.port} 1",
+            f"sentinel down-after-milliseconds {service} 300",
+            f"sentinel failover-timeout {service} 2000",
+        ]
+        settings.write_text("\n".join(lines) + "\n", "utf-8")
+        path = program("redis-server", "redis-server")
+        return [path, str(settings), "--sentinel", "--bind", HOST, "--loglevel", "warning"]
+
+    with running(command, folder) as sentinel:
+        yield sentinel
+
+
+@contextmanager
+def cluster_running(folder: Path, primaries: int = 3) -> Iterator[list[Server]]:
+    """A cluster: as many primaries, then a replica of each."""
+
+    def command(port: int) -> list[str]:
+        own = ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
+        quick = ["--cluster-node-timeout", "500", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
+        return redis_command(port, *own, "--cluster-port", str(free_port()), *quick)
+
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(running(command, folder)) for _ in range(2 * primaries)]
+        clients = [stack.enter_context(redis.Redis(host=HOST, port=node.port)) for node in nodes]
+        for i, client in enumerate(clients[:primaries]):
+            first, last = 16384 * i // primaries, 16384 * (i + 1) // primaries - 1
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER SET-CONFIG-EPOCH", i + 1)
+        for node in nodes[1:]:
+            bus = node.command[list(node.command).index("--cluster-port") + 1]
+            clients[0].execute_command("CLUSTER MEET", HOST, node.port, bus)
+        names = [client.execute_command("CLUSTER MYID").decode() for client in clients[:primaries]]
+        for client, name in zip(clients[primaries:], names, strict=True):
+            wait_for(lambda client=client, name=name: _replicates(client, name), "a replica to meet its primary")
+        wait_for(lambda: all(map(_is_whole, clients)), "the cluster to be whole")
+        yield nodes
+
+
+def _replicates(client: redis.Redis, primary: str) -> bool:
+    try:
+        client.execute_command("CLUSTER REPLICATE", primary)
+    except redis.ResponseError:  # they have not heard of each other yet
+        return False
+    return True
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    """Whether a node knows all slots, and a replica has its primary's data."""
+    state, links = client.execute_command("CLUSTER INFO"), client.info("replication")
+    return state["cluster_state"] == "ok" and links.get("master_link_status", "up") == "up"

@@ -21,6 +21,8 @@ _OPENERS: Final[dict[str, tuple[str, str]]] = {
     "rediss": ("redis", "redis"),
     "valkey": ("redis", "redis"),
     "unix": ("redis", "redis"),
+    "redis+sentinel": ("redis", "redis"),
+    "redis+cluster": ("redis", "redis"),
     "memcached": ("memcached", ""),
 }
 

@@ -23,8 +23,7 @@ T = TypeVar("T")
 Flow = Generator[Request, Any, T]
 
 _HIT: Final = 1
-_PEEK: Final = 2
-_READ: Final = 4
+_READ: Final = 6
 _SHORT: Final = 1000  # microseconds until who lost every race may try again
 _LARGEST: Final = 1 << 53
 
@@ -59,7 +58,7 @@ def applied(hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools) -> 
         if _refuses(decisions) and len(groups) > 1:
             if spend:
                 yield from _undone(parts[:number], found, groups, now, tools)
-            yield from _looked(number, parts, found, groups, now, tools)
+            yield from _looked(number, parts, found, groups, now, spend, tools)
             break
     return [decision for decision in found if decision is not None]
 
@@ -82,32 +81,39 @@ def _looked(
     found: list[Decision | None],
     groups: list[list[int]],
     now: int | None,
+    spend: bool,
     tools: Tools,
 ) -> Flow[None]:
-    """What would have passed reports a look."""
+    """What would have passed reports a look, and what would not have is refused as well."""
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         if number == refusing:
             continue
-        looks = yield from _together([hit._replace(cost=0) for hit in part], now, False, tools)
-        for i, look in zip(group, looks, strict=True):
+        if number > refusing:
+            decisions = yield from _together(part, now, spend, tools, refused=True)
+        else:  # what was charged here has been given back
+            decisions = yield from _together([hit._replace(cost=0) for hit in part], now, False, tools)
+        for i, decision in zip(group, decisions, strict=True):
             before = found[i]
             if before is None or before.allowed:
-                found[i] = look
+                found[i] = decision
 
 
 def _refuses(decisions: Sequence[Decision]) -> bool:
     return any(not decision.allowed and not decision.bound.shadow for decision in decisions)
 
 
-def _together(hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
+def _together(
+    hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools, refused: bool = False
+) -> Flow[list[Decision]]:
     """Hits whose keys are in one place."""
     own = [hit for hit in hits if tools.known(hit.limit) is None]
     if not own:
-        return cast(list[Decision], (yield Hits(hits, now, spend, least(now))))
+        return cast(list[Decision], (yield Hits(hits, now, spend, least(now), refused)))
     while True:
         at, texts = yield _Read([hit.key for hit in own], now)
         try:
-            request = _Agreed(hits, dict(zip(own, texts, strict=True)), at, spend, least(now), tools.known)
+            plain = Hits(hits, at, spend, least(now), refused)
+            request = _Agreed(plain, dict(zip(own, texts, strict=True)), at, tools.known)
             return cast(list[Decision], (yield request))
         except ConflictError:
             if not tools.in_time():
@@ -168,6 +174,7 @@ class _Read:
     def __init__(self, keys: Sequence[str], now: int | None) -> None:
         self._keys = keys
         self._now = now
+        self.key = keys[0]
         self.size = len(keys)
 
     def join(self, message: Message) -> None:
@@ -189,13 +196,13 @@ class _Swap:
     ) -> None:
         text = None if kept is None else limit.algorithm.dump(kept)
         self._given = _given(expected, text, lasts, True, False, True)
-        self._key = key
+        self.key = key
         self._at = at
         self._least = least_ms
 
     def join(self, message: Message) -> None:
         message.asked += (_HIT, self._at, self._least, 1, message.add(self._given, GIVEN), 1)
-        message.keys.append(message.name(self._key))
+        message.keys.append(message.name(self.key))
 
     def read(self, reply: Sequence[Any], start: int) -> int:
         return self._at
@@ -204,25 +211,18 @@ class _Swap:
 class _Agreed:
     """Hits some of which were decided here, by the states that were read; the server decides the rest."""
 
-    def __init__(
-        self,
-        hits: Sequence[Hit],
-        texts: dict[Hit, bytes | None],
-        at: int,
-        spend: bool,
-        least_ms: int,
-        known: Known,
-    ) -> None:
-        self._plain = Hits(hits, at, spend, least_ms)
-        self.size = self._plain.size
+    def __init__(self, plain: Hits, texts: dict[Hit, bytes | None], at: int, known: Known) -> None:
+        self._plain = plain
+        self.key = plain.key
+        self.size = plain.size
         self._own: dict[int, tuple[dict[str, Any], Decision, Decision]] = {}
-        for i, hit in enumerate(hits):
+        for i, hit in enumerate(plain.hits):
             if known(hit.limit) is None:
                 self._own[i] = _decided(hit, texts[hit], at)
 
     def join(self, message: Message) -> None:
         hits, plain = self._plain.hits, self._plain
-        message.asked += (_HIT if plain.spend else _PEEK, plain.now, plain.least, len(hits))
+        message.asked += (plain.what, plain.now, plain.least, len(hits))
         for i, (limit, key, cost) in enumerate(hits):
             if i in self._own:
                 number = message.add(self._own[i][0], GIVEN)
@@ -235,7 +235,7 @@ class _Agreed:
         decisions = self._plain.read(reply, start)
         for i, (_, decision, _) in self._own.items():
             decisions[i] = decision
-        if _refuses(decisions):
+        if self._plain.refused or _refuses(decisions):
             for i, (_, decision, look) in self._own.items():
                 decisions[i] = look if decision.allowed else decision
         return decisions

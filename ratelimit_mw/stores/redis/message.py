@@ -28,9 +28,7 @@ __all__ = [
     "number_or_text",
 ]
 
-_HIT: Final = 1
-_PEEK: Final = 2
-_CORRECT: Final = 3
+_CORRECT: Final = 5
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY: Final = 86_400_000  # milliseconds
 _EXACT: Final = 1 << 53
@@ -116,26 +114,36 @@ class Request(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def key(self) -> str:
+        """One of its keys, which are all in one slot."""
+        ...
+
     def join(self, message: Message) -> None: ...
 
     def read(self, reply: Sequence[Any], start: int) -> Any: ...
 
 
 class Hits:
-    """All hits of one request of a user's."""
+    """Hits of one request of a user's: all that it has, or, when it is ``refused`` elsewhere, those in one place."""
 
-    __slots__ = ("hits", "least", "now", "size", "spend")
+    __slots__ = ("hits", "least", "now", "refused", "size", "what")
 
-    def __init__(self, hits: Sequence[Hit], now: int | None, spend: bool, least: int) -> None:
+    @property
+    def key(self) -> str:
+        return self.hits[0].key
+
+    def __init__(self, hits: Sequence[Hit], now: int | None, spend: bool, least: int, refused: bool = False) -> None:
         self.hits = hits
         self.now = now
         self.least = least
-        self.spend = spend
+        self.refused = refused
+        self.what = (1 if spend else 2) + (2 if refused else 0)
         self.size = _FIELDS * len(hits)
 
     def join(self, message: Message) -> None:
         asked, numbers = message.asked, message.numbers
-        asked += (_HIT if self.spend else _PEEK, self.now, self.least, len(self.hits))
+        asked += (self.what, self.now, self.least, len(self.hits))
         for limit, key, cost in self.hits:
             asked.append(numbers.get(limit) or message.number(limit))
             asked.append(cost)
@@ -157,6 +165,10 @@ class Changes:
     """Corrections after the fact."""
 
     __slots__ = ("changes", "least", "now", "size")
+
+    @property
+    def key(self) -> str:
+        return self.changes[0].key
 
     def __init__(self, changes: Sequence[Change], now: int | None, least: int) -> None:
         self.changes = changes

@@ -5,8 +5,8 @@
 -- and for each key its own numbers. Replies for each request with its time and the values of its keys, or with a text
 -- when it went wrong. Times and amounts are whole numbers below 2^53, which replies hold exactly.
 
-local HIT, PEEK, CORRECT, READ = 1, 2, 3, 4
-local NUMBERS = {2, 2, 5, 0} -- for each key: limit and cost; to correct also time, cost and delay of what was spent
+local HIT, PEEK, HIT_REFUSED, PEEK_REFUSED, CORRECT = 1, 2, 3, 4, 5 -- and READ
+local NUMBERS = {2, 2, 2, 2, 5, 0} -- for each key: limit and cost; to correct also time, cost and delay of what was spent
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -52,9 +52,9 @@ local function apply_one(now, least, spend)
   say(remaining, retry, reset, at, delay)
 end
 
--- All hits at one instant, all or none: decide_all of stores/base.py.
-local function apply(count, now, least, spend)
-  local hits, allowed = {}, true
+-- All hits at one instant, all or none: decide_all of stores/base.py. What is refused elsewhere is not allowed here.
+local function apply(count, now, least, spend, allowed)
+  local hits = {}
   for i = 1, count do
     local limit, cost, key = limits[asked[cursor]], asked[cursor + 1], KEYS[keys_read + i]
     local state = limit.read(limit, key)
@@ -105,14 +105,14 @@ local function answer(what, given, least, count)
   local now = given or time()
   length = length + 1
   reply[length] = now
-  if what == CORRECT then
-    correct(count, now, least)
-  elseif what == READ then
+  if what > CORRECT then
     read(count)
-  elseif count == 1 then
+  elseif what == CORRECT then
+    correct(count, now, least)
+  elseif count == 1 and what <= PEEK then
     apply_one(now, least, what == HIT)
   else
-    apply(count, now, least, what == HIT)
+    apply(count, now, least, what == HIT or what == HIT_REFUSED, what <= PEEK)
   end
 end
 

@@ -16,11 +16,13 @@ from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
 from .address import Address
+from .cluster import Cluster
 from .flows import Flow, Tools, applied, corrected
 from .message import Hits, Keys, Known, Message, Request, answers, least
 from .problems import problem
 from .servers import Server
 from .side import Side
+from .slots import slot_of
 
 __all__ = ["RedisStore"]
 
@@ -41,7 +43,7 @@ class RedisStore(Store):
         self._timeout = timeout_us / 1_000_000
         self._name = Keys(prefix)
         self._known = Known()
-        self._server = Server(self._address)
+        self._server = (Cluster if self._address.cluster else Server)(self._address)
         self._sides: dict[asyncio.AbstractEventLoop, Side] = {}
 
     # -- blocking ------------------------------------------------------------------------------------------
@@ -128,7 +130,7 @@ class RedisStore(Store):
         if side is None:
             for ended in [each for each in list(self._sides) if each.is_closed()]:
                 self._sides.pop(ended, None)
-            side = self._sides[loop] = Side(self._address, self._timeout, lambda: Message(self._known, self._name))
+            side = self._sides[loop] = Side(self._address, self._timeout, self._known, self._name)
         return side
 
     # -- both ----------------------------------------------------------------------------------------------
@@ -141,7 +143,11 @@ class RedisStore(Store):
         return len(hits) == 1 or (not self._address.cluster and len(hits) > 1)
 
     def _tools(self, due: float, clock: Callable[[], float]) -> Tools:
-        return Tools(self._known, _one_place, lambda: clock() < due)
+        place = self._slot if self._address.cluster else _one_place
+        return Tools(self._known, place, lambda: clock() < due)
+
+    def _slot(self, key: str) -> int:
+        return slot_of(self._name(key))
 
 
 def _one_place(_key: str) -> int:
