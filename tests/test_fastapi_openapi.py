@@ -1,0 +1,135 @@
+"""The OpenAPI description tells which operations are limited, and what a refusal looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from calls import ask
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.responses import PlainTextResponse
+from test_fastapi import limited
+from test_fastapi_dependencies import by_user, view
+
+from ratelimit_mw import Rule
+from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, exempt, limit
+
+X_HEADERS = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"}
+DRAFT = {"RateLimit", "RateLimit-Policy"}
+
+
+def schema_of(app: Any, path: str = "/openapi.json") -> dict[str, Any]:
+    return ask(app, path).json()  # type: ignore[no-any-return]
+
+
+def limited_in(schema: dict[str, Any]) -> set[str]:
+    """The operations that say they may answer 429."""
+    return {
+        f"{method} {path}"
+        for path, item in schema["paths"].items()
+        for method, operation in item.items()
+        if "429" in operation["responses"]
+    }
+
+
+def test_limited_operations_say_so() -> None:
+    """Decorated views, views with dependencies of both kinds and those that a rule looks at have a 429; others none."""
+    router, app = APIRouter(prefix="/r"), FastAPI()
+    router.add_api_route("/decorated/{id}", limit("5/minute")(view))
+    router.add_api_route("/dependency", view, dependencies=[Depends(RateLimit("5/minute"))], methods=["PUT"])
+    router.add_api_route("/later", view, dependencies=[Depends(by_user())])
+    for method in ("GET", "POST"):
+        router.add_api_route("/posted", limit("5/minute", match={"methods": ["POST"]})(view), methods=[method])
+    router.add_api_route("/ruled/{id}", view)
+    router.add_api_route("/exempt/{id}", exempt(limit("5/minute")(view)))
+    router.add_api_route("/shadowed", limit("5/minute", mode="shadow")(view))
+    router.add_api_route("/free", view)
+    app.include_router(router, prefix="/v1")
+    limited(app, Rule(limits="9/minute", match={"path": ["/v1/r/ruled/*", "/v1/r/exempt/*"]}))
+    assert limited_in(schema_of(app)) == {
+        "get /v1/r/decorated/{id}",
+        "put /v1/r/dependency",
+        "get /v1/r/later",
+        "post /v1/r/posted",
+        "get /v1/r/ruled/{id}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("families", "expected"),
+    [
+        (["x-ratelimit"], X_HEADERS),
+        (["ratelimit"], DRAFT),
+        (["x-ratelimit", "ratelimit"], X_HEADERS | DRAFT),
+        ([], set()),
+    ],
+)
+def test_the_headers_described_are_those_that_are_sent(families: list[str], expected: set[str]) -> None:
+    """The 429 is described with the very headers that it has."""
+    app = FastAPI()
+    app.get("/")(limit("1/minute")(view))
+    limited(app, headers=families)
+    response = schema_of(app)["paths"]["/"]["get"]["responses"]["429"]
+    assert set(response["headers"]) == expected | {"Retry-After"}
+    refused = [ask(app) for _ in range(2)][-1]
+    assert {name.lower() for name in response["headers"]} <= set(refused.headers)
+    properties = response["content"]["application/problem+json"]["schema"]["properties"]
+    assert set(properties) == set(refused.json())
+
+
+def test_an_own_answer_is_not_described_as_ours() -> None:
+    """Where the application answers refusals itself, nothing is said of the body."""
+    for way in ("handler", "rejection"):
+        app = FastAPI()
+        app.get("/")(limit("1/minute")(view))
+        if way == "handler":
+            app.add_exception_handler(RateLimitExceeded, lambda request, error: PlainTextResponse("wait"))
+            limited(app)
+        else:
+            limited(app, rejection=lambda request, verdict: PlainTextResponse("wait"))
+        assert "content" not in schema_of(app)["paths"]["/"]["get"]["responses"]["429"]
+
+
+def test_what_the_application_says_of_429_stays() -> None:
+    """A response that the application describes itself is not touched."""
+    app = FastAPI()
+    app.get("/", responses={429: {"description": "Slow down"}})(limit("1/minute")(view))
+    limited(app)
+    assert schema_of(app)["paths"]["/"]["get"]["responses"]["429"] == {"description": "Slow down"}
+
+
+def test_mounted_applications_describe_their_own_limits() -> None:
+    """Each application's description tells of its own operations, by its own paths."""
+    app, inner = FastAPI(), FastAPI()
+    inner.get("/items/{id}")(limit("1/minute")(view))
+    inner.get("/free")(view)
+    app.get("/free")(view)
+    app.mount("/inner", inner)
+    limited(app)
+    assert limited_in(schema_of(app)) == set()
+    assert limited_in(schema_of(app, "/inner/openapi.json")) == {"get /items/{id}"}
+
+
+def test_a_description_of_ones_own_is_kept() -> None:
+    """An application that has replaced its description is asked for it, and the limits are added."""
+    app = FastAPI()
+    app.get("/")(limit("1/minute")(view))
+    described = app.openapi
+
+    def own() -> dict[str, Any]:
+        return described() | {"x-own": True}
+
+    app.openapi = own  # type: ignore[method-assign]
+    limited(app)
+    schema = schema_of(app)
+    assert (schema["x-own"], limited_in(schema)) == (True, {"get /"})
+
+
+def test_routes_that_come_later_are_described() -> None:
+    """A route that is added after the first request is in the description with its limit."""
+    app = FastAPI()
+    limited(app)
+    assert ask(app).status_code == 404
+    app.openapi_schema = None
+    app.get("/late")(limit("1/minute")(view))
+    assert limited_in(schema_of(app)) == {"get /late"}
