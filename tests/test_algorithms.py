@@ -257,5 +257,6 @@ def test_an_algorithm_of_your_own_joins_by_its_name(monkeypatch: pytest.MonkeyPa
 
 def test_the_names_are_those_of_settings_files() -> None:
     """The seven names of the table, and nothing else."""
-    assert sorted(names()) == sorted({spec if isinstance(spec, str) else spec["name"] for spec in SPECS.values()})
+    own = {name for name in names() if algorithms._BUILDERS[name].__module__.startswith("ratelimit_mw.")}
+    assert own == {spec if isinstance(spec, str) else spec["name"] for spec in SPECS.values()}
     assert issubclass(algorithms.Gcra, Algorithm)

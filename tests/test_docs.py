@@ -142,7 +142,8 @@ def test_the_words_on_the_pictures_are_right() -> None:
 def test_every_algorithm_has_its_section() -> None:
     """An algorithm that a rule may name is described."""
     headings = " ".join(re.findall(r"^## (.*)$", (DOCS / "algorithms.md").read_text(), re.MULTILINE))
-    assert all(cls in headings for cls in algorithms.names())
+    own = [name for name in algorithms.names() if algorithms._BUILDERS[name].__module__.startswith("ratelimit_mw.")]
+    assert all(name in headings for name in own)
 
 
 def test_every_command_has_its_section() -> None:
