@@ -3,13 +3,15 @@
 All hits are allowed; what is refused again and again this package does not even ask the store for.
 
 `python -m benchmarks.lmdb_store`. All candidates in turn, round after round; every process makes decisions as fast as
-it can for the same span of time, and what is compared is how many all of them made together.
+it can for the same span of time. What is compared is how many all of them made together, and the processor time that
+one took, the server's included: on a machine that does other things too, the second says more.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import shutil
 import socket
 import statistics
@@ -77,20 +79,20 @@ def peer_in_full(address: str, algorithm: str) -> Decide:
 
 
 def worker(make: Callable[[str, str], Decide], address: str, algorithm: str, clients: int, pipe: Any) -> None:
-    """Decide for a span whenever told to, and report how often and the worst wait."""
+    """Decide for a span whenever told to, and report how often, the worst wait and the processor time."""
     decide = make(address, algorithm)
     names = [f"192.0.2.{number}" for number in range(clients)]
     decide(names[0])
     pipe.send(None)
     while (ends := pipe.recv()) is not None:
-        done, worst = 0, 0
+        done, worst, busy = 0, 0, time.process_time()
         before = time.monotonic_ns()
         while before < ends:
             decide(names[done % clients])
             after = time.monotonic_ns()
             worst = max(worst, after - before)
             before, done = after, done + 1
-        pipe.send((done, worst))
+        pipe.send((done, worst, time.process_time() - busy))
 
 
 class Team:
@@ -107,13 +109,16 @@ class Team:
         for pipe in self.pipes:
             pipe.recv()
 
-    def run(self, span: float) -> tuple[float, float]:
-        """Decisions a second of all together, and the longest that one took, in milliseconds."""
+    def run(self, span: float, server: int = 0) -> tuple[float, float, float]:
+        """Decisions a second of all together, microseconds of processor time for one, milliseconds of the longest."""
+        served = cpu_seconds(server) if server else 0.0
         ends = time.monotonic_ns() + int(span * 1e9)
         for pipe in self.pipes:
             pipe.send(ends)
         reports = [pipe.recv() for pipe in self.pipes]
-        return sum(done for done, _ in reports) / span, max(worst for _, worst in reports) / 1e6
+        decisions, waits, busy = zip(*reports, strict=True)
+        spent = sum(busy) + (cpu_seconds(server) - served if server else 0.0)
+        return sum(decisions) / span, spent / sum(decisions) * 1e6, max(waits) / 1e6
 
     def stop(self) -> None:
         for pipe in self.pipes:
@@ -122,9 +127,15 @@ class Team:
             process.join()
 
 
+def cpu_seconds(process: int) -> float:
+    """The processor time of another process."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def redis_server() -> Iterator[str]:
-    """The address of a Redis of our own, which keeps nothing on disk."""
+def redis_server() -> Iterator[tuple[str, int]]:
+    """The address and the process of a Redis of our own, which keeps nothing on disk."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -140,38 +151,45 @@ def redis_server() -> Iterator[str]:
                 break
             except ConnectionRefusedError:
                 time.sleep(0.02)
-        yield f"redis://127.0.0.1:{port}"
+        yield f"redis://127.0.0.1:{port}", server.pid
     finally:
         server.terminate()
         server.wait()
 
 
-def compare(algorithm: str, clients: int, lmdb: str, redis: str, rounds: int, span: float) -> list[tuple[str, ...]]:
-    """One row for each candidate: the median of its rounds, as a multiple of the peer's, and the median worst wait."""
+def compare(algorithm: str, clients: int, lmdb: str, redis: tuple[str, int], rounds: int) -> list[tuple[str, ...]]:
+    """One row for each candidate: medians of its rounds, and how they stand to the first one's."""
+    address, server = redis
     candidates = {
-        "`limits` 5.8 on Redis, `hit`": Team(peer, redis, algorithm, clients),
-        "the same with its full answer": Team(peer_in_full, redis, algorithm, clients),
-        "lmdb://": Team(ours, lmdb, algorithm, clients),
+        "`limits` 5.8 on Redis, `hit` and `get_window_stats`": (
+            Team(peer_in_full, address, algorithm, clients),
+            server,
+        ),
+        "the same, `hit` alone: yes or no": (Team(peer, address, algorithm, clients), server),
+        "lmdb://": (Team(ours, lmdb, algorithm, clients), 0),
     }
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
+    seen: dict[str, list[tuple[float, float, float]]] = {name: [] for name in candidates}
     for _ in range(rounds + 1):
-        for name, team in candidates.items():
-            seen[name].append(team.run(span))
-    for team in candidates.values():
+        for name, (team, pid) in candidates.items():
+            seen[name].append(team.run(SPAN, pid))
+    for team, _ in candidates.values():
         team.stop()
     medians = {name: [statistics.median(each) for each in zip(*runs[1:], strict=True)] for name, runs in seen.items()}
-    unit = next(iter(medians.values()))[0]
-    return [(name, f"{rate:,.0f}", f"{rate / unit:.1f}", f"{worst:.1f}") for name, (rate, worst) in medians.items()]
+    rate_there, cpu_there, _ = next(iter(medians.values()))
+    return [
+        (name, f"{rate:,.0f}", f"{rate / rate_there:.1f}", f"{cpu:.0f}", f"{cpu / cpu_there:.2f}", f"{worst:.0f}")
+        for name, (rate, cpu, worst) in medians.items()
+    ]
 
 
-def report(rounds: int = ROUNDS, span: float = SPAN) -> str:
-    head = ("", "decisions a second", "ratio", "longest, ms")
+def report(rounds: int = ROUNDS) -> str:
+    head = ("", "decisions a second", "ratio", "processor time, us", "ratio", "longest wait, ms")
     tables = []
     with tempfile.TemporaryDirectory() as folder, redis_server() as redis:
         for algorithm, clients in SHAPES:
             lmdb = f"lmdb://{Path(folder) / algorithm}"
             title = f"{PROCESSES} processes, {algorithm}, {f'{clients:,} keys' if clients > 1 else 'one key'}"
-            tables.append(table(title, compare(algorithm, clients, lmdb, redis, rounds, span), head))
+            tables.append(table(title, compare(algorithm, clients, lmdb, redis, rounds), head))
     return "\n".join(tables)
 
 

@@ -2,15 +2,16 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, names, open_at, states
 
-from ratelimit_mw.decision import Hit
+from ratelimit_mw.decision import Change, Hit, Spent
 from ratelimit_mw.stores.lmdb import LmdbStore
-from ratelimit_mw.stores.lmdb_keys import END, PREFIX
+from ratelimit_mw.stores.lmdb_keys import END, PREFIX, state_name
 from ratelimit_mw.testing import ManualClock
 
 
@@ -38,6 +39,14 @@ def test_keys_can_be_read_by_their_prefix(store: LmdbStore, path: Path) -> None:
     assert found[0] != found[1]
 
 
+def test_every_length_of_a_key_has_its_own_state(store: LmdbStore) -> None:
+    """Around the longest name that LMDB takes nothing is cut off and nothing refused."""
+    limit = limit_of("1/minute")
+    lengths = [length - len(state_name(limit.prefix, b"")) for length in range(505, 518)]
+    assert [hit(store, limit, "x" * length).allowed for length in lengths] == [True] * 13
+    assert [hit(store, limit, "x" * length).allowed for length in lengths] == [False] * 13
+
+
 def test_what_changes_nothing_writes_nothing(store: LmdbStore, path: Path) -> None:
     """Refusals and looks leave the file as it is, so attack traffic costs no writes."""
     limit = limit_of("2/minute", "sliding-window-log")
@@ -47,12 +56,15 @@ def test_what_changes_nothing_writes_nothing(store: LmdbStore, path: Path) -> No
         assert not hit(store, limit).allowed
         hit(store, limit, "b", cost=0)
         store.apply([Hit(limit, limit.prefix + "c", 1)], spend=False)
+        store.correct([Change(limit, limit.prefix + "a", 1, Spent(NOW, 1))])
     assert ((path / "data.mdb").stat().st_mtime_ns, (path / "data.mdb").read_bytes()) == before
 
 
-def test_other_data_is_left_alone_and_synced(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("which", [slice(0, 2), slice(2, 5), slice(0, 5)], ids=["before", "after", "around"])
+def test_other_data_is_left_alone_and_synced(path: Path, which: slice, caplog: pytest.LogCaptureFixture) -> None:
     """An application's own records are what they were, and are not put at risk for the sake of speed."""
-    mine = {b"a": b"1", b"\xff": b"2", PREFIX[:-1]: b"\0" * 9, END: b"\0" * 9, b"\xff\xff": b"3"}
+    around = [(b"a", b"1"), (PREFIX[:-1], b"\0" * 9), (END, b"\0" * 9), (b"\xffz", b""), (b"\xff\xff", b"3")]
+    mine = dict(around[which])
     path.mkdir()
     with lmdb.open(str(path), map_size=SIZE) as env, env.begin(write=True) as txn:
         for name, value in mine.items():
@@ -93,17 +105,17 @@ def test_one_write_sweeps_little_and_the_next_process_goes_on(path: Path) -> Non
     clock = ManualClock(NOW)
     store = open_at(path, clock=clock)
     for number in range(1_000):
-        hit(store, limit_of(), f"client {number}")
+        hit(store, limit_of("2/day") if number % 5 == 0 else limit_of(), f"client {number}")
     store.close()
     clock.advance(121)
     left = []
-    for _ in range(17):
+    for _ in range(20):
         hit(store, limit_of("100/minute"), "regular")
         store.close()
         left.append(len(states(path)))
     assert all(0 <= before - after <= 64 for before, after in itertools.pairwise(left))
     assert left[0] >= 900
-    assert left[-1] == 1
+    assert left[-1] == 201, "who comes first in the file and stays does not hold up the sweep"
 
 
 def test_pages_go_with_a_key_that_is_forgotten(store: LmdbStore, path: Path) -> None:
@@ -114,3 +126,14 @@ def test_pages_go_with_a_key_that_is_forgotten(store: LmdbStore, path: Path) -> 
     store.forget([log.prefix + "a"])
     store.close()
     assert states(path) == []
+
+
+def test_a_given_time_keeps_a_state_for_a_day_at_least(path: Path) -> None:
+    """The store's clock says nothing about a limiter that has one of its own; nor does it keep its states for ever."""
+    clock = ManualClock(NOW)
+    with closing(open_at(path, clock=clock)) as store:
+        for hours, allowed in ((0, True), (23, False), (26, True)):
+            clock.advance(hours * 3600)
+            for number in range(200):
+                hit(store, limit_of("1000000/second"), f"regular {number % 7}")
+            assert hit(store, limit_of("1/20ms"), now=1_000_000).allowed is allowed

@@ -55,6 +55,25 @@ def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> Non
     assert [worker.exitcode for worker in workers] == [0] * 4
 
 
+def come_and_go(path: Path, results: Any) -> None:
+    allowed = 0
+    for _ in range(150):
+        with closing(open_at(path)) as store:
+            allowed += hit(store, limit_of("1000/day")).allowed
+    results.put(allowed)
+
+
+def test_processes_that_come_and_go_are_in_nobodys_way(tmp_path: Path) -> None:
+    """Opening while another one is closing as the last one: no call fails and none is lost."""
+    results = FORK.SimpleQueue()
+    workers = [start(FORK, come_and_go, tmp_path, results) for _ in range(3)]
+    assert [results.get() for _ in workers] == [150] * 3
+    for worker in workers:
+        worker.join()
+    with closing(open_at(tmp_path)) as store:
+        assert hit(store, limit_of("1000/day"), cost=0).remaining == 550
+
+
 # -- killed ---------------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ import lmdb
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
-from ratelimit_mw.decision import Change
+from ratelimit_mw.decision import Change, Spent
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import Store
@@ -65,6 +65,26 @@ def test_one_line_says_that_room_is_short(path: Path, caplog: pytest.LogCaptureF
     assert ["new keys share" in each.getMessage() for each in caplog.records] == [True]
 
 
+def test_a_shared_state_can_be_forgotten_and_given_back(path: Path) -> None:
+    """An operator who frees a client that came during a flood frees it; what is given back is there again."""
+    store = open_at(path, size=4 << 20, clock=ManualClock(NOW))
+    limit = limit_of()
+    for number in range(40_000):
+        hit(store, limit, f"client {number}")
+    key = f"{limit.prefix}stranger"
+    for gives_back in (False, True):
+        store.forget([key])
+        decision = hit(store, limit, "stranger", cost=2)
+        assert decision.allowed
+        assert not hit(store, limit, "stranger").allowed
+        if gives_back:
+            store.correct([Change(limit, key, 2, Spent(decision.at_us, 2))])
+        else:
+            store.forget([key])
+        assert hit(store, limit, "stranger", cost=0).remaining == 2
+    store.close()
+
+
 def test_where_nothing_may_grow_a_hit_is_refused(path: Path) -> None:
     """Long logs fill it to the last reserve: no error, no hit passes uncounted, short records still change."""
     clock = ManualClock(NOW)
@@ -108,6 +128,20 @@ def test_a_reader_that_does_not_end_is_a_store_error_until_it_does(path: Path) -
         assert attempt(store, limit) is None
         reader.communicate(b"\n")
     assert hit(store, limit).remaining == 100_000 - passed - 1
+    store.close()
+
+
+def test_short_logs_that_grow_together_are_bounded_too(path: Path) -> None:
+    """None of them needs a page, all of them together more than there is: refused where it would have to grow."""
+    clock = ManualClock(NOW)
+    store = open_at(path, size=4 << 20, clock=clock)
+    log = limit_of("10000/hour", "sliding-window-log")
+    passed = 0
+    for number in range(120_000):
+        clock.advance(0.000_001)
+        passed += hit(store, log, f"client {number % 3_000}").allowed
+    left = sum(hit(store, log, f"client {number}", cost=0).remaining for number in range(3_000))
+    assert 0 < 3_000 * 10_000 - left == passed < 120_000
     store.close()
 
 

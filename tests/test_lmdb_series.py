@@ -1,6 +1,7 @@
 """Logs in pages: the same answers as in arrays, with little read and written however long a log is."""
 
 import random
+from array import array
 
 import pytest
 from hypothesis import given, settings
@@ -153,7 +154,7 @@ def test_pages_that_were_swept_count_as_out_of_sight() -> None:
     assert record is not None
     pages = pages_of(record)
     assert len(pages) == 1_000 // PAGE
-    later = NOW + 60_000_000 + 500_000
+    later = NOW + 60_000_000 + (4 * PAGE - 1) * 1_000
     expected = told(algorithm.decide(kept.state(), later, 1)[1])
     for gone in (pages[3], pages[0], pages[1], pages[2]):
         del kept.pages.kept[gone]
@@ -175,10 +176,9 @@ def test_many_pages_out_of_sight_at_once_are_dropped_a_few_at_a_time() -> None:
 def test_totals_begin_anew_before_they_are_too_large() -> None:
     """A log that is never empty counts for ever, whatever sums up."""
     algorithm = build({"name": "tiered-window", "precision": "1s"}, Quota.exact(10**12, 100_000_000))
-    state = Series.of(NOW // 1_000_000, 1)._replace(base=(1 << 62) + 5, total=(1 << 62) + 6)
-    kept = Kept(algorithm)
-    for number in range(200):
-        state = state.added(NOW // 1_000_000 + number, 10**12)
+    kept, before, large = Kept(algorithm), NOW // 1_000_000, 1 << 62
+    columns = array("q", range(before, before + 90)), array("q", range(large + 1, large + 91))
+    state = Series(*columns, 0, 90, large, before + 90, large + 100)
     kept.keep(state)
     again = kept.state()
     assert again is not None

@@ -78,6 +78,7 @@ class Ledger:
         return decisions, True
 
     def _change(self, changes: Sequence[Change], at: int, least: int) -> tuple[list[int], bool]:
+        changed = False
         for limit, key, cost, spent in changes:
             found = self._records.find(limit, key)
             if spent is None:
@@ -86,11 +87,12 @@ class Ledger:
                 state = limit.algorithm.give_back(found[2], at, spent, cost)
             if state is found[2]:
                 continue
+            changed = True
             try:
                 self._records.keep(limit, key, found, state, max(least, limit.decide(state, at, 0)[1].reset_us))
             except NoRoomError as error:
                 raise StoreError(f"{self._env.path()} is full; a correction was lost") from error
-        return [at] * len(changes), True
+        return [at] * len(changes), changed
 
     def _forget(self, keys: Sequence[str]) -> tuple[None, bool]:
         for key in keys:
