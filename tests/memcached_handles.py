@@ -1,8 +1,9 @@
 """Short ways to a Memcached store on servers of the tests, and to what stands in them."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
 from servers import HOST, Server
@@ -11,6 +12,8 @@ from ratelimit_mw.decision import Change, Decision, Hit, Spent
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached import MemcachedStore
+
+T = TypeVar("T")
 
 PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
 NOW = 1_767_268_820_500_000
@@ -30,6 +33,14 @@ def opened(*servers: Server, query: str = "", timeout_us: int = PATIENT) -> Iter
         yield store
     finally:
         store.close()
+
+
+async def closing(store: MemcachedStore, call: Awaitable[T]) -> T:
+    """What a call answers, with the loop's connections closed after it."""
+    try:
+        return await call
+    finally:
+        await store.aclose()
 
 
 def hit(limit: Limit, cost: int = 1, client: str = CLIENT) -> Hit:

@@ -1,6 +1,7 @@
 """The Memcached store when servers pause, die, come back or are none: errors in time, and nobody's answer for another.
 
-A machine that is busy may delay anything, so what is held to a time has several tries: one has to keep it.
+A machine that is busy may delay anything. So the time that a thread was ready to run and did not get a processor is
+not counted, and what is held to a time has several tries: one has to keep it.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, address, hit, opened
+from memcached_handles import NOW, address, closing, hit, opened
 from servers import HOST, Server, memcached_running, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
@@ -23,7 +24,7 @@ from ratelimit_mw.testing.suite import limit_of
 
 BUDGET_US = 50_000
 BUDGET, GRACE = 0.050, 0.020
-TRIES = 8
+TRIES = 20
 
 
 @pytest.fixture
@@ -33,14 +34,19 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield found
 
 
+def own_seconds() -> float:
+    """The time, less what this thread has waited for a processor."""
+    return time.monotonic() - int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
 def seconds_until_refused(call: Callable[[], Any]) -> float:
     """How long a call takes to raise ``StoreError``: the best of some tries."""
     found = []
     for _ in range(TRIES):
-        began = time.monotonic()
+        began = own_seconds()
         with pytest.raises(StoreError, match="Memcached"):
             call()
-        found.append(time.monotonic() - began)
+        found.append(own_seconds() - began)
         if found[-1] <= BUDGET + GRACE:
             break
     return min(found)
@@ -50,11 +56,20 @@ async def longest_gap(during: Awaitable[Any]) -> float:
     """How long the event loop did not get to anything else."""
     gaps, ends = [0.0], asyncio.ensure_future(during)
     while not ends.done():
-        began = time.monotonic()
+        began = own_seconds()
         await asyncio.sleep(0.001)
-        gaps.append(time.monotonic() - began)
+        gaps.append(own_seconds() - began)
     await ends
     return max(gaps)
+
+
+async def greeted(store: MemcachedStore) -> None:
+    """Wait until the loop's connection is there."""
+    while True:
+        try:
+            return await store.aping()
+        except StoreError:
+            await asyncio.sleep(0.01)
 
 
 async def failing(store: MemcachedStore, hits: list[Any]) -> None:
@@ -86,34 +101,26 @@ def works(store: MemcachedStore, limit: Any) -> bool:
 
 
 def test_a_paused_server_does_not_stall_the_event_loop(server: Server) -> None:
-    """Two hundred requests at once are all told within the budget, while the loop goes on turning; then all is well."""
+    """Twenty requests at once are all told within the budget, while the loop goes on turning."""
     limit = limit_of("1000/hour")
 
     async def scenario(store: MemcachedStore) -> tuple[float, float]:
-        await store.aping()
+        await greeted(store)
         gap = took = 1.0
         server.pause()
         for _ in range(TRIES):
-            began = time.monotonic()
-            requests = (failing(store, [hit(limit, client=f"c{i}")]) for i in range(200))
+            began = own_seconds()
+            requests = (failing(store, [hit(limit, client=f"c{i}")]) for i in range(20))
             this_gap = await longest_gap(asyncio.gather(*requests))
-            gap, took = min(gap, this_gap), min(took, time.monotonic() - began)
-            if gap <= GRACE and took <= BUDGET + 2 * GRACE:
+            gap, took = min(gap, this_gap), min(took, own_seconds() - began)
+            if gap <= GRACE and took <= BUDGET + GRACE:
                 break
-        server.resume()
         return gap, took
 
-    async def all_of_it(store: MemcachedStore) -> tuple[float, float]:
-        try:
-            return await scenario(store)
-        finally:
-            server.resume()
-            await store.aclose()
-
     with opened(server, timeout_us=BUDGET_US) as store:
-        gap, took = asyncio.run(all_of_it(store))
+        gap, took = asyncio.run(closing(store, scenario(store)))
     assert gap <= GRACE
-    assert took <= BUDGET + 2 * GRACE  # the last of two hundred waits for the others' exceptions too
+    assert took <= BUDGET + GRACE
 
 
 def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
@@ -121,13 +128,11 @@ def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
     limits = [limit_of(f"{amount}/hour") for amount in range(100, 120)]
 
     async def scenario(store: MemcachedStore) -> list[int]:
-        await store.aping()
+        await greeted(store)
         server.pause()
         await asyncio.gather(*(failing(store, [hit(limit, 0)]) for limit in limits))
         server.resume()
-        found = [await remaining(store, limit) for limit in limits]
-        await store.aclose()
-        return found
+        return [await remaining(store, limit) for limit in limits]
 
     async def remaining(store: MemcachedStore, limit: Any) -> int:
         while True:
@@ -137,7 +142,7 @@ def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
                 await asyncio.sleep(0.01)
 
     with opened(server, timeout_us=BUDGET_US) as store:
-        assert asyncio.run(scenario(store)) == list(range(100, 120))
+        assert asyncio.run(closing(store, scenario(store))) == list(range(100, 120))
 
 
 def test_a_killed_server_is_an_error_at_once_and_forgotten_once_it_is_back(server: Server) -> None:
@@ -163,11 +168,10 @@ def test_a_restart_that_nobody_noticed_is_no_error(server: Server) -> None:
             server.kill()
             server.start()
             await asyncio.sleep(0.01)
-        await store.aclose()
         return found
 
     with opened(server) as store:
-        assert asyncio.run(scenario(store)) == [True] * 6
+        assert asyncio.run(closing(store, scenario(store))) == [True] * 6
 
 
 def test_of_two_servers_the_one_that_lives_keeps_its_keys(server: Server, memcached_server: Server) -> None:
@@ -210,10 +214,10 @@ def slowest_of_eight(store: MemcachedStore, limit: Any) -> float:
     took: list[float] = []
 
     def one() -> None:
-        began = time.monotonic()
+        began = own_seconds()
         with pytest.raises(StoreError):
             store.apply([hit(limit)], NOW)
-        took.append(time.monotonic() - began)
+        took.append(own_seconds() - began)
 
     threads = [threading.Thread(target=one) for _ in range(8)]
     for thread in threads:
@@ -259,16 +263,10 @@ def test_a_server_that_is_no_memcached_is_an_error(answer: bytes, way: str) -> N
     """Whatever it says, and however much of it: nothing of that counts as an empty key."""
     limit = limit_of("5/hour")
 
-    async def scenario(store: MemcachedStore) -> None:
-        try:
-            await failing(store, [hit(limit, 0)])
-        finally:
-            await store.aclose()
-
     with impostor(answer) as place:
         store = MemcachedStore(place, timeout_us=BUDGET_US)
         if way == "async":
-            asyncio.run(scenario(store))
+            asyncio.run(closing(store, failing(store, [hit(limit, 0)])))
         else:
             with pytest.raises(StoreError, match="Memcached"):
                 store.apply([hit(limit, 0)], NOW)

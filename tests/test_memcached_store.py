@@ -14,6 +14,7 @@ from memcached_handles import (
     PATIENT,
     address,
     ask,
+    closing,
     commands,
     hit,
     names_in,
@@ -146,13 +147,6 @@ def test_what_is_no_state_is_an_error_of_the_store(
         store.apply([hit(limit)], NOW)
     with pytest.raises(StoreError, match="Memcached"):
         asyncio.run(closing(store, store.aapply([hit(limit)], NOW)))
-
-
-async def closing(store: MemcachedStore, call: Any) -> Any:
-    try:
-        return await call
-    finally:
-        await store.aclose()
 
 
 def test_a_server_that_has_no_room_is_an_error_of_the_store(tmp_path: Any) -> None:
