@@ -45,9 +45,66 @@ local function settled(view)
   return stored(list)
 end
 
+local Held = {} -- leases, in a table
+Held.__index = Held
+
+local function held(list, bound)
+  if #list == 0 then return nil end
+  table.sort(list, function(a, b) return a[1] < b[1] end)
+  return setmetatable({list = list, count = #list, total = total_of(list), bound = bound}, Held)
+end
+
+function Held:latest()
+  local latest = 0
+  for _, lease in ipairs(self.list) do
+    latest = max(latest, lease[2])
+  end
+  return latest
+end
+
+function Held:ended(now)
+  local found = {}
+  for _, lease in ipairs(self.list) do
+    if lease[2] <= now then found[#found + 1] = lease end
+  end
+  return found
+end
+
+function Held:find(id, cost)
+  for _, lease in ipairs(self.list) do
+    if lease[1] == id then return lease end
+  end
+end
+
+function Held:newest()
+  return self.list[#self.list][1]
+end
+
+local function held_after(kept)
+  local left, gone = {kept.put}, {}
+  for _, lease in ipairs(kept.gone) do
+    gone[lease] = true
+  end
+  for _, lease in ipairs(kept.leases and kept.leases.list or {}) do
+    if not gone[lease] then left[#left + 1] = lease end
+  end
+  assert(total_of(left) == kept.total)
+  return held(left, kept.bound)
+end
+
+local function after(kept)
+  if kept and kept.tail then return settled(kept) end
+  if kept and kept.gone then return held_after(kept) end
+  return kept
+end
+
 local function text(state)
   local numbers = {}
-  if state and state.rows then
+  if state and state.list then
+    for _, lease in ipairs(state.list) do
+      numbers[#numbers + 1] = string.format('%.0f:%.0f:%.0f', unpack(lease))
+    end
+  elseif state and state.rows then
     for _, row in ipairs(state.rows.list) do
       numbers[#numbers + 1] = string.format('%.0f:%.0f', row[1], row[3])
     end
@@ -81,7 +138,7 @@ for _, trace in ipairs(cmsgpack.unpack(ARGV[1])) do
   if state and KINDS[limit.kind].series then state = from_entries(state, total) end
   for _, step in ipairs(steps) do
     local answer, kept = played(limit, state, unpack(step, 1, 6))
-    state = kept and kept.tail and settled(kept) or kept
+    state = after(kept)
     reply[#reply + 1] = answer
     reply[#reply + 1] = text(state)
   end

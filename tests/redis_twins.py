@@ -11,16 +11,17 @@ import msgspec
 import redis
 
 from ratelimit_mw.algorithms import Algorithm
+from ratelimit_mw.algorithms.in_flight import InFlight
 from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.decision import Decision, Spent
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores.redis.message import number_or_text
 from ratelimit_mw.stores.redis.script import packed_limit, twin_of
 
-FILES = ("muldiv", "fixed_window", "sliding_window_counter", "interval_bucket", "bucket", "window_log")
+FILES = ("muldiv", "fixed_window", "sliding_window_counter", "interval_bucket", "bucket", "window_log", "in_flight")
 NAMES = (
     *("FixedWindow", "SlidingWindowCounter", "IntervalTokenBucket", "Bucket", "LeakyBucketQueue", "TieredWindow"),
-    "RefusalCountingLog",
+    *("RefusalCountingLog", "InFlight"),
 )
 
 Step = tuple[str, int, int, int | None, int | None, int | str | None]
@@ -89,6 +90,8 @@ def text(algorithm: Algorithm, state: Any) -> str:
         return ""
     if isinstance(state, Series):
         return ":".join(map(str, numbers(state) or ()))
+    if isinstance(algorithm, InFlight):  # in Lua the order is that of the ids
+        state = [number for lease in sorted(zip(*[iter(state)] * 3, strict=True)) for number in lease]
     return algorithm.dump(state).decode()
 
 

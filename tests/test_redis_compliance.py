@@ -114,10 +114,27 @@ def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Se
     with opened(redis_server) as store:
         for _ in range(20):
             steps = [search.step() for _ in range(200)]
-            found = together(store, [request for request, _ in steps])
-            for i, (answer, (_, expected)) in enumerate(zip(found, steps, strict=True)):
-                said = answer if isinstance(answer[0], int) else answers(answer)
-                assert said == expected, f"request {i} of its call"
+            check(together(store, [request for request, _ in steps]), steps)
+
+
+def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) -> None:
+    """4,000 requests that take slots, renew them and give them back, beside another limit, 200 to a call."""
+    slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
+    search = Search([slots, limit_of("50/10s", "gcra")], seed=11)
+    with opened(redis_server) as store:
+        for _ in range(20):
+            steps = [search.step() for _ in range(200)]
+            renewals = [Change(hit.limit, hit.key, 0, spent) for hit, spent in search.spent[-3:] if hit.limit is slots]
+            search.model.correct(renewals, search.now)
+            steps.append((Changes(renewals, search.now, least(NOW)), [search.now] * len(renewals)))
+            check(together(store, [request for request, _ in steps]), steps)
+
+
+def check(found: list[Any], steps: list[tuple[Request, Any]]) -> None:
+    """Answers against what they have to be: times of corrections, or decisions."""
+    for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
+        said = answer if isinstance(request, Changes) else answers(answer)
+        assert said == expected, f"request {i} of its call"
 
 
 def together(store: Any, requests: list[Request]) -> list[Any]:

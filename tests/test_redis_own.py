@@ -131,17 +131,17 @@ def test_two_calls_a_request(own_server: Server, server: redis.Redis) -> None:
 
 
 def test_races_are_exact(own_server: Server, server: redis.Redis) -> None:
-    """Of 400 tries of eight threads and 400 on an event loop exactly 100 pass, and none is an error."""
+    """Of 200 tries of eight threads and 100 on an event loop exactly 100 pass, and none is an error."""
     own = limit_of("100/hour", "whole-pause")
 
     async def many() -> int:
-        found = await asyncio.gather(*(store.aapply([hit(own)]) for _ in range(400)))
+        found = await asyncio.gather(*(store.aapply([hit(own)]) for _ in range(100)))
         await store.aclose()
         return sum(answer[0].allowed for answer in found)
 
     with opened(own_server) as store, ThreadPoolExecutor(9) as pool:
         on_a_loop = pool.submit(asyncio.run, many())
-        blocking = sum(decisions[0].allowed for decisions in pool.map(lambda _: store.apply([hit(own)]), range(400)))
+        blocking = sum(decisions[0].allowed for decisions in pool.map(lambda _: store.apply([hit(own)]), range(200)))
         assert blocking + on_a_loop.result() == 100
 
 

@@ -99,6 +99,41 @@ def random_trace(kind: str, chance: random.Random) -> Trace:
     return trace
 
 
+def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
+    """25,000 random steps of requests in flight: taken, renewed, given back, run out, and a clock that goes back."""
+    chance = random.Random("leases")
+    traces = [random_leases(chance) for _ in range(TRACES)]
+    for i in range(0, TRACES, 10):
+        assert differences(server, traces[i : i + 10]) == []
+
+
+def random_leases(chance: random.Random) -> Trace:
+    trace = Trace(
+        Limit("search", 0, Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True), "fixed-window")
+    )
+    held: list[Spent] = []
+    now = NOW
+    for _ in range(STEPS):
+        now += chance.choice((0, 0, 1, 1000, 5_000_000, 30_000_000, 59_999_999, 60_000_000, -2, -40_000_000))
+        kind = chance.random()
+        if kind < 0.3 and held:
+            spent = held.pop(chance.randrange(len(held)))
+            back = chance.choice((spent.cost, chance.randint(1, spent.cost)))
+            trace.give_back(now, spent, back)
+            if back < spent.cost:
+                held.append(spent._replace(cost=spent.cost - back))
+        elif kind < 0.5 and held:
+            trace.give_back(now, chance.choice(held), 0)
+        elif kind < 0.53:
+            trace.charge(now, chance.randint(1, 3))
+        else:
+            cost = chance.choice((0, 1, 1, 1, 2, 5))
+            decision = trace.decide(now, cost)
+            if decision.allowed and cost:
+                held.append(Spent(decision.at_us, cost))
+    return trace
+
+
 def random_quota(kind: str, chance: random.Random) -> Quota:
     is_log = kind.startswith("sliding-window-log")
     amount = chance.choice(AMOUNTS if is_log else AMOUNTS + LARGE)

@@ -109,15 +109,20 @@ def _together(
     own = [hit for hit in hits if tools.known(hit.limit) is None]
     if not own:
         return cast(list[Decision], (yield Hits(hits, now, spend, least(now), refused)))
-    while True:
-        at, texts = yield _Read([hit.key for hit in own], now)
+    raced_at: int | None = None
+    while raced_at is None or tools.in_time():
         try:
+            at, texts = yield _Read([hit.key for hit in own], now)
             plain = Hits(hits, at, spend, least(now), refused)
             request = _Agreed(plain, dict(zip(own, texts, strict=True)), at, tools.known)
             return cast(list[Decision], (yield request))
         except ConflictError:
-            if not tools.in_time():
-                return [_lost(hit.limit, at) for hit in hits]
+            raced_at = at
+        except StoreError:
+            if raced_at is None:
+                raise
+            break  # it answered while there was time: a race was lost, not a store
+    return [_lost(hit.limit, raced_at) for hit in hits]
 
 
 def _lost(limit: Limit, at: int) -> Decision:
@@ -143,21 +148,26 @@ def corrected(changes: Sequence[Change], now: int | None, tools: Tools) -> Flow[
 
 def _corrected_here(change: Change, now: int | None, tools: Tools) -> Flow[int]:
     limit, key, cost, spent = change
-    while True:
-        at, (text,) = yield _Read([key], now)
-        state = None if text is None else limit.algorithm.load(text)
-        if spent is None:
-            kept = limit.algorithm.charge(state, at, cost)
-        else:
-            kept = limit.algorithm.give_back(state, at, spent, cost)
-        if kept is state:
-            return int(at)
-        lasts = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
+    raced = False
+    while not raced or tools.in_time():
         try:
-            return int((yield _Swap(limit, key, text, kept, lasts, at, least(now))))
+            at, (text,) = yield _Read([key], now)
+            state = None if text is None else limit.algorithm.load(text)
+            if spent is None:
+                kept = limit.algorithm.charge(state, at, cost)
+            else:
+                kept = limit.algorithm.give_back(state, at, spent, cost)
+            if kept is not state:
+                lasts = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
+                yield _Swap(limit, key, text, kept, lasts, at, least(now))
+            return int(at)
         except ConflictError:
-            if not tools.in_time():
-                raise StoreError("Redis: others were always faster, a correction was not made") from None
+            raced = True
+        except StoreError:
+            if not raced:
+                raise
+            break
+    raise StoreError("Redis: others were always faster, a correction was not made")
 
 
 def _grouped(keys: Sequence[str], tools: Tools) -> list[list[int]]:

@@ -15,6 +15,7 @@ import msgspec
 from ...algorithms import Algorithm
 from ...algorithms.bucket import Bucket, Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from ...algorithms.fixed_window import FixedWindow
+from ...algorithms.in_flight import InFlight
 from ...algorithms.interval_bucket import IntervalTokenBucket
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
@@ -24,32 +25,33 @@ __all__ = ["GIVEN", "Script", "packed_limit", "script_of", "twin_of"]
 
 
 class Twin(NamedTuple):
-    """An algorithm in Lua: its name there, the file it is in, and what keeps its states."""
+    """An algorithm in Lua: its name there, its file, what keeps its states, and the numbers it needs of a limit."""
 
     name: str
     file: str
     keeper: str
+    numbers: tuple[str, ...] = ("amount", "period")
 
 
-_BUCKET: Final = Twin("Bucket", "bucket", "Packed")
-_SERIES: Final = Twin("TieredWindow", "window_log", "Rows")
+_BUCKET: Final = Twin("Bucket", "bucket", "Packed", ("amount", "period", "capacity"))
+_SERIES: Final = Twin("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
 GIVEN: Final = Twin("Given", "", "Given")
 
 # By the very class: a subclass of a user's may decide otherwise.
 _TWINS: Final[dict[type[Algorithm], Twin]] = {
     FixedWindow: Twin("FixedWindow", "fixed_window", "Packed"),
     SlidingWindowCounter: Twin("SlidingWindowCounter", "sliding_window_counter", "Packed"),
-    IntervalTokenBucket: Twin("IntervalTokenBucket", "interval_bucket", "Packed"),
+    IntervalTokenBucket: Twin("IntervalTokenBucket", "interval_bucket", "Packed", ("period", "capacity")),
     Bucket: _BUCKET,
     TokenBucket: _BUCKET,
     Gcra: _BUCKET,
     LeakyBucket: _BUCKET,
-    LeakyBucketQueue: Twin("LeakyBucketQueue", "bucket", "Packed"),
+    LeakyBucketQueue: _BUCKET._replace(name="LeakyBucketQueue"),
     TieredWindow: _SERIES,
     SlidingWindowLog: _SERIES,
-    RefusalCountingLog: Twin("RefusalCountingLog", "window_log", "Rows"),
+    RefusalCountingLog: _SERIES._replace(name="RefusalCountingLog"),
+    InFlight: Twin("InFlight", "in_flight", "Leases", ("amount", "lifetime")),
 }
-_KEEPERS: Final = {"Packed": "packed.lua", "Rows": "rows.lua", "Given": "given.lua"}
 
 
 class Script:
@@ -69,7 +71,7 @@ def twin_of(algorithm: Algorithm) -> Twin | None:
 def script_of(twins: frozenset[Twin]) -> Script:
     """The script that decides what these algorithms decide."""
     algorithms = [file for file in sorted({twin.file for twin in twins}) if file]
-    keepers = [_KEEPERS[keeper] for keeper in sorted({twin.keeper for twin in twins})]
+    keepers = [f"{keeper.lower()}.lua" for keeper in sorted({twin.keeper for twin in twins})]
     kinds = ", ".join(f"{twin.name} = {{{twin.name}, {twin.keeper}}}" for twin in sorted(twins))
     parts = [_lua("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *algorithms)]
     parts += [_lua(__package__, keeper) for keeper in keepers]
@@ -78,10 +80,10 @@ def script_of(twins: frozenset[Twin]) -> Script:
 
 def packed_limit(limit: Limit, twin: Twin) -> msgspec.Raw:
     """What the twin needs to know of a limit, ready to be put into a message."""
-    algorithm: Any = limit.algorithm
-    known = {name: getattr(algorithm, name, None) for name in ("amount", "period", "precision", "span")}
-    known |= {"kind": twin.name, "capacity": limit.limit, "shadow": limit.shadow}
-    return msgspec.Raw(msgspec.msgpack.encode({name: value for name, value in known.items() if value is not None}))
+    known: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in twin.numbers}
+    if limit.shadow:
+        known["shadow"] = True
+    return msgspec.Raw(msgspec.msgpack.encode({"kind": twin.name, **known}))
 
 
 def _lua(package: str, name: str) -> str:
