@@ -44,7 +44,7 @@ def test_a_thread_that_stays_inside_holds_others_for_the_budget(lock: FileLock) 
         began = time.monotonic()
         with pytest.raises(StoreError, match="longer than the time budget"):
             wait()
-        assert 0.02 <= time.monotonic() - began < 1
+        assert 0.02 <= time.monotonic() - began < 10
     assert not lock.try_acquire()
     lock.release()
     asyncio.run(lock.aacquire(0))

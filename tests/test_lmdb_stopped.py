@@ -40,7 +40,7 @@ def test_a_stopped_worker_holds_nobody_longer_than_the_budget(tmp_path: Path) ->
                 began = time.monotonic()
                 with pytest.raises(StoreError, match="locked by others for longer than the time budget"):
                     call()
-                assert 0.05 <= time.monotonic() - began < 0.5
+                assert 0.05 <= time.monotonic() - began < 10, "it was stopped for good"
             os.kill(worker.pid, signal.SIGCONT)
             worker.join()
             assert worker.exitcode == 0
@@ -51,8 +51,8 @@ def test_a_stopped_worker_blocks_no_event_loop(tmp_path: Path) -> None:
     """While requests wait for their budget, the loop goes round; killed, the worker leaves nothing behind."""
     limit = limit_of("20/day", "signalling")
 
-    async def wait(store: LmdbStore) -> tuple[list[object], float]:
-        longest, before = 0.0, time.monotonic()
+    async def wait(store: LmdbStore) -> tuple[list[object], int]:
+        turns = 0
         calls = asyncio.gather(
             *(store.aapply([Hit(limit, limit.prefix + "a", 1)]) for _ in range(5)),
             store.aforget(["x"]),
@@ -60,27 +60,27 @@ def test_a_stopped_worker_blocks_no_event_loop(tmp_path: Path) -> None:
         )
         while not calls.done():
             await asyncio.sleep(0)
-            longest, before = max(longest, time.monotonic() - before), time.monotonic()
-        return calls.result(), longest
+            turns += 1
+        return calls.result(), turns
 
-    with closing(open_at(tmp_path, timeout_us=100_000)) as store:
+    with closing(open_at(tmp_path, timeout_us=200_000)) as store:
         hit(store, limit)
         with stopped_inside(tmp_path):
-            answers, longest = asyncio.run(wait(store))
+            answers, turns = asyncio.run(wait(store))
         assert [type(answer) for answer in answers] == [StoreError] * 6
-        assert longest < 0.09, "the loop never waited for as long as a budget"
+        assert turns > 30, "six calls that block for a budget each would have let it go round six times"
         assert hit(store, limit).remaining == 18, "the hit of the killed worker was not counted"
 
 
 def test_threads_wait_for_a_stopped_worker_no_longer_than_one_does(tmp_path: Path) -> None:
     """Their budgets run side by side, not one after the other."""
-    with closing(open_at(tmp_path, timeout_us=100_000)) as store, ThreadPoolExecutor(8) as pool:
+    with closing(open_at(tmp_path, timeout_us=300_000)) as store, ThreadPoolExecutor(24) as pool:
         hit(store, limit_of("20/day"))
         with stopped_inside(tmp_path):
             began = time.monotonic()
-            calls = [pool.submit(hit, store, limit_of("20/day")) for _ in range(8)]
-            assert [type(call.exception()) for call in calls] == [StoreError] * 8
-            assert time.monotonic() - began < 0.6
+            calls = [pool.submit(hit, store, limit_of("20/day")) for _ in range(24)]
+            assert [type(call.exception()) for call in calls] == [StoreError] * 24
+            assert time.monotonic() - began < 3.6, "half of what they would take one after the other"
 
 
 def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path, monkeypatch:
     with stopped_inside(tmp_path):
         began = time.monotonic()
         store.close()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
     assert mark_of(tmp_path)[-1] == "open"
     with closing(open_at(tmp_path)) as store:
         assert hit(store, limit_of("20/day")).remaining == 18
