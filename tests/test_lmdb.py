@@ -35,6 +35,7 @@ def store(path: Path) -> Iterator[LmdbStore]:
         ("lmdb:var/lib/app", "absolute path"),
         ("lmdb://", "absolute path"),
         ("lmdb:///a%00b", "absolute path"),
+        ("lmdb:///var/lib/app#1", "absolute path"),
         ("lmdb:///tmp/x?size=much", "size is a number of bytes"),
         ("lmdb:///tmp/x?size=1.5GiB", "size is a number of bytes"),
         ("lmdb:///tmp/x?size=1MiB", "from 4 MiB on"),

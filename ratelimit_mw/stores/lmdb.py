@@ -11,6 +11,7 @@ import mmap
 import re
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from urllib.parse import SplitResult, unquote
@@ -56,6 +57,7 @@ class LmdbStore(Store):
         self._settings = (path, size + -size % mmap.PAGESIZE, durable)
         self._budget = timeout_us
         self._clock = clock
+        self._opening = threading.Lock()
         self._home: Environment | None = environment_at(*self._settings)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
@@ -65,7 +67,8 @@ class LmdbStore(Store):
         return self._locked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
 
     def forget(self, keys: Iterable[str]) -> None:
-        self._locked(lambda ledger, at: ledger.forget(keys, at))
+        if named := list(keys):
+            self._locked(lambda ledger, at: ledger.forget(named, at))
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
@@ -74,7 +77,8 @@ class LmdbStore(Store):
         return await self._alocked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        await self._alocked(lambda ledger, at: ledger.forget(keys, at))
+        if named := list(keys):
+            await self._alocked(lambda ledger, at: ledger.forget(named, at))
 
     def close(self) -> None:
         """Let go of the files; the last process to do so leaves them synced. The next call opens them again."""
@@ -116,8 +120,10 @@ class LmdbStore(Store):
             home.lock.release()
 
     def _back(self) -> Environment:
-        self._home = environment_at(*self._settings)
-        return self._home
+        with self._opening:
+            if self._home is None:
+                self._home = environment_at(*self._settings)
+            return self._home
 
 
 def _failed(home: Environment, error: Exception) -> StoreError:
@@ -130,7 +136,7 @@ OPTIONS: Final = ("size", "durable")
 def open_address(address: SplitResult, options: dict[str, str], timeout_us: int) -> LmdbStore:
     """``lmdb:///var/lib/app/ratelimit?size=1GiB&durable=true``."""
     path = unquote(address.path)
-    if address.netloc or not path.startswith("/") or "\0" in path:
+    if address.netloc or address.fragment or not path.startswith("/") or "\0" in path:
         raise ConfigError("lmdb:// is followed by the absolute path of a directory: lmdb:///var/lib/app/ratelimit")
     durable = options.get("durable", "false")
     if durable not in ("true", "false"):

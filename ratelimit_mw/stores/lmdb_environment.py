@@ -70,15 +70,16 @@ class Environment:
         mark = read_mark(self.lock.fd)
         if mark is not None and mark.open and mark.boot != boot:
             self._start_anew()
+        if not self.durable and not (Path(self.path) / "data.mdb").exists():
+            self._mark_as_open(boot)
         env = self._mapped(self.durable)
         try:
             if not self.durable and _holds_other_data(env):
                 env.close()
                 env = self._mapped(True)
                 _log.warning("%s holds other data too, so each change is synced to the disk, which is slow", self.path)
-            if not env.flags()["sync"] and mark != Mark(boot, True):
-                write_mark(self.lock.fd, Mark(boot, True))
-                sync_folder(self.path)
+            if not env.flags()["sync"]:
+                self._mark_as_open(boot)
             identity = self._agree(env, boot)
             env.reader_check()
             self.lock.join()
@@ -88,6 +89,12 @@ class Environment:
         self._env = env
         self._ledger = Ledger(env, identity, self.size // env.stat()["psize"])
         return self._ledger
+
+    def _mark_as_open(self, boot: str) -> None:
+        """Before anything is written that is not synced: from now on a stop of the machine is an unclean one."""
+        if read_mark(self.lock.fd) != Mark(boot, True):
+            write_mark(self.lock.fd, Mark(boot, True))
+            sync_folder(self.path)
 
     def _mapped(self, sync: bool) -> lmdb.Environment:
         # Without spare transactions none is open when the process forks. Not a writable map: a full disk would kill.

@@ -10,7 +10,7 @@ LMDB needs to change what is there: it never changes a page in place.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar, TypeVarTuple
 
@@ -58,8 +58,8 @@ class Ledger:
     def correct(self, changes: Sequence[Change], now: int, at: int | None) -> list[int]:
         return self._in_transaction(self._change, now, changes, now if at is None else at, _least(at))
 
-    def forget(self, keys: Iterable[str], now: int) -> None:
-        return self._in_transaction(self._forget, now, list(keys))
+    def forget(self, keys: Sequence[str], now: int) -> None:
+        return self._in_transaction(self._forget, now, keys)
 
     def _decide(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
         records = self._records
