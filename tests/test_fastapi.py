@@ -2,6 +2,8 @@
 
 from __future__ import annotations  # so all annotations below are text, as in many an application
 
+import importlib
+import sys
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -13,7 +15,7 @@ from pydantic import BaseModel
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
 from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.switch import limits_off
 from ratelimit_mw.testing import ManualClock
@@ -214,3 +216,11 @@ def test_a_path_that_the_server_puts_before_is_no_part_of_the_route() -> None:
     limited(app)
     paths = ["/api/v1/items/1", "/items/2", "/api/v1/items/3"]
     assert [send_bare(app, http_scope(path=p, root_path="/api/v1"))[0]["status"] for p in paths] == [200, 200, 429]
+
+
+def test_fastapi_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the error is the line that installs it."""
+    monkeypatch.setitem(sys.modules, "fastapi.params", None)
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.fastapi")
+    with pytest.raises(MissingExtraError, match=r'pip install "ratelimit-mw\[fastapi\]"'):
+        importlib.import_module("ratelimit_mw.fastapi")

@@ -172,3 +172,20 @@ def test_a_later_limit_may_need_the_body() -> None:
     limited(app)
     asked = [ask(app, "/", "POST", json={"name": name}, headers={"x-user": "ann"}) for name in ("a", "b", "a")]
     assert [(answer.status_code, answer.text[:3]) for answer in asked] == [(200, '"a"'), (200, '"b"'), (429, '{"t')]
+
+
+def test_a_queue_lets_requests_wait_on_their_way() -> None:
+    """A leaky-bucket queue delays a request when its key is known."""
+    app = FastAPI()
+    queue = by_user("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
+    app.add_api_route("/", view, dependencies=[Depends(queue)])
+    limited(app)
+    waited: list[float] = []
+
+    async def noted(delay: float) -> None:
+        waited.append(delay)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ratelimit_mw.routing.exchange.asyncio.sleep", noted)
+        assert statuses(app, "/", "/", headers={"x-user": "ann"}) == [200, 200]
+    assert waited == [0.001]

@@ -114,6 +114,29 @@ def test_the_user_of_the_authentication_middleware_is_the_user() -> None:
     assert asked == [200, 200, 429, 200, 200]
 
 
+def test_clients_are_apart_by_default() -> None:
+    """Without a word on the key each address has its own count."""
+    app = application([Route("/", asynchronous)])
+    found = [ask(app, client=f"192.0.2.{i}").status_code for i in (1, 2, 3, 1, 2, 3, 1)]
+    assert found == [200] * 6 + [429]
+
+
+def test_header_fields_stand_once() -> None:
+    """Rules of the file and of the view make one set of headers, on streams and refusals too."""
+    app = application([Route("/", asynchronous)], Rule(limits="9/minute"))
+    for _ in range(3):
+        names = [name for name, _ in ask(app).headers.multi_items()]
+        assert len(names) == len(set(names))
+
+
+def test_a_dead_store_is_no_error_of_the_application() -> None:
+    """When the store does not answer, views are limited by the process alone: neither an error nor without limit."""
+    store = SharedStore()
+    store.down = True
+    app = application([Route("/", asynchronous)], limiter=Limiter(store=store, clock=ManualClock(1_000_000.0)))
+    assert statuses(app, *["/"] * 3) == [200, 200, 429]
+
+
 # -- refusals --------------------------------------------------------------------------------------------
 
 
@@ -171,3 +194,16 @@ def test_a_refusal_that_a_view_raises_is_answered() -> None:
     assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["inner"])
     assert refused.headers["x-ratelimit-limit"] == "1"
     assert refused.headers["ratelimit-policy"] == '"inner";q=1;w=3600'
+
+
+def test_a_refusal_after_the_response_has_begun_is_an_error() -> None:
+    """What has begun cannot be refused any more: the error goes up, as any other."""
+    own = Limiter([Rule(name="inner", limits="1/hour", cost=2)])
+
+    async def view(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        own.hit({}).raise_for_limit()
+
+    app = RateLimitMiddleware(view, limiter=Limiter([Rule(limits="9/minute")]))
+    with pytest.raises(RateLimitExceeded, match="inner"):
+        ask(app)

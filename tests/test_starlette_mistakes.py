@@ -38,6 +38,21 @@ def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why() -> N
     assert "functools.wraps" in raised.value.__notes__[0]
 
 
+@pytest.mark.parametrize(
+    ("limits", "options", "message"),
+    [
+        ("5/fortnight", {}, "@limit on .*hello, limits: cannot read"),
+        ("5/minute", {"key": ["usr"]}, "did you mean 'user'"),
+        ("5/minute", {"match": {"path": "/x"}}, "a view has its path from its route"),
+        ("5/minute", {"per_route": True}, "per_route"),
+    ],
+)
+def test_a_limit_that_means_nothing_is_an_error_where_it_stands(limits: str, options: Any, message: str) -> None:
+    """A mistyped limit is no missing limit: the module that has it cannot be imported."""
+    with pytest.raises((ConfigError, TypeError), match=message):
+        limit(limits, **options)(hello)
+
+
 @exempt("nobody")
 async def _mistyped(request: Any) -> Response:
     return PlainTextResponse("never")

@@ -185,3 +185,16 @@ def test_what_no_rule_looks_at_is_handed_on_as_it_is() -> None:
     scope = http_scope(path="/free")
     send_bare(app, scope)
     assert seen[0] is scope
+
+
+def test_an_application_that_wraps_itself_has_no_routes() -> None:
+    """The search for routes ends, and the rules of the file hold."""
+
+    class Endless(Rewrites):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await PlainTextResponse("endless")(scope, receive, send)
+
+    inner = Endless(None)
+    inner.app = inner
+    app = RateLimitMiddleware(inner, limiter=Limiter([Rule(limits="1/minute")], clock=ManualClock(1.0)))
+    assert statuses(app, "/", "/") == [200, 429]

@@ -234,3 +234,47 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
     outer = Starlette(routes=[Mount("/in", app=inner)])
     outer.add_middleware(RateLimitMiddleware, limiter=limiter)
     assert [kinds(connect(outer, "/in/ws")) for _ in range(3)] == [["accept"], ["accept"], [1008]]
+
+
+@pytest.mark.parametrize(("heard", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
+def test_a_view_that_refuses_is_answered(heard: list[str], expected: list[Any]) -> None:
+    """A refusal that a view raises turns the handshake down, or ends a connection that was let in."""
+    own = Limiter([Rule(name="own", limits="1/hour", cost=2)])
+
+    async def view(websocket: Any) -> None:
+        for step in heard:
+            await getattr(websocket, step)()
+        own.hit({}).raise_for_limit()
+
+    assert kinds(connect(application([WebSocketRoute("/ws", view)], Rule(limits="9/minute")))) == expected
+
+
+def test_any_application_of_the_protocol_is_limited() -> None:
+    """An application of no framework is limited by rules on paths, with features of functions that are async."""
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+
+    async def token(request: Any) -> str:
+        return request.headers["host"]  # type: ignore[no-any-return]
+
+    limiter = Limiter([Rule(limits="1/minute", key="token")], clock=ManualClock(1_000_000.0))
+    app = RateLimitMiddleware(plain, limiter=limiter, features={"token": token})
+    hosts = [b"a", b"b", b"a"]
+    assert [kinds(connect(app, headers=[(b"host", host)])) for host in hosts] == [["accept"], ["accept"], [1008]]
+
+
+def test_a_queue_lets_handshakes_wait() -> None:
+    """A leaky-bucket queue delays a handshake as it delays a request."""
+    queue = Rule(limits="1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
+    app = application([WebSocketRoute("/ws", echo)], queue)
+    waited: list[float] = []
+
+    async def noted(delay: float) -> None:
+        waited.append(delay)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ratelimit_mw.asgi.asyncio.sleep", noted)
+        assert [kinds(connect(app)) for _ in range(2)] == [["accept"], ["accept"]]
+    assert waited == [0.001]

@@ -90,7 +90,7 @@ class Branch:
         found = self._matched(question)
         if found is None:
             return
-        values = {name: _plain(self.convertors.get(name), value) for name, value in found.groupdict().items()}
+        values = {name: _plain(self.convertors[name], value) for name, value in found.groupdict().items()}
         if self.mounts and self.host is None:
             rest = "/" + values.pop("path")
             root = question.scope.get("root_path", "")
@@ -158,9 +158,7 @@ def seen_path(path: str, root: str) -> str:
 
 def _plain(convertor: Any, value: str) -> str:
     """A parameter's value as text, read first as the route does: "007" and "7" are one number."""
-    if convertor is None:
-        return value
     try:
         return str(convertor.convert(value))
-    except ValueError:
+    except ValueError:  # of more digits than Python reads
         return value

@@ -126,7 +126,7 @@ def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
         if hasattr(route, "effective_route_contexts"):
             for context in route.effective_route_contexts():
                 yield context.starlette_route or context, context.original_route
-        elif hasattr(route, "matches"):
+        else:
             yield route, route
 
 
