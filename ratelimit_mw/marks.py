@@ -23,6 +23,7 @@ __all__ = [
     "Mark",
     "MessageMark",
     "View",
+    "check_decided",
     "decided",
     "exempt",
     "limit",
@@ -44,16 +45,19 @@ _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", defau
 AnyView = TypeVar("AnyView", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Mark:
-    """One ``@limit``: its rule, the view it stands on, and when it was put there, counted from the first."""
+    """One ``@limit``: its rule, the view it stands on, and when it was put there, counted from the first.
+
+    Adapters that know better what the view is called may say so, before the mark is adopted.
+    """
 
     rule: Rule
     view: str
     order: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class MessageMark(Mark):
     """One ``@messages``. ``over`` says what becomes of a message too many: "close" or "drop"."""
 
@@ -174,6 +178,13 @@ def decided(view: View) -> frozenset[Mark]:
 def undecided(before: frozenset[Mark]) -> None:
     """For adapters whose threads serve one request after the other: the request for which ``decided`` spoke is over."""
     _decided.set(before)
+
+
+def check_decided(marks: Iterable[Mark]) -> None:
+    """For decorators that stand for several views: ``MissingMiddlewareError`` unless one of the marks is decided."""
+    marks = tuple(marks)
+    if _decided.get().isdisjoint(marks) and not switch.off:
+        raise MissingMiddlewareError(marks[0].view)
 
 
 def _marked(view: AnyView, marks: View) -> AnyView:

@@ -8,12 +8,25 @@ from typing import Any, Final
 from ..marks import View, marks_of, view_of
 from ..rules import METHODS
 
-__all__ = ["MarkedView", "class_of"]
+__all__ = ["MarkedView", "class_of", "handlers_of"]
 
 _ENTRIES: Final = ("dispatch_request", "dispatch")
 """The methods that Flask's and Django's class-based views are entered by, whatever the request's method."""
 
 MarksOf = Callable[[object], View]
+HandlersOf = Callable[[object, str], list[object]]
+
+
+def handlers_of(view: object, method: str) -> list[object]:
+    """The methods of a class-based view that answer a request, those of base classes first; none of a function."""
+    cls = class_of(view)
+    if cls is None:
+        return []
+    actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
+    name = method.lower()
+    if name == "head" and not hasattr(cls, "head") and "head" not in actions:
+        name = "get"
+    return _in_all_bases(cls, actions.get(name, name))
 
 
 class MarkedView:
@@ -23,14 +36,21 @@ class MarkedView:
     in its subclasses, those that override it included: a limit must not vanish because somebody calls ``super()``.
     """
 
-    def __init__(self, view: object, within: Iterable[object] = (), marks: MarksOf = marks_of) -> None:
-        cls = class_of(view)
-        entries = [method for name in _ENTRIES for method in _in_all_bases(cls, name)]
+    def __init__(
+        self,
+        view: object,
+        within: Iterable[object] = (),
+        marks: MarksOf = marks_of,
+        handlers: HandlersOf = handlers_of,
+    ) -> None:
+        entries = [method for name in _ENTRIES for method in _in_all_bases(class_of(view), name)]
         common = [marks(thing) for thing in (*within, view, *entries)]
-        self.name = getattr(view, "__qualname__", None) or type(view).__qualname__
         self._common = view_of(common)
-        methods = METHODS if cls is not None else ()
-        self._by_method = {method: view_of([*common, *map(marks, _handlers(view, method))]) for method in methods}
+        self._by_method = {
+            method: view_of([*common, *map(marks, answering)])
+            for method in METHODS
+            if (answering := handlers(view, method))
+        }
 
     def of(self, method: str) -> View:
         """What is marked for requests of this method."""
@@ -45,18 +65,6 @@ class MarkedView:
 def class_of(view: object) -> Any:
     """The class behind a function that a framework made of a class; None where there is none."""
     return getattr(view, "view_class", None) or getattr(view, "cls", None)
-
-
-def _handlers(view: object, method: str) -> list[object]:
-    """The methods of a class-based view that answer a request, those of base classes first."""
-    cls = class_of(view)
-    if cls is None:
-        return []
-    actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
-    name = method.lower()
-    if name == "head" and not hasattr(cls, "head") and "head" not in actions:
-        name = "get"
-    return _in_all_bases(cls, actions.get(name, name))
 
 
 def _in_all_bases(cls: Any, name: str) -> list[object]:

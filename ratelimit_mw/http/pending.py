@@ -9,7 +9,7 @@ from ..limiter import Limiter
 from ..plan import Plan
 from .headers import HeaderWriter
 
-__all__ = ["Pending", "left_of"]
+__all__ = ["Pending", "left_of", "part_of"]
 
 
 class Pending:
@@ -53,3 +53,9 @@ class Pending:
 def left_of(plan: Plan, decided: tuple[str, ...]) -> Plan:
     """What is left to decide where another middleware has decided the rules of these names for the same request."""
     return Plan([rule for rule in plan.rules if rule.name not in decided], plan.lists)
+
+
+@lru_cache(1024)
+def part_of(plan: Plan, names: frozenset[str]) -> Plan:
+    """The rules of these names alone."""
+    return Plan([rule for rule in plan.rules if rule.name in names])

@@ -1,0 +1,9 @@
+"""Django: ``RateLimitMiddleware`` decides, ``limit`` and ``exempt`` mark views.
+
+In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
+"""
+
+from .decorators import exempt, limit
+from .middleware import RateLimitMiddleware
+
+__all__ = ["RateLimitMiddleware", "exempt", "limit"]

@@ -1,0 +1,80 @@
+"""System checks: what Django says of the limits of a project before it serves anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+import django.conf
+from django.core import checks
+from django.utils.module_loading import import_string
+
+from ..errors import RateLimitError
+from . import conf
+from .enforcer import Enforcer
+from .middleware import RateLimitMiddleware
+
+__all__ = ["check_deployment", "check_project"]
+
+_WORKERS: Final = "WEB_CONCURRENCY"
+
+
+def check_project(**_: Any) -> list[Any]:
+    """E001: the settings or a decorator cannot work. W001: decorators, and nobody to heed them. W003: no user."""
+    try:
+        enforcer = conf.enforcer()
+        marked = enforcer.routes().marked
+    except (RateLimitError, OSError) as error:
+        return [checks.Error(str(error), id="ratelimit_mw.E001")]
+    return [*_missing(marked), *_without_user(enforcer)]
+
+
+def check_deployment(**_: Any) -> list[Any]:
+    """W002: every worker process counts by itself."""
+    try:
+        store = conf.enforcer().limiter.settings.store
+    except (RateLimitError, OSError):
+        return []  # E001 says so
+    if not store.startswith("memory:"):
+        return []
+    workers = os.environ.get(_WORKERS, "")
+    told = f"{workers} workers, as {_WORKERS} asks for," if workers.isdigit() else "several workers"
+    return [
+        checks.Warning(
+            f"{conf.SETTING} counts in the memory of each process: {told} admit that many times what the limits say.",
+            hint='Name a store that they share, such as "redis://127.0.0.1:6379/0" or "lmdb:///var/lib/app/ratelimit";'
+            " with one worker, silence this check.",
+            id="ratelimit_mw.W002",
+        )
+    ]
+
+
+def _missing(marked: bool) -> Iterator[Any]:
+    if marked and _place_of(RateLimitMiddleware) is None:
+        yield checks.Warning(
+            "Views are limited by decorators, and no middleware decides their limits: they will refuse to run.",
+            hint='Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
+            id="ratelimit_mw.W001",
+        )
+
+
+def _without_user(enforcer: Enforcer) -> Iterator[Any]:
+    place = _place_of(RateLimitMiddleware)
+    if place is None or "user" not in enforcer.guard.rules.needs or enforcer.gives_user:
+        return
+    authentication = _place_of(import_string("django.contrib.auth.middleware.AuthenticationMiddleware"))
+    if authentication is None or authentication > place:
+        yield checks.Warning(
+            "A rule counts by user, and the user is not known where RateLimitMiddleware stands.",
+            hint=f"Put it after AuthenticationMiddleware, or give {conf.SETTING} a function: features.user.",
+            id="ratelimit_mw.W003",
+        )
+
+
+def _place_of(middleware: type) -> int | None:
+    """Where it, or a class made of it, stands in ``MIDDLEWARE``."""
+    found = map(
+        import_string, django.conf.settings.MIDDLEWARE
+    )  # what cannot be imported is not ours to report, and cannot start
+    return next((i for i, cls in enumerate(found) if isinstance(cls, type) and issubclass(cls, middleware)), None)

@@ -1,0 +1,72 @@
+"""``settings.RATELIMIT_MW``: what may stand there, and the limits that come of it. Read when asked for.
+
+It is a file's path, a dictionary of settings, ``Settings`` or a ``Limiter``. A dictionary may name your own functions,
+too, by themselves or by their dotted paths: ``features`` and ``rejection``. Then ``settings`` or ``limiter`` may stand
+in it in place of the settings themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+import django.conf
+from django.utils.module_loading import import_string
+
+from ..errors import ConfigError, placed
+from ..http.guard import Guard
+from ..limiter import Limiter
+from .enforcer import Enforcer
+from .request import SCOPE, user_of
+
+__all__ = ["SETTING", "enforcer"]
+
+SETTING: Final = "RATELIMIT_MW"
+
+_lock = threading.Lock()
+_current: list[tuple[object, Enforcer]] = []
+
+
+def enforcer() -> Enforcer:
+    """The limits of this process. Overridden settings count from the next request on, with counts of their own."""
+    source = getattr(django.conf.settings, SETTING, None)
+    if not _current or _current[0][0] is not source:
+        with _lock:
+            if not _current or _current[0][0] is not source:
+                _current[:] = [(source, _enforcer(source))]
+    return _current[0][1]
+
+
+def _enforcer(source: Any) -> Enforcer:
+    given = dict(source) if isinstance(source, Mapping) else {_kind_of(source): source}
+    with placed(SETTING):
+        features = given.pop("features", {})
+        if not isinstance(features, Mapping):
+            raise ConfigError(f"expected a table of functions by feature; got {features!r}", "features")
+        own = {name: _of_django(_imported(read, f"features.{name}")) for name, read in features.items()}
+        own.setdefault(SCOPE, lambda request: request.throttle_scope)
+        rejection = _imported(given.pop("rejection", None), "rejection")
+        told, limiter = given.pop("settings", None), _imported(given.pop("limiter", None), "limiter")
+        if told is None and limiter is None:
+            told, given = given, {}
+        guard = Guard(told, limiter, own, rejection, user_of, given, routes=True)  # type: ignore[arg-type]
+        return Enforcer(guard, own)
+
+
+def _kind_of(source: object) -> str:
+    return "limiter" if isinstance(source, Limiter) else "settings"
+
+
+def _imported(value: Any, place: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return import_string(value)
+    except ImportError as error:
+        raise ConfigError(f"cannot be imported: {error}", place) from None
+
+
+def _of_django(read: Any) -> Any:
+    """A function of Django's request as one that the package's own request is given to."""
+    return (lambda request: read(request.django)) if callable(read) else read

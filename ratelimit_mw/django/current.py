@@ -1,0 +1,78 @@
+"""All that was decided for one request to Django, by the middleware and by throttles on the way, until it is over."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..decision import Verdict
+from ..http.headers import HeaderWriter
+from ..http.pending import Pending
+
+__all__ = ["Current", "current_of"]
+
+_ATTRIBUTE: Final = "_ratelimit_mw"
+
+
+class Current:
+    """Stands on Django's request while a middleware of ours handles it; ``around`` is that of another one around."""
+
+    def __init__(self, request: Any, writer: HeaderWriter) -> None:
+        self.around = current_of(request)
+        self.pending: list[Pending] = []
+        self._request = request
+        self._writer = writer
+        setattr(request, _ATTRIBUTE, self)
+        if self.around is None:
+            request.ratelimit = Verdict((), ())
+
+    def add(self, pending: Pending) -> None:
+        """One more decision. What the request shows are all of them together."""
+        self.pending.append(pending)
+        self._request.ratelimit = self._together()
+
+    @property
+    def holds(self) -> bool:
+        """Whether some slot is to be given back."""
+        return any(pending.plan.holds for pending in self.pending)
+
+    def add_headers(self, response: Any) -> None:
+        """Ours replace what the application has set under these names."""
+        if not self.pending:
+            return
+        fields = self.pending[0].fields
+        if len(self.pending) > 1:
+            written = self._writer.headers(self._together())
+            fields = [(name.decode("ascii"), value.decode("ascii")) for name, value in written]
+        for name, value in fields:
+            response.headers[name] = value
+
+    def over(self, status: int | None) -> None:
+        """Settle what the outcome decides; None: nobody knows how the request ended."""
+        self._hand_on_the_cost()
+        for pending in self.pending:
+            pending.over(status)
+
+    async def aover(self, status: int | None) -> None:
+        self._hand_on_the_cost()
+        for pending in self.pending:
+            await pending.aover(status)
+
+    def _together(self) -> Verdict:
+        verdicts = [pending.verdict for pending in self.pending]
+        if len(verdicts) == 1:
+            return verdicts[0]
+        hits = [hit for verdict in verdicts for hit in verdict.hits]
+        decisions = [decision for verdict in verdicts for decision in verdict.decisions]
+        return Verdict(hits, decisions, all(verdicts))
+
+    def _hand_on_the_cost(self) -> None:
+        """A cost that was stated for all of them is the cost of each."""
+        cost = self._request.ratelimit.true_cost
+        if cost is not None and len(self.pending) > 1:
+            for pending in self.pending:
+                pending.verdict.settle(cost)
+
+
+def current_of(request: Any) -> Current | None:
+    """What was decided for a request so far; None where no middleware of ours handles it."""
+    return getattr(request, _ATTRIBUTE, None)

@@ -1,0 +1,69 @@
+"""``limit`` and ``exempt`` as Django's ``method_decorator`` needs them; elsewhere they are those of the package.
+
+``method_decorator`` shows a decorator an empty function, copies what that is marked with to the method, and then has
+each request decorate the method anew. So every mark has an attribute of its own, which no other overwrites, and what
+is decorated for a request is only checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, Final
+
+from .. import marks
+from ..marks import AnyView, Mark, View
+
+__all__ = ["exempt", "limit", "marked_on"]
+
+_KEPT: Final = "__ratelimit_mw_kept_"
+_count = itertools.count()
+
+
+def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
+    """Limit a view: a function, a coroutine function or a class; or by ``method_decorator``, a method.
+
+    The options are those of ``Rule``. Raises ``ConfigError`` where it stands for anything that cannot mean something.
+    """
+    decorate = marks.limit(limits, **options)
+    made: list[Mark] = []
+
+    def mark(view: Any) -> Any:
+        if _is_bound_for_a_request(view):
+            marks.check_decided(made)
+            return view
+        marked = decorate(view)
+        made.append(marks.marks_of(marked).marks[-1])
+        return _kept(marked, View((made[-1],)))
+
+    return mark
+
+
+def exempt(*rules: Any) -> Any:
+    """Leave a view alone: ``@exempt`` by all rules, ``@exempt("api")`` by the rules named."""
+    if len(rules) == 1 and callable(rules[0]):
+        return _exempt(marks.exempt, (), rules[0])
+    decorate = marks.exempt(*rules)
+    return lambda view: _exempt(decorate, rules, view)
+
+
+def marked_on(thing: object) -> View:
+    """What is marked on a thing, by any of these ways."""
+    attributes = getattr(thing, "__dict__", {}) if not isinstance(thing, type) else {}
+    kept = sorted((name for name in attributes if name.startswith(_KEPT)), key=lambda name: int(name[len(_KEPT) :]))
+    return marks.view_of([thing, *(attributes[name] for name in kept)])
+
+
+def _exempt(decorate: Callable[[Any], Any], rules: tuple[str, ...], view: Any) -> Any:
+    return view if _is_bound_for_a_request(view) else _kept(decorate(view), View((), rules))
+
+
+def _kept(marked: Any, view: View) -> Any:
+    if not isinstance(marked, type):
+        setattr(marked, f"{_KEPT}{next(_count)}", view)
+    return marked
+
+
+def _is_bound_for_a_request(view: object) -> bool:
+    return isinstance(view, functools.partial) and hasattr(view, "__wrapped__")

@@ -1,0 +1,107 @@
+"""A Django project for the tests, configured once; each test serves it with URLs, middleware and limits of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import django
+from django.conf import settings
+from django.http import HttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django.urls import path
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import load_settings
+from ratelimit_mw.testing import ManualClock
+
+MIDDLEWARE = ["ratelimit_mw.django.RateLimitMiddleware"]
+SESSIONS = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]
+CLIENT = "192.0.2.7"
+
+if not settings.configured:
+    settings.configure(
+        SECRET_KEY="for tests only",
+        ALLOWED_HOSTS=["*"],
+        ROOT_URLCONF="django_calls",
+        INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "ratelimit_mw.django"],
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
+        MIDDLEWARE=MIDDLEWARE,
+        LOGGING_CONFIG=None,
+        USE_TZ=True,
+    )
+    django.setup()
+
+
+def hello(request: Any, **_: Any) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+async def ahello(request: Any, **_: Any) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+urlpatterns = [path("", hello)]
+
+
+def still(given: dict[str, Any] | None = None) -> Limiter:
+    """A limiter whose clock stands still, so that nothing comes back by itself."""
+    return Limiter.from_settings(load_settings(given or {}), clock=ManualClock(999_960.0))
+
+
+def one_rule(limits: Any = "2/minute", **rule: Any) -> Limiter:
+    return Limiter([Rule(name="api", limits=limits, **rule)], clock=ManualClock(999_960.0))
+
+
+def urls(*patterns: Any) -> ModuleType:
+    """A URLconf with these patterns."""
+    module = ModuleType("urls")
+    module.urlpatterns = list(patterns)  # type: ignore[attr-defined]
+    return module
+
+
+class Asking(AsyncClient):
+    """A client whose address can be said."""
+
+    address = CLIENT
+
+    def _base_scope(self, **request: Any) -> Any:
+        return {**super()._base_scope(**request), "client": [self.address, 1234]}
+
+
+class Project:
+    """Requests to the project, by the sync stack or by the async one."""
+
+    def __init__(self, is_async: bool) -> None:
+        self._is_async = is_async
+
+    def ask(self, where: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> Any:
+        if self._is_async:
+            return asyncio.run(self.aask(where, method, client, **request))
+        return Client(raise_request_exception=False, REMOTE_ADDR=client).generic(method, where, **request)
+
+    async def aask(self, where: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> Any:
+        """``ask`` on a loop that runs already."""
+        asking: Any = Asking(raise_request_exception=False)
+        asking.address = client
+        return await asking.generic(method, where, **request)
+
+    def statuses(self, where: str = "/", times: int = 3, **request: Any) -> list[int]:
+        return [self.ask(where, **request).status_code for _ in range(times)]
+
+
+@contextmanager
+def project(
+    limits: Any = None, *patterns: Any, is_async: bool = False, middleware: list[str] | None = None, **given: Any
+) -> Iterator[Project]:
+    """The project with these limits and these URLs, ``/`` by default."""
+    changed = {"RATELIMIT_MW": still() if limits is None else limits, "MIDDLEWARE": middleware or MIDDLEWARE, **given}
+    with override_settings(ROOT_URLCONF=urls(*patterns) if patterns else urls(path("", hello)), **changed):
+        yield Project(is_async)

@@ -1,0 +1,142 @@
+"""Fields of bodies as features in Django: views get their body, and what was read before is found again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from calls import http_scope
+from django.core.handlers.asgi import ASGIHandler
+from django.http import JsonResponse
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
+from django.urls import path
+from django_calls import MIDDLEWARE, one_rule, project
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+FORM = "application/x-www-form-urlencoded"
+
+
+def bodies(email: str) -> dict[str, dict[str, Any]]:
+    fields = {"email": email, "word": "a;b"}
+    return {
+        "form": {"data": f"email={email}&word=a%3Bb", "content_type": FORM},
+        "parts": {
+            "data": encode_multipart(BOUNDARY, fields),
+            "content_type": MULTIPART_CONTENT,
+        },
+        "json": {"data": json.dumps(fields), "content_type": "application/json"},
+    }
+
+
+def view(request: Any) -> JsonResponse:
+    return JsonResponse(json.loads(request.body) if request.content_type == "application/json" else request.POST.dict())
+
+
+BEFORE = {
+    "nothing": lambda request: None,
+    "parses": lambda request: request.POST,
+    "reads": lambda request: request.body,
+}
+
+
+@both
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("kind", ["form", "parts", "json"])
+def test_a_field_is_found_whoever_read_the_body_before(
+    is_async: bool, before: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second request with one address is refused, another address is served, and the view has the whole body."""
+
+    def reading(get_response: Any) -> Any:
+        def middleware(request: Any) -> Any:
+            BEFORE[before](request)
+            return get_response(request)
+
+        return middleware
+
+    monkeypatch.setattr("django_calls.reading", reading, raising=False)
+    limiter = one_rule("1/minute", key=["json:email" if kind == "json" else "form:email"])
+    listed = ["django_calls.reading", *MIDDLEWARE]
+    with project(limiter, path("", view), is_async=is_async, middleware=listed) as served:
+        first, again, other = (
+            served.ask(method="POST", **bodies(email)[kind]) for email in ("ann@x.org", "ann@x.org", "bob@x.org")
+        )
+    assert (first.status_code, first.json()) == (200, {"email": "ann@x.org", "word": "a;b"})
+    assert (again.status_code, other.status_code) == (429, 200)
+
+
+@pytest.mark.parametrize("kind", ["parts", "form"])
+def test_a_body_that_was_thrown_away_is_not_unknown(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where middleware before has read the stream itself, all such requests share one count: none escapes."""
+
+    def throwing_away(get_response: Any) -> Any:
+        def middleware(request: Any) -> Any:
+            request.read()
+            return get_response(request)
+
+        return middleware
+
+    monkeypatch.setattr("django_calls.reading", throwing_away, raising=False)
+    listed = ["django_calls.reading", *MIDDLEWARE]
+    with project(one_rule("1/minute", key=["form:email"]), middleware=listed) as served:
+        assert [served.ask(method="POST", **bodies(email)[kind]).status_code for email in "ab"] == [200, 429]
+
+
+@both
+def test_a_body_over_the_bound_is_not_unknown(is_async: bool) -> None:
+    """Such bodies share one count, however long they say they are, and the view has them whole."""
+    limiter = {"limiter": one_rule("1/minute", key=["form:email"]), "body_limit": 30}
+    long = [{"data": f"email={name}&word={'x' * 50}", "content_type": FORM} for name in "ab"]
+    with project(limiter, path("", view), is_async=is_async) as served:
+        first, second = (served.ask(method="POST", **sent) for sent in long)
+        assert (first.json()["word"], second.status_code) == ("x" * 50, 429)
+        short = [served.ask(method="POST", data=f"email={name}", content_type=FORM).status_code for name in "aab"]
+        assert short == [200, 429, 200]
+        assert served.statuses(method="GET") == [200] * 3
+
+
+@pytest.mark.parametrize(("length", "expected"), [(10, [200, 429, 200]), (100, [200, 429, 429])])
+def test_a_body_of_untold_length_is_bounded(length: int, expected: list[int]) -> None:
+    """Under ASGI a body may come without Content-Length; Django has it whole, and its size is looked at first."""
+
+    async def send(email: str) -> int:
+        body = f"email={email}&word=".encode().ljust(length, b"x")
+        sent: list[Any] = []
+        done = asyncio.Event()
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Any:
+            if waiting:
+                return waiting.pop()
+            await done.wait()
+            return {"type": "http.disconnect"}
+
+        async def collect(message: Any) -> None:
+            sent.append(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                done.set()
+
+        scope = http_scope(method="POST", headers=[(b"host", b"testserver"), (b"content-type", FORM.encode())])
+        await ASGIHandler()(scope, receive, collect)
+        return sent[0]["status"]  # type: ignore[no-any-return]
+
+    limiter = {"limiter": one_rule("1/minute", key=["form:email"]), "body_limit": 30}
+    with project(limiter, path("", view)):
+        assert [asyncio.run(send(email)) for email in "aab"] == expected
+
+
+def test_a_client_that_goes_away_in_its_body_is_not_unknown() -> None:
+    """A body that cannot be read to its end counts with all such bodies."""
+    limiter = one_rule("1/minute", key=["form:email"])
+
+    class Broken:
+        def read(self, *_: Any) -> bytes:
+            raise OSError
+
+        readline = read
+
+    with project(limiter, path("", lambda request: JsonResponse({}))) as served:
+        sent = {"content_type": FORM, "data": "email=a", "wsgi.input": Broken()}
+        assert served.statuses(method="POST", times=2, **sent) == [200, 429]

@@ -1,0 +1,127 @@
+"""System checks and the command of the Django application."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import CommandError, call_command
+from django.http import HttpResponse
+from django.urls import include, path, re_path
+from django.views import View
+from django_calls import MIDDLEWARE, SESSIONS, hello, project, still, urls
+
+from ratelimit_mw.django import exempt, limit
+
+
+def ids(deploy: bool = False) -> list[str]:
+    """What the checks of this package say."""
+    found = run_checks(include_deployment_checks=deploy)
+    return [message.id for message in found if message.id.startswith("ratelimit_mw.")]
+
+
+NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
+BY_USER = {"rules": [{"name": "api", "limits": "5/minute", "key": ["user|ip"]}]}
+LIMITED = path("", limit("1/minute", name="home")(hello))
+NOT_THERE = path("", exempt("nobody")(hello))
+
+
+@pytest.mark.parametrize(
+    ("limits", "patterns", "middleware", "expected"),
+    [
+        ({}, [LIMITED], MIDDLEWARE, []),
+        ({"rules": [{"limits": "5/minit"}]}, [], MIDDLEWARE, ["ratelimit_mw.E001"]),
+        ("absent.toml", [], MIDDLEWARE, ["ratelimit_mw.E001"]),
+        ({}, [NOT_THERE], MIDDLEWARE, ["ratelimit_mw.E001"]),
+        ({}, [LIMITED], NO_MIDDLEWARE, ["ratelimit_mw.W001"]),
+        ({}, [], NO_MIDDLEWARE, []),
+        (BY_USER, [], MIDDLEWARE, ["ratelimit_mw.W003"]),
+        (BY_USER, [], [*MIDDLEWARE, *SESSIONS], ["ratelimit_mw.W003"]),
+        (BY_USER, [], [*SESSIONS, *MIDDLEWARE], []),
+        (BY_USER, [], NO_MIDDLEWARE, []),
+        ({**BY_USER, "features": {"user": "django_calls.hello"}}, [], MIDDLEWARE, []),
+    ],
+)
+def test_a_project_is_checked(limits: Any, patterns: Any, middleware: Any, expected: list[str]) -> None:
+    """Each mistake of a project has its id; a project without one has none."""
+    with project(limits, *patterns, middleware=middleware):
+        assert ids() == expected
+
+
+def test_a_store_that_workers_do_not_share_is_said_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """check --deploy warns of counts in memory, with the number of workers where it is known."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "4")
+    with project({}):
+        messages = [m for m in run_checks(include_deployment_checks=True) if m.id == "ratelimit_mw.W002"]
+        assert "4 workers, as WEB_CONCURRENCY asks for" in messages[0].msg
+    with project({"store": "redis://127.0.0.1:1/0"}):
+        assert ids(deploy=True) == []
+    with project({"rules": [{"limits": "5/minit"}]}):
+        assert ids(deploy=True) == ["ratelimit_mw.E001"]
+
+
+class Items(View):
+    def get(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    @limit("3/minute", name="post")
+    def post(self, request: Any) -> HttpResponse:
+        return HttpResponse()
+
+
+def shop() -> Any:
+    """A project's limits and its routes."""
+    rules = [
+        {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
+        {"name": "login", "limits": ["5/minute", "20/hour"], "match": {"path": "/login", "methods": "POST"}},
+        {"replaces": "home", "limits": "7/minute"},
+    ]
+    inner = urls(path("<int:pk>/", Items.as_view()), re_path(r"^health/$", exempt(hello)))
+    return project(
+        still({"rules": rules}), path("", limit("5/minute", name="home")(hello)), path("items/", include(inner))
+    )
+
+
+def run(*words: str) -> list[str]:
+    out = io.StringIO()
+    call_command("ratelimit", *words, stdout=out)
+    return out.getvalue().splitlines()
+
+
+def test_the_rules_are_listed_with_their_routes() -> None:
+    """manage.py ratelimit rules says who gives each rule, where it stands, what it counts by; and who is exempt."""
+    with shop():
+        assert run("rules") == [
+            "rule      given by             looks at           counts by  limits",
+            "everyone  settings             all                user|ip    100/minute",
+            "login     settings             POST /login        ip         5/minute; 20/hour",
+            "post      @limit               POST /items/{pk}/  ip         3/minute",
+            "home      @limit and settings  /                  ip         7/minute",
+            "exempt: /items/health/ from every rule",
+            "All rules that look at a request apply together: those of the settings, then those of decorators.",
+            "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
+        ]
+
+
+def test_a_request_is_explained() -> None:
+    """manage.py ratelimit explain says which rules look at a request, and of each other one why it does not."""
+    with shop():
+        assert run("explain", "get", "/items/7/") == [
+            "GET /items/7/ is answered by /items/{pk}/",
+            "looks          everyone  user|ip                      100/minute",
+            "does not look  login     path: not /login",
+            "does not look  post      stands on POST /items/{pk}/",
+            "does not look  home      stands on /",
+        ]
+        assert run("explain", "POST", "/login")[0] == "POST /login is answered by unmatched"
+        assert "looks          post" in "\n".join(run("explain", "POST", "/items/7/"))
+
+
+def test_what_the_command_cannot_do_is_said() -> None:
+    """An unlimited request, and settings that cannot work, end the command with a message."""
+    with shop(), pytest.raises(CommandError, match="nothing limits this request"):
+        run("explain", "GET", "/items/health/")
+    with project({"rules": [{"limits": "5/minit"}]}), pytest.raises(CommandError, match="minit"):
+        run("rules")

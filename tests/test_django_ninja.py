@@ -1,0 +1,78 @@
+"""Django Ninja: its operations are views like others, though Django sees one function for all methods of a path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.urls import path
+from django_calls import one_rule, project
+
+from ratelimit_mw.django import exempt, limit
+
+# Ninja reads Django's settings when it is imported; importing django_calls has configured them.
+from ninja import NinjaAPI, Router, Schema  # isort: skip
+from ninja.pagination import paginate  # isort: skip
+
+
+class Item(Schema):
+    name: str
+
+
+def api() -> Any:
+    made = NinjaAPI(urls_namespace=None, docs_url=None, openapi_url=None)
+    router = Router()
+
+    @made.get("/below")
+    @limit("1/minute")
+    def below(request: Any) -> Any:
+        return {}
+
+    @limit("1/minute")
+    @made.get("/above")
+    def above(request: Any) -> Any:
+        return {}
+
+    @made.get("/async")
+    @limit("1/minute")
+    async def awaited(request: Any) -> Any:
+        return {}
+
+    @router.get("/{item_id}")
+    @limit("2/minute", key=["path:item_id"])
+    def read(request: Any, item_id: int) -> Any:
+        return {"id": item_id}
+
+    @router.post("/{item_id}")
+    @limit("1/minute")
+    def write(request: Any, item_id: int, item: Item) -> Any:
+        return {"id": item_id, "name": item.name}
+
+    @router.get("/", response=list[Item])
+    @paginate
+    @exempt
+    def listed(request: Any) -> Any:
+        return [{"name": "a"}]
+
+    made.add_router("/items", router)
+    return made.urls
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_operations_are_limited(is_async: bool) -> None:
+    """Above or below the operation's decorator, sync or async, each method of a path by itself."""
+    with project(None, path("api/", api()), is_async=is_async) as served:
+        for where in ("/api/below", "/api/above", "/api/async"):
+            assert served.statuses(where, 2) == [200, 429], where
+        sent = {"method": "POST", "data": '{"name": "a"}', "content_type": "application/json"}
+        assert served.ask("/api/items/7", **sent).json() == {"id": 7, "name": "a"}
+        assert served.ask("/api/items/8", **sent).status_code == 429
+        asked = ("/api/items/7", "/api/items/7", "/api/items/7", "/api/items/8")
+        assert [served.ask(where).status_code for where in asked] == [200, 200, 429, 200]
+
+
+def test_rules_of_the_settings_see_its_paths() -> None:
+    """Endpoints of Ninja are templates like all others, and an exempt operation is exempt."""
+    with project(one_rule("1/minute", key=["endpoint"]), path("api/", api())) as served:
+        asked = ("/api/items/7", "/api/items/8", "/api/items/", "/api/items/")
+        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 200]

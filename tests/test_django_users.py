@@ -1,0 +1,87 @@
+"""Who the user is in Django, sync and async, and when nobody is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.urls import path
+from django.utils.decorators import sync_and_async_middleware
+from django.utils.functional import SimpleLazyObject
+from django_calls import MIDDLEWARE, SESSIONS, hello, one_rule, project, still
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+def signing_in(asked: list[str]) -> Any:
+    """In place of AuthenticationMiddleware: lazy, as that is, with the user that a header names. Asking is noted."""
+
+    def user_of(request: Any) -> Any:
+        asked.append(request.path)
+        name = request.headers.get("x-user")
+        return SimpleNamespace(pk=int(name or 0), is_authenticated=bool(name))
+
+    @sync_and_async_middleware
+    def middleware(get_response: Any) -> Any:
+        def prepare(request: Any) -> None:
+            async def auser() -> Any:
+                return user_of(request)
+
+            request.user, request.auser = SimpleLazyObject(lambda: user_of(request)), auser
+
+        async def acall(request: Any) -> Any:
+            prepare(request)
+            return await get_response(request)
+
+        def call(request: Any) -> Any:
+            prepare(request)
+            return get_response(request)
+
+        return acall if asyncio.iscoroutinefunction(get_response) else call
+
+    return middleware
+
+
+@both
+def test_the_user_is_djangos(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signed-in users count by their primary key, all others by address; nobody is asked for where no rule needs it."""
+    asked_for: list[str] = []
+    monkeypatch.setattr("django_calls.signing_in", signing_in(asked_for), raising=False)
+    own = {"name": "own", "key": ["user|ip"], "limits": "1/minute", "match": {"path": "/own"}}
+    rules = still({"rules": [{"name": "all", "limits": "9/minute"}, own]})
+    middleware = ["django_calls.signing_in", *MIDDLEWARE]
+    with project(rules, path("own", hello), path("", hello), is_async=is_async, middleware=middleware) as served:
+        served.ask()
+        assert asked_for == []
+        asked = [{"x-user": "7"}, {"x-user": "8"}, {}, {"x-user": "7"}, {}]
+        assert [served.ask("/own", headers=who).status_code for who in asked] == [200, 200, 200, 429, 429]
+        assert len(asked_for) == 5
+
+
+@both
+def test_real_sessions_know_the_user(is_async: bool) -> None:
+    """Behind Django's own session and authentication middleware an anonymous client counts by address."""
+    rules = {"rules": [{"name": "own", "key": ["user|ip"], "limits": "1/minute"}]}
+    with project(still(rules), is_async=is_async, middleware=[*SESSIONS, *MIDDLEWARE]) as served:
+        assert served.statuses(times=2) == [200, 429]
+        assert served.ask(client="198.51.100.1").status_code == 200
+
+
+def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without request.auser, as before Django 5, an async stack asks for the user in a thread."""
+    lazily = signing_in([])
+
+    @sync_and_async_middleware
+    def without_auser(get_response: Any) -> Any:
+        async def call(request: Any) -> Any:
+            del request.auser
+            return await get_response(request)
+
+        return lazily(call)
+
+    monkeypatch.setattr("django_calls.signing_in", without_auser, raising=False)
+    middleware = ["django_calls.signing_in", *MIDDLEWARE]
+    with project(one_rule("1/minute", key=["user"]), is_async=True, middleware=middleware) as served:
+        assert [served.ask(headers={"x-user": name}).status_code for name in "778"] == [200, 429, 200]
