@@ -65,7 +65,7 @@ class Limiter:
             raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._memory_clock = self._clock or (now_us if self._memory is None else self._memory.clock)
-        self._steady = self._clock or now_us
+        self._steady = self._clock or _steady_us
         self._refusals = Refusals(self.settings.remember_refusals)
         self._shared = None if self._memory is not None else self._resilient()
         # Whether deciding may wait for I/O, so that an event loop has to await it.
@@ -87,7 +87,7 @@ class Limiter:
 
     def _resilient(self) -> Resilient:
         told = self.settings
-        return Resilient(self.store, told.on_store_error, told.fleet_size, self._clock)
+        return Resilient(self.store, told.on_store_error, told.fleet_size, self._steady)
 
     def _decider(self) -> Resilient | Leases | None:
         """What stands before a shared store: leases where some rule has one."""
@@ -129,9 +129,7 @@ class Limiter:
         self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
     ) -> Verdict:
         """``hit`` or ``peek`` for a plan that is known already. ``request`` is what cost functions are given."""
-        if switch.off:
-            return Verdict((), ())
-        if plan.lone is not None and spend and self._memory is not None:
+        if plan.lone is not None and spend and self._memory is not None and not switch.thrown:
             # One limit on the memory store: no list of hits, nothing to agree on.
             limit, key_of, own_cost = plan.lone
             key = key_of(features)
@@ -171,17 +169,27 @@ class Limiter:
 
     def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit] | Verdict:
         """The hits of a request, or its verdict where there is nothing to ask a store."""
+        if switch.off:
+            return Verdict((), ())
         if cost is not None:
             checked_cost(cost)
         try:
-            return plan.hits(features, cost, request) or Verdict((), ())
+            hits = plan.hits(features, cost, request)
+            if switch.thrown:
+                hits = [hit._replace(key=self._own(hit.key)) for hit in hits]
+            return hits or Verdict((), ())
         except UnknownKeyError as refusal:
             return refusal.verdict(self._steady())
         except Listed as listed:
             return listed.verdict()
 
     def _now(self) -> int | None:
-        return None if self._clock is None else self._clock()
+        clock = self._clock or switch.clock
+        return None if clock is None else clock()
+
+    def _own(self, key: str) -> str:
+        """The key, apart from all others while a test has put this limiter on its clock."""
+        return key if self._clock is not None else key + switch.ending
 
     # -- afterwards ----------------------------------------------------------------------------------------
 
@@ -288,7 +296,7 @@ class Limiter:
         key = compiled.key.of(features)
         if key is None:
             raise ConfigError(f"the key of rule {rule!r} needs {compiled.rule.key!r}; got {sorted(features)}")
-        return list(dict.fromkeys(limit.prefix + key for limit in compiled.all_limits()))
+        return list(dict.fromkeys(self._own(limit.prefix + key) for limit in compiled.all_limits()))
 
     def close(self) -> None:
         """Close the store; harmless when called twice."""
@@ -300,6 +308,12 @@ class Limiter:
         if self._shared is not None:
             await self._shared.aclose()
         await self.store.aclose()
+
+
+def _steady_us() -> int:
+    """What passes in this process, for limiters that were given no clock."""
+    clock = switch.clock
+    return now_us() if clock is None else clock()
 
 
 def _settled(verdict: Verdict, cost: int) -> list[int]:

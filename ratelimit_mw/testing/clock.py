@@ -1,10 +1,15 @@
-"""A clock that moves only when told to."""
+"""A clock that moves only when told to, and the way to put an application's limits on it."""
 
 from __future__ import annotations
 
-from ..clock import to_seconds, to_us
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["ManualClock"]
+from ..clock import Clock, checked_clock, to_seconds, to_us
+from ..switch import switch
+
+__all__ = ["ManualClock", "limits_timed_by"]
 
 
 class ManualClock:
@@ -35,3 +40,28 @@ class ManualClock:
     def set(self, seconds: float) -> None:
         """Move to ``seconds`` since 1970."""
         self._us = to_us(seconds)
+
+
+@contextmanager
+def limits_timed_by(clock: Clock) -> Iterator[None]:
+    """Within this block every limiter that was given no clock of its own counts by this one, and afresh.
+
+    It does not matter when the limiter was built, nor what its store is: what was counted before is not seen within,
+    nor is what is counted within seen afterwards, or by anybody else who uses the store. ``TypeError`` for a clock that
+    does not return whole microseconds.
+
+    >>> from ratelimit_mw import Limiter, Rule
+    >>> limiter = Limiter([Rule(name="api", limits="1/minute", key=[])])
+    >>> clock = ManualClock(1_000_000.0)
+    >>> with limits_timed_by(clock):
+    ...     first, second = limiter.hit({}), limiter.hit({})
+    ...     clock.advance(second.retry_after)
+    ...     (first.allowed, second.allowed, limiter.hit({}).allowed)
+    (True, False, True)
+    """
+    before = switch.clock, switch.ending
+    switch.turn_to(checked_clock(clock), f"|test={secrets.token_hex(8)}")
+    try:
+        yield
+    finally:
+        switch.turn_to(*before)
