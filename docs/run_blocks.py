@@ -8,7 +8,7 @@ A page is played from top to bottom in an empty folder. What happens to a block 
   for `/` six times and has to answer with rate limit headers.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run, `curl` asks the application that the last
   `uvicorn`, `gunicorn` or `flask ... run` line names; `pip install` and `make` lines are held against pyproject.toml
-  and the Makefile. Any other line is an error.
+  and the Makefile. `pytest` runs the tests that the page has written so far. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` stands for any lines, none included,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -28,6 +28,7 @@ import io
 import os
 import re
 import shlex
+import subprocess
 import sys
 import tempfile
 import tomllib
@@ -179,6 +180,14 @@ class Player:
         if result.exit_code:
             raise BlockError(f"exit {result.exit_code}: {result.output}")
         return str(result.output)
+
+    @staticmethod
+    def _run_pytest(words: list[str]) -> str:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - it is our page
+        if result.returncode:
+            raise BlockError(f"exit {result.returncode}: {result.stdout}{result.stderr}")
+        return result.stdout
 
     @staticmethod
     def _run_pip(words: list[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from servers import HOST, Server
 
-from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw import Limiter, Rule, Verdict, load_settings
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock, limits_off, limits_timed_by
 
@@ -51,9 +51,7 @@ def limiter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Limiter]
     rules = [
         Rule(name=f"{rule.name}-{request.node.name}", limits=rule.limits, algorithm=rule.algorithm) for rule in RULES
     ]
-    built = Limiter.from_settings({"store": f"{kind}://{where}", "store_timeout": "10s"})
-    built.close()
-    limiter = Limiter(rules, f"{kind}://{where}", settings=built.settings)
+    limiter = Limiter(rules, f"{kind}://{where}", settings=load_settings({"store_timeout": "10s"}))
     yield limiter
     limiter.close()
 
@@ -138,8 +136,8 @@ def test_a_store_with_a_clock_of_its_own_follows() -> None:
 def test_refusals_that_are_remembered_follow(redis_server: Server) -> None:
     """A refusal is remembered for as long as the test's clock says, and not beyond the test."""
     rules = [Rule(name="remembered-in-a-test", limits="1/minute", algorithm="sliding-window-log")]
-    limiter = Limiter.from_settings({"store": f"redis://{HOST}:{redis_server.port}", "remember_refusals": "1h"})
-    limiter = Limiter(rules, f"redis://{HOST}:{redis_server.port}", settings=limiter.settings)
+    settings = load_settings({"remember_refusals": "1h"})
+    limiter = Limiter(rules, f"redis://{HOST}:{redis_server.port}", settings=settings)
     clock = ManualClock(START)
     with limits_timed_by(clock):
         assert [limiter.hit(ANN).allowed for _ in range(3)] == [True, False, False]
