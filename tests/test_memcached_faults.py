@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,7 @@ def impostor(answer: bytes) -> Iterator[str]:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(ConnectionError):
                 if connection.recv(65_536):
                     connection.sendall(answer)
                     connection.settimeout(5)

@@ -40,7 +40,7 @@ class Cell(ABC):
 
     @abstractmethod
     def take(self, values: Mapping[bytes, Found]) -> None:
-        """What was read; a name without a value was not there."""
+        """What was read of what was named last; a name without a value was not there."""
 
     @property
     @abstractmethod
@@ -50,10 +50,6 @@ class Cell(ABC):
     def vague(self, _decision: Decision, _cost: int) -> Sequence[bytes]:
         """What is to be read before a refusal, or a look, is exact."""
         return ()
-
-    def refine(self, _values: Mapping[bytes, Found]) -> None:
-        """What was read of what was vague."""
-        return
 
     @abstractmethod
     def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:

@@ -31,8 +31,9 @@ __all__ = ["RACING", "Flow", "Pause", "Step", "Tools", "Turn", "applied", "corre
 T = TypeVar("T")
 
 RACING: Final = 0.7
-"""The part of a call's time in which lost races are run again; the rest is for giving back."""
+"""The part of a call's time in which lost races are run again. The rest is for one that takes longer than expected."""
 
+_CORRECTING: Final = 0.9  # the same for corrections, which have nothing to give back
 _AT_ONCE: Final = 500  # keys that are forgotten in one trip
 _RETRY: Final = 100_000  # microseconds: when to come back after races that were lost
 _log = logging.getLogger("ratelimit_mw")
@@ -55,11 +56,11 @@ Flow = Generator[Step, list[Told], T]
 
 
 class Tools(NamedTuple):
-    """What a call needs besides its arguments. ``in_time(share)``: whether no more than that of its time is gone."""
+    """What a call needs besides its arguments. ``gone`` tells the part of its time that is gone, from 0 to 1."""
 
     names: Names
     clock: Clock
-    in_time: Callable[[float], bool]
+    gone: Callable[[], float]
     generations: MutableMapping[bytes, bytes]
 
     def cell(self, limit: Limit, key: str, now: int) -> Cell:
@@ -83,23 +84,58 @@ class Write(NamedTuple):
 
 def applied(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
     """Decide all hits and, when all are allowed, spend them."""
-    life, tries = Life(given is not None), 0
+    decisions: list[Decision] = []
+
+    def once() -> Flow[bool]:
+        decisions[:], stand = yield from _tried(hits, given, spend, tools)
+        return stand
+
+    def wait(lost: int) -> Step:
+        return Turn([tools.names.token(hit.key) for hit in hits]) if lost == 1 else _moment(0.0005 * lost)
+
+    if (yield from _raced(once, wait, RACING, tools)) or _refused(hits, decisions):
+        return decisions
+    return [_lost(decision) for decision in decisions]
+
+
+def _raced(
+    once: Callable[[], Flow[bool]], wait: Callable[[int], Step], part: float, tools: Tools, lost: int = 0
+) -> Flow[bool]:
+    """Try until a try stands; False when races were lost until no other fits into this part of the call's time.
+
+    A try takes as long as the longest before it, if not longer. When time runs out after all, a server that has
+    answered as far as a lost race is not one that failed.
+    """
+    longest = 0.0
     while True:
-        now = tools.clock() if given is None else given
-        cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
-        decisions, kept = yield from _decided(hits, cells, now)
-        writes = [Write(cells[i], hits[i], decisions[i], state) for i, state in kept.items()]
-        if not spend or not writes:
-            return decisions
-        all_won, stands = yield from _written(writes, life)
-        if all_won:
-            return decisions
-        yield from corrected([_back(write) for write in stands], given, tools)
-        tries += 1
-        if tools.in_time(RACING):
-            yield Turn([cell.token for cell in cells]) if tries == 1 else _moment(0.0005 * tries)
-        if not tools.in_time(RACING):
-            return decisions if _refused(hits, decisions) else [_lost(decision) for decision in decisions]
+        began = tools.gone()
+        try:
+            if (yield from once()):
+                return True
+        except TimeoutError:
+            if not lost:
+                raise
+            return False
+        lost += 1
+        longest = max(longest, tools.gone() - began)
+        if tools.gone() + longest < part:
+            yield wait(lost)
+        if tools.gone() + longest >= part:
+            return False
+
+
+def _tried(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[tuple[list[Decision], bool]]:
+    """The decisions, and whether they stand. Where somebody else was faster, all is given back."""
+    now = tools.clock() if given is None else given
+    cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
+    decisions, kept = yield from _decided(hits, cells, now)
+    writes = [Write(cells[i], hits[i], decisions[i], state) for i, state in kept.items()]
+    if not spend or not writes:
+        return decisions, True
+    all_won, written = yield from _written(writes, Life(given is not None))
+    if not all_won:
+        yield from corrected([_back(write) for write in written], given, tools, lost=1)
+    return decisions, all_won
 
 
 def _written(writes: Sequence[Write], life: Life) -> Flow[tuple[bool, list[Write]]]:
@@ -137,7 +173,7 @@ def _decided(hits: Sequence[Hit], cells: Sequence[Cell], now: int) -> Flow[tuple
             return decisions, kept
         told = yield [Ask(cell.token, names=names) for cell, names in open_ends]
         for (cell, _), answer in zip(open_ends, told, strict=True):
-            cell.refine(answer.values)
+            cell.take(answer.values)
 
 
 def _read(cells: Sequence[tuple[Cell, Callable[[], Sequence[bytes]]]]) -> Flow[None]:
@@ -170,25 +206,26 @@ def _lost(decision: Decision) -> Decision:
     return lost
 
 
-def corrected(changes: Sequence[Change], given: int | None, tools: Tools) -> Flow[list[int]]:
-    """Give back or charge, key by key in their order."""
+def corrected(changes: Sequence[Change], given: int | None, tools: Tools, lost: int = 0) -> Flow[list[int]]:
+    """Give back or charge, key by key in their order. ``lost``: how many races the call has lost before."""
     life, now = Life(given is not None), 0
     due: dict[str, list[Change]] = {}
     for change in changes:
         due.setdefault(change.key, []).append(change)
-    while due:
+
+    def once() -> Flow[bool]:
+        nonlocal due, now
         now = tools.clock() if given is None else given
         cells = {key: tools.cell(mine[0].limit, key, now) for key, mine in due.items()}
         yield from _read([(cell, partial(cell.wants_for, due[key])) for key, cell in cells.items()])
         asks = {key: ask for key, cell in cells.items() if (ask := cell.correct(due[key], life))}
         told = (yield list(asks.values())) if asks else []
-        lost = [key for key, answer in zip(asks, told, strict=True) if not cells[key].corrected(answer)]
-        due = {key: due[key] for key in lost}
-        if due and not tools.in_time(1.0):
-            _log.warning("%d corrections lost their races for all of their time and are left out", len(due))
-            break
-        if due:
-            yield _moment(0.001)
+        won = {key for key, answer in zip(asks, told, strict=True) if cells[key].corrected(answer)}
+        due = {key: due[key] for key in asks if key not in won}
+        return not due
+
+    if not (yield from _raced(once, lambda _: _moment(0.001), _CORRECTING, tools, lost)):
+        _log.warning("%d corrections lost their races for all of their time and are left out", len(due))
     return [now] * len(changes)
 
 

@@ -75,19 +75,15 @@ class LogCell(Cell):
         return [self.names.chunk(span.chunk, self.token) for span in self._asked]
 
     def take(self, values: Mapping[bytes, Found]) -> None:
-        if self._read:
-            self.refine(values)
-            return
-        self._read = True
-        self._found = values.get(self._head)
-        if self._found is not None:
-            self._spans = [Span(*numbers) for numbers in _unpacked(_SPAN, self._found.value)]
-
-    def refine(self, values: Mapping[bytes, Found]) -> None:
         for span in self._asked:
             found = values.get(self.names.chunk(span.chunk, self.token))
             hits = _unpacked(_HIT, found.value) if found else [(span.last, span.cost)]
             self._parts[span.chunk] = [Span(0, at, at, cost) for at, cost in hits]
+        if not self._read:
+            self._read = True
+            self._found = values.get(self._head)
+            data = self._found.value if self._found else b""
+            self._spans = [Span(*numbers) for numbers in _unpacked(_SPAN, data)]
 
     def _edge(self) -> int:
         """The latest time that is out of sight."""
@@ -139,7 +135,7 @@ class LogCell(Cell):
                 spans = self._added(spans, max(self.now, newest), cost)
             else:
                 spans = self._without(spans, spent.at_us, cost)
-        if spans is self._spans:
+        if spans == self._spans:
             return None
         if not spans:
             return Ask(self.token, (store(self._head, b"", GONE, self._found),))

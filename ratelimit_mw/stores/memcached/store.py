@@ -100,6 +100,8 @@ class MemcachedStore(Store):
                     step = flow.send(self._carry_out(step, due, turns))
         except StopIteration as done:
             return cast(T, done.value)
+        except TimeoutError as error:
+            return _out_of_time(flow, error)
         except Exception as error:
             raise problem(error) from error
 
@@ -154,6 +156,8 @@ class MemcachedStore(Store):
                     step = flow.send(await self._acarry_out(step, due, loop, turns))
         except StopIteration as done:
             return cast(T, done.value)
+        except TimeoutError as error:
+            return _out_of_time(flow, error)
         except Exception as error:
             raise problem(error) from error
 
@@ -189,7 +193,7 @@ class MemcachedStore(Store):
         return Tools(
             self._names,
             self._clock,
-            lambda share: time.monotonic() - started < share * self._timeout,
+            lambda: (time.monotonic() - started) / self._timeout,
             self._generations,
         )
 
@@ -204,10 +208,19 @@ def _stripes(turn: Turn) -> list[int]:
     return sorted({hash(token) % _STRIPES for token in turn.tokens})
 
 
+def _out_of_time(flow: Flow[T], error: TimeoutError) -> T:
+    """What a call comes to whose next step was not answered in time, or not even asked for."""
+    try:
+        flow.throw(error)
+    except StopIteration as done:
+        return cast(T, done.value)
+    except TimeoutError:
+        pass
+    raise problem(error) from error
+
+
 def problem(error: Exception) -> StoreError:
     """Whatever was raised on the way to the server or back, as the one error of this package."""
-    if isinstance(error, StoreError):
-        return error
     if isinstance(error, TimeoutError):
         return StoreError("Memcached did not answer within its time budget")
     if isinstance(error, WireError):

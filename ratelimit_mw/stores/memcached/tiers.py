@@ -81,6 +81,13 @@ class TieredCell(Cell):
         return at // self.algorithm.precision
 
     def take(self, values: Mapping[bytes, Found]) -> None:
+        for block in self._asked:
+            children = self._children(block)
+            self._take_apart(block, self._counts_of(values, children, [self._name(child) for child in children]))
+        if not self._read:
+            self._take_first(values)
+
+    def _take_first(self, values: Mapping[bytes, Found]) -> None:
         generation = self._generation_in(values)
         self._read = generation == self._generation
         if not self._read:
@@ -127,11 +134,6 @@ class TieredCell(Cell):
     def _children(self, block: Block) -> list[Block]:
         each = self._sizes[block.tier] // self._sizes[block.tier - 1]
         return [Block(block.tier - 1, number) for number in range(block.number * each, (block.number + 1) * each)]
-
-    def refine(self, values: Mapping[bytes, Found]) -> None:
-        for block in self._asked:
-            children = self._children(block)
-            self._take_apart(block, self._counts_of(values, children, [self._name(child) for child in children]))
 
     def _take_apart(self, block: Block, parts: dict[Block, int]) -> None:
         """Put the parts of a block in its place. What others have changed meanwhile is left to the newest part."""
