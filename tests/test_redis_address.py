@@ -27,7 +27,7 @@ MEANINGS: dict[str, dict[str, Any]] = {
     "redis://[::1]": {"hosts": (("::1", 6379),)},
     "redis://:pa%3Ass%40@example.com": {"hosts": (("example.com", 6379),), "password": "pa:ss@"},
     "redis://ann:secret@example.com": {"hosts": (("example.com", 6379),), "username": "ann", "password": "secret"},
-    "rediss://example.com": {"hosts": (("example.com", 6379),), "tls": {}},
+    "rediss://example.com": {"hosts": (("example.com", 6379),)},
     "unix:///run/redis.sock": {"path": "/run/redis.sock"},
     "unix://ann:secret@/run/redis.sock": {"path": "/run/redis.sock", "username": "ann", "password": "secret"},
     "redis+sentinel://a,b:26380/mymaster/2": {"hosts": (("a", 26379), ("b", 26380)), "service": "mymaster", "db": 2},
@@ -57,7 +57,7 @@ MISTAKES = {
 @pytest.mark.parametrize("address", MEANINGS)
 def test_what_an_address_means(address: str) -> None:
     """Hosts, ports, databases, paths, services and logins are where the address says."""
-    assert Address.of(urlsplit(address), {}) == Address(**MEANINGS[address])
+    assert Address.of(urlsplit(address)) == Address(**MEANINGS[address])
 
 
 @pytest.mark.parametrize("address", MISTAKES)

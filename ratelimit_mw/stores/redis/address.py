@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError, placed
 
-__all__ = ["TLS_OPTIONS", "Address", "database"]
+__all__ = ["SENTINEL_OPTIONS", "TLS_OPTIONS", "Address", "database", "tls_of"]
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
-TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
+_SWITCH: Final = {"true": True, "false": False}
+_CERT_REQS: Final = {"required": ssl.CERT_REQUIRED, "none": ssl.CERT_NONE}
 
 
 @dataclass(frozen=True)
@@ -27,44 +31,90 @@ class Address:
     cluster: bool = False
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    tls: Mapping[str, str] | None = field(default=None, repr=False)
+    sentinel_username: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of(cls, split: SplitResult, tls: Mapping[str, str] | None = None) -> Address:
+    def of(cls, split: SplitResult) -> Address:
         """The parts of an address that ``urlsplit`` has taken apart; ``ConfigError`` for what cannot be one."""
         login, _, hosts = split.netloc.rpartition("@")
         name, _, password = login.partition(":")
         known: dict[str, Any] = {"username": unquote(name) or None, "password": unquote(password) or None}
-        if split.scheme == "unix":
+        scheme = split.scheme.replace("rediss", "redis")
+        if scheme == "unix":
             if hosts or not split.path.strip("/"):
                 raise ConfigError("expected the path of a socket as in unix:///run/redis.sock")
             return cls(path=unquote(split.path), **known)
-        if split.scheme == "redis+cluster":
+        if scheme == "redis+cluster":
             if split.path.strip("/"):
-                raise ConfigError("redis+cluster:// has no path: a cluster has one database")
+                raise ConfigError(f"{split.scheme}:// has no path: a cluster has one database")
             return cls(_hosts(hosts, _PORT), cluster=True, **known)
-        if split.scheme == "redis+sentinel":
+        if scheme == "redis+sentinel":
             service, _, db = split.path.strip("/").partition("/")
             if not service:
-                raise ConfigError("expected the name of a service as in redis+sentinel://h1:26379,h2:26379/mymaster/0")
+                example = f"{split.scheme}://h1:26379,h2:26379/mymaster/0"
+                raise ConfigError(f"expected the name of a service as in {example}")
             return cls(_hosts(hosts, _SENTINEL_PORT), service=unquote(service), db=database(db), **known)
         found = _hosts(hosts, _PORT)
         if len(found) > 1:
             raise ConfigError(f"{split.scheme}:// has one host; see redis+sentinel:// and redis+cluster://")
-        return cls(found, db=database(split.path.strip("/")), tls=tls if split.scheme == "rediss" else None, **known)
+        return cls(found, db=database(split.path.strip("/")), **known)
 
     @property
     def first(self) -> tuple[str, int]:
         return self.hosts[0] if self.hosts else ("", 0)
 
-    def options(self, host: str, port: int) -> tuple[str, dict[str, Any]]:
-        """Which kind of connection leads to one of the servers, and what redis-py needs to make it."""
-        options = {"db": self.db, "username": self.username, "password": self.password, "protocol": 2}
-        if self.path:
-            return "unix", {"path": self.path, **options}
-        if self.tls is not None:
-            return "tls", {"host": host, "port": port, **options, **self.tls}
-        return "tcp", {"host": host, "port": port, **options}
+    @property
+    def login(self) -> list[tuple[bytes | str, ...]]:
+        """What a new connection says first."""
+        commands: list[tuple[bytes | str, ...]] = []
+        if self.username or self.password:
+            commands.append((b"AUTH", *([self.username] if self.username else []), self.password or ""))
+        if self.db:
+            commands.append((b"SELECT", str(self.db)))
+        return commands
+
+    @property
+    def sentinels(self) -> Address:
+        """The same, for those who watch."""
+        return replace(self, db=0, username=self.sentinel_username, password=self.sentinel_password)
+
+
+def tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
+    """How to encrypt. Read once, when the store is made: certificates are files, and a loop must not wait for them."""
+    required = _one_of("ssl_cert_reqs", _CERT_REQS, options.get("ssl_cert_reqs", "required"))
+    by_name = _one_of("ssl_check_hostname", _SWITCH, options.get("ssl_check_hostname", "true"))
+    with placed("ssl_ca_certs"):
+        context = _trusting(options.get("ssl_ca_certs"))
+    context.check_hostname = by_name and required is not ssl.CERT_NONE
+    context.verify_mode = required
+    if certificate := options.get("ssl_certfile"):
+        with placed("ssl_certfile"):
+            _shows(context, certificate, options.get("ssl_keyfile"))
+    elif "ssl_keyfile" in options:
+        raise ConfigError("ssl_keyfile is the key of ssl_certfile, which is missing")
+    return context
+
+
+def _trusting(authorities: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:
+        raise ConfigError(f"expected a file of certificates in PEM; {authorities} is not: {error}") from None
+
+
+def _shows(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ConfigError(f"expected a certificate and its key in PEM; got {certificate}, {key}: {error}") from None
+
+
+def _one_of(option: str, meanings: Mapping[str, Any], text: str) -> Any:
+    if text not in meanings:
+        raise ConfigError(f"{option} is one of {', '.join(meanings)}; got {text!r}")
+    return meanings[text]
 
 
 def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:

@@ -1,5 +1,5 @@
-"""The connection to one server for an event loop. redis-py makes it and logs in; calls are made here, one after another
-without waiting for the replies in between, which come in the same order.
+"""The connection to one server for an event loop. Calls are made one after another without waiting for the replies in
+between, which come in the same order.
 
 A line on which a call was given up gets no more calls, as its server may never answer; those that are out still may.
 """
@@ -9,87 +9,88 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from itertools import repeat
+from typing import Any, Final, cast
 
-import redis.asyncio
-from hiredis import Reader, ReplyError, pack_command
+from hiredis import HiredisError, Reader, ReplyError, pack_command
 
 from .address import Address
-from .problems import Command, is_demoted
+from .connect import areached
+from .problems import Command, discreet, is_demoted
 
 __all__ = ["AsyncLine", "AsyncLines", "aconnected"]
 
-_KINDS: Final = {
-    "tcp": redis.asyncio.Connection,
-    "tls": redis.asyncio.SSLConnection,
-    "unix": redis.asyncio.UnixDomainSocketConnection,
-}
 _MORE: Final = object()
+_LOST: Final = "the connection was lost"
 
 
-async def aconnected(address: Address, host: str, port: int) -> AsyncLine:
-    """A new line to one of the servers at an address."""
-    kind, options = address.options(host, port)
-    connection: Any = _KINDS[kind](socket_timeout=None, socket_connect_timeout=None, **options)
+async def aconnected(address: Address, host: str, port: int, patience: float) -> AsyncLine:
+    """A new line, logged in, to one of the servers at an address. The caller bounds it."""
+    line = await areached(address, host, port, patience, AsyncLine)
     try:
-        await connection.connect()
+        for command in address.login:
+            await line.call(command)
     except BaseException:
-        await connection.disconnect(nowait=True)
+        line.close()
         raise
-    return AsyncLine(connection)
+    return line
 
 
 class AsyncLine(asyncio.Protocol):
-    """A connection that is logged in."""
+    """One connection."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._transport: asyncio.Transport = connection._writer.transport
-        self._transport.set_protocol(self)
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(notEnoughData=_MORE)
-        self._out: deque[asyncio.Future[Any]] = deque()
+        self._out: deque[asyncio.Future[Any] | None] = deque()
         self.usable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
 
     async def call(self, *commands: Command) -> Any:
         """The reply to the last of the commands; raises ``ReplyError`` for an error that the server has said."""
-        replies = [self._loop.create_future() for _ in commands]
-        self._out += replies
+        if not self.usable:
+            raise ConnectionError(_LOST)
+        waiting = self._loop.create_future()
+        self._out += (*repeat(None, len(commands) - 1), waiting)
         self._transport.write(b"".join(map(pack_command, commands)))
         try:
-            reply = await replies[-1]
+            reply = await waiting
         except asyncio.CancelledError:
             self.retire()
             raise
         if isinstance(reply, ReplyError):
             if is_demoted(reply):
                 self.retire()
-            raise reply
+            raise discreet(reply)
         return reply
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        while (reply := self._reader.gets()) is not _MORE:
-            waiting = self._out.popleft()
-            if not waiting.done():
-                waiting.set_result(reply)
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not _MORE:
+                waiting = self._out.popleft()
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(reply)
+        except (HiredisError, IndexError) as error:  # what is said is no reply, or nobody has asked
+            self.connection_lost(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close()
         for waiting in self._out:
-            if not waiting.done():
-                waiting.set_exception(ConnectionError(f"the connection was lost: {exc or 'closed by the server'}"))
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(ConnectionError(f"{_LOST}: {exc or 'closed by the server'}"))
 
     def retire(self) -> None:
         """No more calls; closed as soon as nobody waits for those that are out."""
         self.usable = False
-        if all(waiting.done() for waiting in self._out):
+        if all(waiting is None or waiting.done() for waiting in self._out):
             self.close()
 
     def close(self) -> None:
         self.usable = False
         self._transport.abort()
-        self._connection._close()  # it would warn that it was not
 
 
 class AsyncLines:

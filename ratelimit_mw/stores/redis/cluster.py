@@ -127,5 +127,5 @@ class AsyncCluster:
     def _call(self, leg: Leg) -> AsyncCall:
         lines = self._lines.get(leg.place)
         if lines is None:
-            lines = self._lines[leg.place] = AsyncLines(partial(aconnected, self._address, *leg.place))
+            lines = self._lines[leg.place] = AsyncLines(partial(aconnected, self._address, *leg.place, self._timeout))
         return partial(lines.call, _ASKING) if leg.asking else lines.call

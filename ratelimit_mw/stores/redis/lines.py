@@ -1,86 +1,41 @@
-"""Connections to one server for threads. redis-py makes them and logs in; calls are made here, on their sockets.
-
-redis-py's clients would send again, wait for longer than a call may take, and cost a third more. A line is used by one
-call at a time, and none is used again after a call on it has failed.
-"""
+"""Connections to one server for threads. A line is used by one call at a time, and never after a call on it failed."""
 
 from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import redis
 from hiredis import Reader, ReplyError, pack_command
 
 from .address import Address
-from .problems import Command, is_demoted
+from .connect import left, reached
+from .problems import Command, discreet, is_demoted
 
 __all__ = ["Line", "Lines", "connected"]
 
-_SHORTEST: Final = 0.001  # seconds: a timeout of 0 would mean something else
 _CHUNK: Final = 65_536
 _MORE: Final = object()
 
 
-def left(deadline: float) -> float:
-    """Seconds until a deadline of the monotonic clock."""
-    return max(_SHORTEST, deadline - time.monotonic())
-
-
-class _Timed:
-    """A connection of redis-py that is made, step by step, by one deadline."""
-
-    deadline: float
-    socket_timeout: Any
-    socket_connect_timeout: Any
-    _sock: Any
-
-    def connect_by(self, deadline: float) -> None:
-        self.deadline = deadline
-        self.socket_timeout = self.socket_connect_timeout = left(deadline)
-        self.connect()  # type: ignore[attr-defined]
-
-    def read_response(self, *args: Any, **options: Any) -> Any:
-        self._sock.settimeout(left(self.deadline))
-        return super().read_response(*args, **options)  # type: ignore[misc]
-
-
-class _Tcp(_Timed, redis.Connection):
-    pass
-
-
-class _Tls(_Timed, redis.SSLConnection):
-    pass
-
-
-class _Unix(_Timed, redis.UnixDomainSocketConnection):
-    pass
-
-
-_KINDS: Final = {"tcp": _Tcp, "tls": _Tls, "unix": _Unix}
-
-
 def connected(address: Address, host: str, port: int, deadline: float) -> Line:
-    """A new line to one of the servers at an address."""
-    kind, options = address.options(host, port)
-    connection: Any = _KINDS[kind](**options)
+    """A new line, logged in, to one of the servers at an address."""
+    line = Line(reached(address, host, port, deadline))
     try:
-        connection.connect_by(deadline)
+        for command in address.login:
+            line.call(command, deadline)
     except BaseException:
-        connection.disconnect()
+        line.close()
         raise
-    return Line(connection)
+    return line
 
 
 class Line:
-    """A connection that is logged in."""
+    """One connection."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-        self._socket: socket.socket = connection._sock
+    def __init__(self, way: socket.socket) -> None:
+        self._socket = way
         self._reader = Reader(notEnoughData=_MORE)
 
     def call(self, command: Command, deadline: float) -> Any:
@@ -94,7 +49,7 @@ class Line:
                 raise ConnectionError("the server has closed the connection")
             self._reader.feed(data)
         if isinstance(reply, ReplyError):
-            raise reply
+            raise discreet(reply)
         return reply
 
     def is_quiet(self) -> bool:
@@ -109,7 +64,7 @@ class Line:
         return False
 
     def close(self) -> None:
-        self._connection.disconnect()
+        self._socket.close()
 
 
 class Lines:
@@ -133,27 +88,31 @@ class Lines:
             raise
         except BaseException:
             line.close()
+            self.close()  # those that are idle may lead to where nobody is any more: none is to be found out by a call
             raise
         self._keep(line)
         return reply
 
     def _take(self, deadline: float) -> Line:
         if self._pid != os.getpid():
-            self._idle, self._pid = [], os.getpid()  # these are the parent's
-        while self._idle:
-            try:
-                line = self._idle.pop()
-            except IndexError:  # another thread was faster
-                break
+            self.close()  # these are the parent's; it has its own end of each
+            self._pid = os.getpid()
+        while (line := self._last()) is not None:
             if line.is_quiet():
                 return line
             line.close()
         return self._connect(deadline)
+
+    def _last(self) -> Line | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # asking first would not do: another thread may be faster
+            return None
 
     def _keep(self, line: Line) -> None:
         self._idle.append(line)
 
     def close(self) -> None:
         """Close what is idle. The lines of calls that are out come back and stay."""
-        while self._idle:
-            self._idle.pop().close()
+        while (line := self._last()) is not None:
+            line.close()

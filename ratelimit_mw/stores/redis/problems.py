@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from hiredis import ReplyError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StoreError
 
-__all__ = ["Command", "is_demoted", "is_unknown_script", "late", "problem"]
+__all__ = ["Command", "discreet", "is_demoted", "is_split", "is_unknown_script", "late", "problem"]
 
 Command = tuple[Any, ...]
 """A command to a server: bytes, texts and numbers."""
@@ -24,6 +23,16 @@ def is_demoted(error: ReplyError) -> bool:
     return str(error).startswith("READONLY")
 
 
+def is_split(error: Exception) -> bool:
+    """Whether some keys of a call are here and others on another server, as its slot is just moving there."""
+    return isinstance(error, ReplyError) and str(error).startswith("TRYAGAIN")
+
+
+def discreet(error: ReplyError) -> ReplyError:
+    """The error without what was sent: a server quotes a command that it does not know, also a password or a key."""
+    return ReplyError(str(error).partition(", with args beginning with")[0])
+
+
 def late() -> StoreError:
     """No answer within the time budget."""
     return StoreError("Redis did not answer within its time budget")
@@ -33,6 +42,6 @@ def problem(error: Exception) -> StoreError:
     """Whatever was raised on the way to the server or back."""
     if isinstance(error, StoreError):
         return error
-    if isinstance(error, TimeoutError | RedisTimeoutError):
+    if isinstance(error, TimeoutError):
         return late()
     return StoreError(f"Redis: {type(error).__name__}: {error}")

@@ -1,48 +1,82 @@
-"""Which server is the primary now, by redis-py's Sentinel; asked whenever a new connection is made."""
+"""Which server is the primary now, as the sentinels say; asked whenever a new connection is made."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.asyncio.sentinel import Sentinel as AsyncSentinel
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-from redis.sentinel import Sentinel
-
+from ...errors import StoreError
 from .address import Address
+from .alines import aconnected
+from .connect import left
+from .lines import connected
+from .problems import problem
 
 __all__ = ["aprimary", "primary"]
 
+Place = tuple[str, int]
 
-def primary(address: Address, deadline: float) -> tuple[str, int]:
-    """Host and port of the primary. A sentinel that is silent leaves time for the others."""
-    patience = max(0.001, (deadline - time.monotonic()) / (len(address.hosts) + 1))
-    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
-        address.hosts, sentinel_kwargs=_options(patience, Retry(NoBackoff(), 0))
-    )
+_DOWN: Final = {"s_down", "o_down", "disconnected"}
+_turns: Final = itertools.count()
+
+
+def primary(address: Address, deadline: float) -> Place:
+    """Host and port of the primary. A sentinel that is silent leaves time for the others, and for the primary."""
+    failed: Exception | None = None
+    for place, share in _in_turn(address):
+        try:
+            return _told(_asked(address, place, time.monotonic() + left(deadline) * share))
+        except Exception as error:
+            failed = error
+    raise _unknown(address, failed)
+
+
+async def aprimary(address: Address, patience: float) -> Place:
+    """The same on an event loop, which bounds it: ``patience`` is what it is given."""
+    ends, failed = time.monotonic() + patience, None
+    for place, share in _in_turn(address):
+        try:
+            async with asyncio.timeout(left(ends) * share):
+                return _told(await _aasked(address, place, patience))
+        except Exception as error:
+            failed = error
+    raise _unknown(address, failed)
+
+
+def _in_turn(address: Address) -> Iterator[tuple[Place, float]]:
+    """The sentinels, each with its share of the time left. Another one begins each time: the last may have erred."""
+    count, first = len(address.hosts), next(_turns)
+    for i in range(count):
+        yield address.hosts[(first + i) % count], 1 / (count - i + 1)
+
+
+def _asked(address: Address, place: Place, deadline: float) -> Any:
+    line = connected(address.sentinels, *place, deadline)
     try:
-        host, port = sentinel.discover_master(address.service)
-        return str(host), int(port)
+        return line.call((b"SENTINEL", b"MASTER", address.service), deadline)
     finally:
-        for client in sentinel.sentinels:
-            client.close()
+        line.close()
 
 
-async def aprimary(address: Address, patience: float) -> tuple[str, int]:
-    """The same on an event loop."""
-    options = _options(patience / (len(address.hosts) + 1), AsyncRetry(NoBackoff(), 0))
-    sentinel: Any = AsyncSentinel(  # type: ignore[no-untyped-call]
-        address.hosts, sentinel_kwargs=options
-    )
+async def _aasked(address: Address, place: Place, patience: float) -> Any:
+    line = await aconnected(address.sentinels, *place, patience)
     try:
-        host, port = await sentinel.discover_master(address.service)
-        return str(host), int(port)
+        return await line.call((b"SENTINEL", b"MASTER", address.service))
     finally:
-        for client in sentinel.sentinels:
-            await client.aclose()
+        line.close()
 
 
-def _options(patience: float, retry: Any) -> dict[str, Any]:
-    return {"socket_timeout": patience, "socket_connect_timeout": patience, "retry": retry, "protocol": 2}
+def _told(reply: Any) -> Place:
+    """What SENTINEL MASTER says: names and values in turn."""
+    known = dict(zip(reply[::2], reply[1::2], strict=True))
+    flags = known[b"flags"].decode()
+    if _DOWN & set(flags.split(",")):
+        raise StoreError(f"the primary is {flags}")
+    return known[b"ip"].decode(), int(known[b"port"])
+
+
+def _unknown(address: Address, error: Exception | None) -> StoreError:
+    return StoreError(f"no sentinel names the primary of {address.service!r}: {problem(error or LookupError())}")

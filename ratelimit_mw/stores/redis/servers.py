@@ -60,7 +60,7 @@ class AsyncServer:
     async def _connect(self) -> AsyncLine:
         address = self._address
         host, port = await aprimary(address, self._timeout) if address.service else address.first
-        return await aconnected(address, host, port)
+        return await aconnected(address, host, port, self._timeout)
 
 
 def evaluated(call: Callable[[Command], Any], message: Message) -> Any:
