@@ -3,10 +3,11 @@
 import socket
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote_to_bytes
 
-from servers import HOST, Server
+from servers import HOST, Server, wait_for
 
 from ratelimit_mw.decision import Change, Decision, Hit, Spent
 from ratelimit_mw.limit import Limit
@@ -49,6 +50,13 @@ def hit(limit: Limit, cost: int = 1, client: str = CLIENT) -> Hit:
 
 def undo(one: Hit, decision: Decision) -> Change:
     return Change(one.limit, one.key, one.cost, Spent(decision.at_us, one.cost, decision.delay_us))
+
+
+def stop(server: Server) -> None:
+    """Pause a server, and wait until all of its threads have taken notice."""
+    server.pause()
+    threads = list(Path(f"/proc/{server.process.pid}/task").iterdir())
+    wait_for(lambda: all(") T " in (thread / "stat").read_text() for thread in threads), "a server to stop")
 
 
 def ask(server: Server, command: bytes, end: bytes) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, address, closing, hit, opened
+from memcached_handles import NOW, address, closing, hit, opened, stop
 from servers import HOST, Server, memcached_running, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
@@ -83,7 +83,7 @@ def test_a_paused_server_is_an_error_within_the_budget(server: Server, spec: str
     limit = limit_of("1000/hour", spec)
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
-        server.pause()
+        stop(server)
         try:
             assert seconds_until_refused(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
             assert seconds_until_refused(store.ping) <= BUDGET + GRACE
@@ -107,7 +107,7 @@ def test_a_paused_server_does_not_stall_the_event_loop(server: Server) -> None:
     async def scenario(store: MemcachedStore) -> tuple[float, float]:
         await greeted(store)
         gap = took = 1.0
-        server.pause()
+        stop(server)
         for _ in range(TRIES):
             began = own_seconds()
             requests = (failing(store, [hit(limit, client=f"c{i}")]) for i in range(20))
@@ -129,7 +129,7 @@ def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
 
     async def scenario(store: MemcachedStore) -> list[int]:
         await greeted(store)
-        server.pause()
+        stop(server)
         await asyncio.gather(*(failing(store, [hit(limit, 0)]) for limit in limits))
         server.resume()
         return [await remaining(store, limit) for limit in limits]
@@ -203,7 +203,7 @@ def test_threads_share_nothing_but_the_store_when_the_server_pauses(server: Serv
     limit = limit_of("1000/hour")
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
-        server.pause()
+        stop(server)
         try:
             assert min(slowest_of_eight(store, limit) for _ in range(TRIES)) <= BUDGET + 2 * GRACE
         finally:

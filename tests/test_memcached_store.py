@@ -5,6 +5,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from memcached_handles import (
     hit,
     names_in,
     opened,
+    stop,
     undo,
     value_of,
 )
@@ -30,10 +32,11 @@ from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Change, Decision, Spent
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores.memcached import MemcachedStore
+from ratelimit_mw.stores.memcached.protocol import Trip
 from ratelimit_mw.testing.answers import answers
 from ratelimit_mw.testing.model import Model
 from ratelimit_mw.testing.store_deciding import HOSTILE
-from ratelimit_mw.testing.suite import COUNTS_REFUSED, StoreSuite, label, limit_of
+from ratelimit_mw.testing.suite import COUNTS_REFUSED, WAYS, StoreSuite, label, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
@@ -304,14 +307,23 @@ class Meddling(MemcachedStore):
 
     def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
         super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
+        self._meddle = meddle
         exchange = self._sockets.exchange
 
         def meddled(payloads: Any, *rest: Any) -> None:
-            if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
-                meddle()
+            self._look_at(payloads)
             exchange(payloads, *rest)
 
         self._sockets.exchange = meddled  # type: ignore[method-assign]
+
+    def _look_at(self, payloads: dict[Any, bytes]) -> None:
+        if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
+            self._meddle()
+
+    async def _acarry_out(self, step: Any, *rest: Any) -> Any:
+        if isinstance(step, list):
+            self._look_at(Trip(step, self._ring.place).payloads)
+        return await super()._acarry_out(step, *rest)
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.03])
@@ -334,6 +346,23 @@ def test_races_lost_to_the_end_refuse_and_are_no_error(memcached_server: Server,
         assert [d.bound for d in decisions] == [wide, limit, shadow]
         assert other.apply([hit(wide, 0)], NOW)[0].remaining == 1_000_000
         store.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_has_lost_a_race_is_refused_when_the_server_stops_and_the_next_one_is_told(
+    tmp_path: Path, way: str
+) -> None:
+    """An answer that was lost is an answer; only who gets none at all has an error to handle."""
+    limit = limit_of("1000000/minute", "gcra")
+    with memcached_running(tmp_path) as server, opened(server) as other:
+        meddlings = [lambda: other.apply([hit(limit)], NOW), lambda: stop(server)]
+        handle = WAYS[way](Meddling(server, 400_000, lambda: meddlings.pop(0)()))
+        (decision,) = handle.apply([hit(limit)], NOW)
+        assert (decision.allowed, decision.retry_us, meddlings) == (False, SECOND // 10, [])
+        with pytest.raises(StoreError, match="did not answer within its time budget"):
+            handle.apply([hit(limit)], NOW)
+        server.resume()
+        handle.close()
 
 
 def test_a_refusal_whose_count_is_lost_is_still_that_refusal(memcached_server: Server) -> None:
