@@ -42,26 +42,42 @@ UNMATCHED: Final = "unmatched"
 UNREADABLE: Final = object()
 """The value of a feature that is there but cannot be read. No text equals it, so no client can choose it."""
 
-_NAME = re.compile(r"[a-z_][a-z0-9_]*|(?:" + "|".join(_FAMILIES) + r"):[A-Za-z0-9_.$\[\]-]+", re.ASCII)
+# django-ratelimit's names of the same things.
+_ALSO_CALLED: Final = {"get": "query", "post": "form"}
+_IN_KEYS: Final = {"user_or_ip": "user|ip"}
+
+_NAME = re.compile(
+    r"[a-z_][a-z0-9_]*|(?:" + "|".join((*_FAMILIES, *_ALSO_CALLED)) + r"):[A-Za-z0-9_.$\[\]-]+", re.ASCII
+)
+_OWN = "; a function of yours is given by features={NAME: function}, and the key says NAME"
 _LONGEST_PART: Final = 64
 _log = logging.getLogger("ratelimit_mw")
 
 
 def checked_name(name: object, also: Iterable[str] = ()) -> str:
-    """The name of a feature, header names in lower case; ``ConfigError`` for nonsense and near misses.
+    """The name of a feature, in its one spelling; ``ConfigError`` for nonsense and near misses.
+
+    >>> checked_name("header:X-API-Key"), checked_name("post:username")
+    ('header:x-api-key', 'form:username')
 
     A name of your own is any word that is not a misspelt built-in one: a typo must not become "unknown".
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
         families = ", ".join(f"{family}:NAME" for family in _FAMILIES)
-        raise ConfigError(f"expected a feature, one of {', '.join(BUILT_IN)}, {families} or your own; got {name!r}")
+        own = _OWN * (isinstance(name, str) and "." in name)
+        raise ConfigError(
+            f"expected a feature, one of {', '.join(BUILT_IN)}, {families} or your own; got {name!r}{own}"
+        )
     name = name.strip()
+    if name in _IN_KEYS:
+        raise ConfigError(f"{name!r} stands in keys, for {_IN_KEYS[name]!r}; it is no feature")
     known = (*BUILT_IN, *also)
     if name not in known and (close := difflib.get_close_matches(name, known, 1, 0.75)):
         raise ConfigError(
             f"unknown feature {name!r}: did you mean {close[0]!r}? (a name of your own must not look like it)"
         )
-    return name.lower() if name.startswith("header:") else name
+    family, colon, rest = name.partition(":")
+    return f"{_ALSO_CALLED.get(family, family)}{colon}{rest.lower() if family == 'header' else rest}"
 
 
 def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
@@ -72,13 +88,16 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
     """
     entries = [key] if isinstance(key, str) else key
     if not isinstance(entries, list | tuple):
-        raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}')
+        own = _OWN * callable(key)
+        raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}{own}')
     found = []
     for i, entry in enumerate(entries):
         with placed(f"[{i}]"):
             if not isinstance(entry, str):
-                raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}')
-            found.append(tuple(checked_name(name) for name in entry.split("|")))
+                own = _OWN * callable(entry)
+                raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{own}')
+            names = "|".join(_IN_KEYS.get(name.strip(), name) for name in entry.split("|"))
+            found.append(tuple(checked_name(name) for name in names.split("|")))
     return tuple(found)
 
 

@@ -35,9 +35,12 @@ _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
 _QUOTA = re.compile(
     rf"\s*(\d{{1,18}})\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?\s*", re.A | re.I
 )
+_IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _CONCURRENT = re.compile(r"\s*(\d{1,18})\s+concurrent\s*", re.A | re.I)
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD such as "5/minute", "100 per 15 minutes", "100/minute burst 20" or "10 concurrent"'
+_AS_TABLE = "; limits that depend on the request stand in a table, per = {FEATURE: {VALUE: limits}}"
+_NONE_AT_ALL = "; who may send nothing belongs on lists.deny"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -72,7 +75,7 @@ class Quota:
         return quota
 
     def _keep(self, amount: Any, period_us: int, burst: int | None, concurrent: bool = False) -> None:
-        _whole("amount", amount, 1, MAX_AMOUNT)
+        _whole("amount", amount, 1, MAX_AMOUNT, instead=_NONE_AT_ALL * (amount == 0))
         if burst is not None:
             _whole("burst", burst, 1, MAX_AMOUNT)
         if concurrent:
@@ -91,7 +94,7 @@ class Quota:
             raise ConfigError(f"expected a quota as text, {_EXPECTED}; got {text!r}")
         if concurrent := _CONCURRENT.fullmatch(text):
             return _shown(text, lambda: cls.exact(int(concurrent[1]), 0, concurrent=True))
-        found = _QUOTA.fullmatch(text)
+        found = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if found is None or found[3].lower() not in _UNITS:
             raise ConfigError(f"cannot read the quota {text!r}: expected {_EXPECTED}")
         amount, count, unit, burst = found.groups()
@@ -116,14 +119,17 @@ class Quota:
 def parse_quotas(limits: object) -> tuple[Quota, ...]:
     """All quotas of one rule, from text ("5/minute; 20/hour"), a ``Quota`` or a list of them.
 
+    A tuple of two whole numbers is an amount and seconds, as django-ratelimit's functions return it.
     Raises ``ConfigError`` for none at all and for two with the same period, which would share one key.
     """
+    if isinstance(limits, tuple) and [*map(type, limits)] == [int, int]:
+        limits = Quota(*limits)
     if isinstance(limits, str | Quota):
         found = _quotas_of(limits)
     elif isinstance(limits, Iterable):
         found = [quota for i, item in enumerate(limits) for quota in _placed(item, f"[{i}]")]
     else:
-        raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}")
+        raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_AS_TABLE * callable(limits)}")
     if not found:
         raise ConfigError(f"a rule needs at least one limit: {_EXPECTED}")
     periods = [quota.period_us for quota in found]
@@ -194,6 +200,6 @@ def _shown(text: str, build: object) -> Quota:
         raise ConfigError(f"cannot use the quota {text!r}: {error}") from None
 
 
-def _whole(what: str, value: object, low: int, high: int, hint: str = "") -> None:
+def _whole(what: str, value: object, low: int, high: int, hint: str = "", instead: str = "") -> None:
     if type(value) is not int or not low <= value <= high:
-        raise ConfigError(f"the {what} is a whole number from {low} to {high}{hint}; got {value!r}")
+        raise ConfigError(f"the {what} is a whole number from {low} to {high}{hint}; got {value!r}{instead}")

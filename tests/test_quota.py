@@ -51,6 +51,7 @@ EXPECTED = 'expected AMOUNT/PERIOD such as "5/minute"'
         ("100/10s  Burst  1", 100, 10 * SECOND, 1),
         ("1000000000000/day", 10**12, DAY, None),
         ("007/minute", 7, MINUTE, None),
+        ("100/300", 100, 5 * MINUTE, None),
     ],
 )
 def test_a_quota_is_read_from_its_text(text: str, amount: int, period_us: int, burst: int | None) -> None:
@@ -105,7 +106,8 @@ def test_strings_of_limits_and_flask_limiter_mean_the_same_here(text: str, expec
         "5/minute/hour",
         "5/fortnight",
         "5/minutess",
-        "5/15",
+        "5 per 15",
+        "5/1.5",
         "5/15 per minute",
         "5/minute 10",
         "-5/minute",

@@ -25,6 +25,14 @@ _OPENERS: Final[dict[str, tuple[str, str]]] = {
     "redis+cluster": ("redis", "redis"),
     "memcached": ("memcached", ""),
 }
+# As `limits` calls them.
+_ALSO_CALLED: Final = {
+    "redis+unix": "unix",
+    "valkey+unix": "unix",
+    "valkeys": "rediss",
+    "valkey+sentinel": "redis+sentinel",
+    "valkey+cluster": "redis+cluster",
+}
 
 
 def open_store(address: str, timeout_us: int = 50_000) -> Store:
@@ -34,6 +42,7 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     neither shows what may hold a password.
     """
     split = urlsplit(address)
+    split = split._replace(scheme=_ALSO_CALLED.get(split.scheme, split.scheme))
     if split.scheme not in _OPENERS:
         known = ", ".join(f"{scheme}://" for scheme in _OPENERS)
         raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")
