@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 from calls import aask, ask
-from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Security
 from fastapi.responses import PlainTextResponse
 from test_fastapi import limited, statuses
 from test_fastapi_dependencies import by_user, current_user, remaining, view
@@ -39,6 +39,17 @@ def test_what_was_spent_before_comes_back_with_a_refusal() -> None:
     assert statuses(app, *["/"] * 4, headers={"x-user": "ann"}) == [200, 429, 429, 429]
     left = limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining
     assert [left, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [8, 8, 0]
+
+
+def test_a_limit_that_fastapi_calls_twice_counts_once() -> None:
+    """Neither ``use_cache=False`` nor scopes make a request spend a limit again that it has met."""
+    users, everyone = by_user("2/minute"), RateLimit("9/minute", name="everyone")
+    app = FastAPI(dependencies=[Depends(users), Depends(everyone)])
+    again = [Depends(users, use_cache=False), Security(users, scopes=["read"]), Security(everyone, scopes=["read"])]
+    app.add_api_route("/", view, dependencies=again)
+    limited(app)
+    assert statuses(app, *["/"] * 3, headers={"x-user": "ann"}) == [200, 200, 429]
+    assert ask(app).headers["x-ratelimit-remaining"] == "6"
 
 
 def test_allowed_responses_tell_all_decisions() -> None:

@@ -24,7 +24,7 @@ class Exchange:
     It stands in the scope, where limits that are met on the way find it.
     """
 
-    __slots__ = ("_guard", "_index", "_request", "_routed", "_scope", "verdicts")
+    __slots__ = ("_guard", "_index", "_met", "_request", "_routed", "_scope", "verdicts")
 
     def __init__(
         self,
@@ -39,19 +39,22 @@ class Exchange:
         self._index = index
         self._request = request
         self._routed = routed
+        self._met: dict[MetLimit, Verdict] = {}
         self._scope = scope
         self.verdicts = [verdict]
         if routed.meets:
             scope[_KEY] = self
 
     async def meet(self, limit: MetLimit, given: Mapping[str, Any]) -> Verdict:
-        """The verdict on a limit, which is decided now unless it was beforehand.
+        """The verdict on a limit, which is decided now unless it was beforehand, or when it was met before.
 
         Raises ``RateLimitExceeded`` when it refuses; what the request has spent until then is given back.
         """
         view = self._routed.view
         if view is not None and not limit.given and limit.mark in view.marks:
             return self.verdicts[0]
+        if limit in self._met:  # a dependency that FastAPI calls again, as with use_cache=False
+            return self._met[limit]
         limiter = self._guard.limiter
         plan = self._guard.plan_of([limit.mark], self._request, view)
         verdict = await self._guard.decide(plan, self._request, given)
@@ -61,6 +64,7 @@ class Exchange:
             self.verdicts.append(verdict)
             raise RateLimitExceeded(verdict)
         self.verdicts.append(verdict)
+        self._met[limit] = verdict
         limiter.hold(verdict)
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
