@@ -11,7 +11,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
@@ -39,6 +39,7 @@ _ATTRIBUTE: Final = "__ratelimit_mw__"
 _MARKED_FORM: Final = "__ratelimit_mw_marked_form__"
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")
 """The methods by which Starlette and Django, and Flask, enter a class for each request."""
+_OPTIONS: Final = [found.name for found in fields(Rule) if found.init and found.name != "limits"]
 _order = itertools.count()
 _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
@@ -71,6 +72,8 @@ class View:
     marks: tuple[Mark, ...] = ()
     exempt: tuple[str, ...] | None = None
     messages: tuple[MessageMark, ...] = ()
+    exempt_on: str = field(default="", compare=False)
+    """The view that the exemption stands on."""
 
 
 def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
@@ -79,6 +82,7 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     The rule is called ``module.qualname`` of the view unless ``name`` is given, and needs no ``request`` argument.
     Raises ``ConfigError`` where it stands for anything that cannot mean something.
     """
+    _check_called(limits, "@limit")
 
     def mark(view: AnyView) -> AnyView:
         known = marks_of(view)
@@ -93,6 +97,7 @@ def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[A
     A message too many is dropped with ``over="drop"``; else the connection is closed with code 1013, "try again
     later". The other options are those of ``limit``, but for what a single message cannot have: an outcome or a slot.
     """
+    _check_called(limits, "@messages")
     with placed("over"):
         one_of(over, "close", "drop")
 
@@ -111,6 +116,9 @@ def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[A
 def make_mark(limits: Any, options: Mapping[str, Any], where: str, of: str = "@limit") -> Mark:
     """The mark of one decorator or dependency; ``ConfigError`` for a rule that cannot stand there."""
     try:
+        for name in options:
+            with placed(f"option {name!r}"):
+                one_of(name, *_OPTIONS)
         rule = Rule(limits=limits, **options)
     except ConfigError as error:
         raise ConfigError(error.message, error.path, f"{of} on {where}") from None
@@ -122,15 +130,21 @@ def make_mark(limits: Any, options: Mapping[str, Any], where: str, of: str = "@l
 def exempt(*rules: Any) -> Any:
     """Leave a view alone: ``@exempt`` by all rules, ``@exempt("api")`` by the rules named."""
     if len(rules) == 1 and (callable(rules[0]) or _holds_views(rules[0])):
-        return _marked(rules[0], replace(marks_of(rules[0]), exempt=()))
+        return _exempted(rules[0], ())
     for name in rules:
         if not isinstance(name, str):
             raise ConfigError(f"expected names of rules; got {name!r}", of="@exempt")
 
-    def mark(view: AnyView) -> AnyView:
-        return _marked(view, replace(marks_of(view), exempt=tuple(rules)))
+    return functools.partial(_exempted, rules=rules)
 
-    return mark
+
+def _exempted(view: AnyView, rules: tuple[str, ...]) -> AnyView:
+    return _marked(view, replace(marks_of(view), exempt=rules, exempt_on=_place_of(view)))
+
+
+def _check_called(limits: object, of: str) -> None:
+    if callable(limits):
+        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {_place_of(limits)}")
 
 
 def marks_of(view: object) -> View:
@@ -151,10 +165,12 @@ def view_of(views: Iterable[object]) -> View:
 
 def _together(outer: View, inner: View) -> View:
     """All marks of both, each once; the inner one's exemption, where it has one."""
+    exempting = inner if inner.exempt is not None else outer
     return View(
         tuple(dict.fromkeys((*outer.marks, *inner.marks))),
-        inner.exempt if inner.exempt is not None else outer.exempt,
+        exempting.exempt,
         tuple(dict.fromkeys((*outer.messages, *inner.messages))),
+        exempting.exempt_on,
     )
 
 
@@ -253,6 +269,11 @@ def _check(view: object) -> None:
 def _holds_views(view: object) -> bool:
     """Whether it is a blueprint or an application of Flask's: marked for all its views, called by none."""
     return not inspect.isclass(view) and isinstance(getattr(view, "import_name", None), str)
+
+
+def _place_of(thing: object) -> str:
+    """What to call anything that a decorator stands on, in a message."""
+    return _name_of(thing) if _holds_views(thing) or hasattr(thing, "__qualname__") else repr(thing)
 
 
 def _name_of(view: Any) -> str:

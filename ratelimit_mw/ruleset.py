@@ -49,6 +49,8 @@ class RuleSet:
         self.lists = lists or Lists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         everywhere = len(rules) - len(marks)
+        self.everywhere = self.rules[:everywhere]
+        """The rules that stand on no view."""
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
@@ -96,7 +98,8 @@ class RuleSet:
         """``ConfigError`` unless a view's exemptions name rules that exist."""
         for name in view.exempt or ():
             if name not in self.by_name:
-                raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name)}", of="@exempt")
+                known, where = ", ".join(self.by_name) or "none", f"@exempt on {view.exempt_on}"
+                raise ConfigError(f"there is no rule {name!r}; there are {known}", of=where)
 
     def _with_view(self, choice: _Choice, view: View, method: str) -> _Choice:
         """The rules of the file, then those marked on the view, less those that it is exempt from."""

@@ -118,4 +118,5 @@ def test_an_unlimited_request_is_said_so() -> None:
 def test_the_commands_find_mistakes() -> None:
     """A mistake in a decorator is what the commands say, and no traceback."""
     result = run(app_of(views={"/": exempt("nobody")(hello)}), "rules")
-    assert (result.exit_code, result.output) == (1, "Error: @exempt: there is no rule 'nobody'; there are \n")
+    where = f"@exempt on {hello.__module__}.hello"
+    assert (result.exit_code, result.output) == (1, f"Error: {where}: there is no rule 'nobody'; there are none\n")

@@ -92,7 +92,7 @@ async def mistyped(request: Any) -> None:
 
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
-    (mistyped, {}, "@exempt: there is no rule 'nobody'"),
+    (mistyped, {}, "@exempt on test_starlette_lifespan.mistyped: there is no rule 'nobody'"),
     (hello, {"rules": [{"replaces": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named 'nobody'"),
     (limit("1/s", key=["tenant"])(hello), {}, "needs the feature 'tenant', and nothing gives it"),
 ]
@@ -200,4 +200,4 @@ def test_a_real_server_does_not_start_with_a_mistake(lifespan: str, tmp_path: Pa
         check=False,
     )
     assert ended.returncode != 0
-    assert "@exempt: there is no rule 'nobody'" in ended.stderr
+    assert "@exempt on mistaken.view: there is no rule 'nobody'" in ended.stderr

@@ -8,7 +8,7 @@ import pytest
 from calls import ask
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from test_starlette import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
@@ -44,12 +44,13 @@ def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why() -> N
         ("5/fortnight", {}, "@limit on .*hello, limits: cannot read"),
         ("5/minute", {"key": ["usr"]}, "did you mean 'user'"),
         ("5/minute", {"match": {"path": "/x"}}, "a view has its path from its route"),
-        ("5/minute", {"per_route": True}, "per_route"),
+        ("5/minute", {"per_route": True}, "@limit on .*hello, option 'per_route': expected 'name' or 'key'"),
+        (hello, {}, r'@limit on .*hello: expected @limit\("5/minute"\)'),
     ],
 )
-def test_a_limit_that_means_nothing_is_an_error_where_it_stands(limits: str, options: Any, message: str) -> None:
+def test_a_limit_that_means_nothing_is_an_error_where_it_stands(limits: Any, options: Any, message: str) -> None:
     """A mistyped limit is no missing limit: the module that has it cannot be imported."""
-    with pytest.raises((ConfigError, TypeError), match=message):
+    with pytest.raises(ConfigError, match=message):
         limit(limits, **options)(hello)
 
 
@@ -59,10 +60,12 @@ async def _mistyped(request: Any) -> Response:
 
 
 MISTAKES = [
-    ([Route("/", _mistyped)], {}, "@exempt: there is no rule 'nobody'"),
+    ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: there is no rule 'nobody'"),
     ([Route("/", hello)], {"rules": [{"replaces": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named"),
     ([Route("/", asynchronous)], {"rules": [{"name": "test_starlette.asynchronous", "limits": "1/s"}]}, "two rules"),
     ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "needs the feature 'tenant'"),
+    ([Route("/t/{id}", limit("1/s", key=["path:idd|ip"])(hello))], {}, "hello, key: /t/{id} has no parameter 'idd'"),
+    ([Route("/", hello)], {"rules": [{"name": "x", "key": ["path:id"], "limits": "1/s"}]}, "rule 'x', key: it never"),
 ]
 
 
@@ -73,6 +76,15 @@ def test_mistakes_stop_every_request(routes: Any, settings: Any, message: str) -
     for _ in range(2):
         with pytest.raises(ConfigError, match=message):
             ask(app)
+
+
+def test_a_parameter_may_stand_in_a_mount_or_on_one_route_of_several() -> None:
+    """A limit by a parameter fits where some route has it, and a rule for all where it has something else to go by."""
+    view = limit("1/minute", key=["path:tenant"])(hello)
+    settings = {"rules": [{"name": "all", "key": ["path:nobody|ip"], "limits": "99/minute"}]}
+    routes = [Mount("/t/{tenant}", routes=[Route("/x", view)]), Route("/plain", view)]
+    app = application(routes, limiter=Limiter.from_settings(load_settings(settings)))
+    assert statuses(app, "/t/a/x", "/t/b/x", "/t/a/x", "/plain", "/plain") == [200, 200, 429, 200, 200]
 
 
 def test_a_mistake_in_a_route_that_is_added_later_is_raised_until_it_is_gone() -> None:

@@ -56,7 +56,10 @@ def marked_on(thing: object) -> View:
 
 
 def _exempt(decorate: Callable[[Any], Any], rules: tuple[str, ...], view: Any) -> Any:
-    return view if _is_bound_for_a_request(view) else _kept(decorate(view), View((), rules))
+    if _is_bound_for_a_request(view):
+        return view
+    marked = decorate(view)
+    return _kept(marked, View((), rules, exempt_on=marks.marks_of(marked).exempt_on))
 
 
 def _kept(marked: Any, view: View) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..http.guard import Guard
+from .fitting import check_limits
 from .handlers import answer_of
 from .index import RouteIndex
 from .levels import FULL, Branch
@@ -54,6 +55,7 @@ class Applications:
 
     def _adopt(self, reading: Reading) -> None:
         self._guard.adopt(reading.marking.views, reading.marking.later)
+        check_limits(reading.marking, self._guard.rules)
         self._adopted()
         self._describe(reading)
 

@@ -61,6 +61,8 @@ class Branch:
     pattern: re.Pattern[str] | None = None
     host: re.Pattern[str] | None = None
     convertors: Mapping[str, Any] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+    """The names of all parameters on the way there, those of mounts included."""
     asked: Asked | None = None
     mounts: bool = False
     below: Level | None = None

@@ -7,7 +7,7 @@ for; before, it copied them. A mount is followed into whatever it mounts, throug
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .levels import FULL, NONE, PARTIAL, Asked, Branch, Level, Scope
@@ -34,9 +34,10 @@ def application_behind(app: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a router stands: its template so far, what was mounted on the way, and the routers above it."""
+    """Where a router stands: its template and parameters so far, what was mounted on the way, the routers above it."""
 
     prefix: str = ""
+    parameters: frozenset[str] = frozenset()
     passed: tuple[object, ...] = ()
     above: tuple[int, ...] = ()
 
@@ -63,7 +64,7 @@ class Reading:
         router = _router_of(owner)
         self.owners += [(place.prefix, owner), (place.prefix, router)]
         self._watch(router)
-        here = _Place(place.prefix, place.passed, (*place.above, id(router)))
+        here = replace(place, above=(*place.above, id(router)))
         branches = [self._branch(entry, route, here) for entry, route in _entries(router)]
         met = [limit for route in _of_last_resort(router) for limit in self.marking.meet(route)]
         return Level(branches, missed.meeting(None, met))
@@ -89,6 +90,7 @@ class Reading:
             frozenset(entry.methods) if is_http and entry.methods else None,
             entry.path_regex,
             convertors=entry.param_convertors,
+            parameters=place.parameters.union(entry.param_convertors),
             asked=_asking(entry, route) if _decides_for_itself(entry, route) else None,
         )
         self.marking.mark(branch, getattr(entry, "dependant", None))
@@ -98,6 +100,7 @@ class Reading:
         """What stands below a path or a host: another router, or an application that nobody can look into."""
         host = getattr(entry, "host_regex", None)
         template = place.prefix + (_REST if host else entry.path_format)
+        parameters = place.parameters.union(entry.param_convertors) - (frozenset() if host else {"path"})
         branch = Branch(
             "/**" if host else shape_of(entry.path_format, entry.param_convertors),
             template,
@@ -106,6 +109,7 @@ class Reading:
             pattern=None if host else entry.path_regex,
             host=host,
             convertors=entry.param_convertors,
+            parameters=parameters,
             asked=_asking(entry, route) if _decides_for_itself(entry, route) else None,
             mounts=True,
         )
@@ -115,7 +119,7 @@ class Reading:
             self.marking.mark(branch, None)
             return branch
         passed = (*place.passed, entry.app)
-        below = _Place(template.removesuffix(_REST), passed, place.above)
+        below = _Place(template.removesuffix(_REST), parameters, passed, place.above)
         branch.below = self._level(owner, below, Routed(NOWHERE.endpoint, entry.app, passed))
         return branch
 
