@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..clock import SECOND
-from ..decision import Change, Hit, Spent
+from ..decision import Change, Decision, Hit, Spent
 from ..limit import Limit
 from .answers import same
 from .handles import Handle
@@ -91,8 +91,7 @@ class LastingTests(StoreSuite):
         with self.opened(way) as store:
             due = {}
             for limit in limits:
-                one(store, limit, None, cost=2)
-                refused = one(store, limit, None, cost=2)
+                refused = _spent(store, limit)
                 same(refused.allowed, False, f"{limit}: right after it was spent")
                 due[limit] = refused.at_us + (refused.retry_us or 0)
             for _ in range(200):
@@ -127,6 +126,15 @@ class LastingTests(StoreSuite):
             same(one(store, limit_of("1/minute"), NOW).allowed, True, "a store that works")
             store.close_store()
             store.close_store()
+
+
+def _spent(store: Handle, limit: Limit) -> Decision:
+    """The refusal after all was spent, unless the store forgets it at once; again where a window ended in between."""
+    decision = one(store, limit, None, cost=2)
+    for _ in range(5):
+        if decision.allowed:
+            decision = one(store, limit, None, cost=2)
+    return decision
 
 
 def _let_in(store: Handle, limits: list[Limit]) -> dict[Limit, int]:
