@@ -75,6 +75,8 @@ class AsyncLine(asyncio.Protocol):
                     waiting.set_result(reply)
         except (HiredisError, IndexError) as error:  # what is said is no reply, or nobody has asked
             self.connection_lost(error)
+        if not self.usable:
+            self.retire()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.close()
@@ -113,6 +115,11 @@ class AsyncLines:
             if self._line is None or not self._line.usable:
                 self._line = await self._connect()
             return self._line
+
+    def retire(self) -> None:
+        """No more calls over the line that there is."""
+        if self._line is not None:
+            self._line.retire()
 
     async def aclose(self) -> None:
         if self._line is not None:

@@ -14,7 +14,7 @@ from .alines import AsyncLines, aconnected
 from .lines import Lines, connected
 from .message import Message
 from .problems import Command
-from .servers import aevaluated, evaluated
+from .servers import aevaluated, evaluated, pinging
 from .slots import Journey, Leg, Place, Slots, by_slot, journey, learning, slot_of
 
 __all__ = ["AsyncCluster", "Cluster"]
@@ -43,14 +43,24 @@ class Cluster:
             command = (b"DEL", *together)
             self._send(slot, methodcaller("__call__", command), deadline)
 
+    def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
+        self._learn(deadline)
+        for key in self._slots.samples(name):
+            self._send(slot_of(key), methodcaller("__call__", pinging(key)), deadline)
+
     def close(self) -> None:
         for lines in list(self._lines.values()):
             lines.close()
 
     def _send(self, slot: int, send: Callable[[Call], Any], deadline: float) -> Any:
-        if self._slots.stale:
-            self._travel(learning(self._slots), methodcaller("__call__", _MAP), deadline)
+        self._learn(deadline)
         return self._travel(journey(self._slots, slot), send, deadline)
+
+    def _learn(self, deadline: float) -> None:
+        if self._slots.takes_learning():
+            self._travel(learning(self._slots), methodcaller("__call__", _MAP), deadline)
+            for place in set(self._lines).difference(self._slots.places()):
+                self._lines.pop(place).close()
 
     def _travel(self, way: Journey, send: Callable[[Call], Any], deadline: float) -> Any:
         try:
@@ -64,6 +74,8 @@ class Cluster:
                     leg = way.send(reply)
         except StopIteration as arrived:
             return arrived.value
+        finally:
+            way.close()
 
     def _call(self, leg: Leg, deadline: float) -> Call:
         lines = self._lines.get(leg.place) or self._lines.setdefault(leg.place, self._lines_to(leg.place))
@@ -96,16 +108,28 @@ class AsyncCluster:
             command = (b"DEL", *together)
             await self._send(slot, methodcaller("__call__", command))
 
+    async def ping(self, name: Callable[[int], bytes]) -> None:
+        await self._learn()
+        for key in self._slots.samples(name):
+            await self._send(slot_of(key), methodcaller("__call__", pinging(key)))
+
     async def aclose(self) -> None:
         for lines in self._lines.values():
             await lines.aclose()
 
     async def _send(self, slot: int, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
-        if self._slots.stale:
-            async with self._learning:
-                if self._slots.stale:
-                    await self._travel(learning(self._slots), methodcaller("__call__", _MAP))
+        await self._learn()
         return await self._travel(journey(self._slots, slot), send)
+
+    async def _learn(self) -> None:
+        if not self._slots.takes_learning():
+            return
+        known = self._slots.known
+        async with self._learning:
+            if self._slots.known is known:
+                await self._travel(learning(self._slots), methodcaller("__call__", _MAP))
+        for place in set(self._lines).difference(self._slots.places()):
+            self._lines.pop(place).retire()
 
     async def _travel(self, way: Journey, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
         patience = self._timeout
@@ -123,6 +147,8 @@ class AsyncCluster:
                     leg = way.send(reply)
         except StopIteration as arrived:
             return arrived.value
+        finally:
+            way.close()
 
     def _call(self, leg: Leg) -> AsyncCall:
         lines = self._lines.get(leg.place)

@@ -15,7 +15,7 @@ from .message import Message
 from .problems import Command, is_unknown_script
 from .sentinel import aprimary, primary
 
-__all__ = ["AsyncServer", "Server"]
+__all__ = ["AsyncServer", "Server", "aevaluated", "evaluated", "pinging"]
 
 
 class Server:
@@ -30,6 +30,9 @@ class Server:
 
     def delete(self, names: Sequence[bytes], deadline: float) -> None:
         self._lines.call((b"DEL", *names), deadline=deadline)
+
+    def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
+        self._lines.call(pinging(name(0)), deadline=deadline)
 
     def close(self) -> None:
         self._lines.close()
@@ -54,6 +57,9 @@ class AsyncServer:
     async def delete(self, names: Sequence[bytes]) -> None:
         await self._lines.call((b"DEL", *names))
 
+    async def ping(self, name: Callable[[int], bytes]) -> None:
+        await self._lines.call(pinging(name(0)))
+
     async def aclose(self) -> None:
         await self._lines.aclose()
 
@@ -61,6 +67,11 @@ class AsyncServer:
         address = self._address
         host, port = await aprimary(address, self._timeout) if address.service else address.first
         return await aconnected(address, host, port, self._timeout)
+
+
+def pinging(name: bytes) -> Command:
+    """A write that leaves nothing: a server that is full, a replica or loading answers a PING, but takes no hit."""
+    return (b"SET", name, b"", b"PX", b"1")
 
 
 def evaluated(call: Callable[[Command], Any], message: Message) -> Any:

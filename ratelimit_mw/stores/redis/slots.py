@@ -6,7 +6,7 @@ Nothing is sent twice, and nobody sleeps while a cluster reorganises itself: a c
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from hiredis import ReplyError
@@ -20,6 +20,7 @@ Place = tuple[str, int]
 
 _REDIRECTIONS: Final = 5
 _SLOTS: Final = 16384
+_SAMPLES: Final = 1024
 
 
 class Leg(NamedTuple):
@@ -38,28 +39,50 @@ class Slots:
 
     def __init__(self, seeds: Sequence[Place]) -> None:
         self._seeds = list(seeds)
-        self._owners: dict[int, Place] = {}
+        self._owners: list[Place | None] = [None] * _SLOTS
+        self._primaries: list[Place] = []
+        self._suspects: set[Place] = set()
         self.stale = True
 
     def owner(self, slot: int) -> Place:
-        try:
-            return self._owners[slot]
-        except KeyError:
-            raise StoreError(f"Redis: no server of the cluster is known to have slot {slot}") from None
+        place = self._owners[slot]
+        if place is None:
+            self.stale = True
+            raise StoreError(f"Redis: no server of the cluster is known to have slot {slot}")
+        return place
 
     def places(self) -> list[Place]:
-        """Whom to ask for the map: those that are in it, then those of the address."""
-        return list(dict.fromkeys([*self._owners.values(), *self._seeds]))
+        """Whom to ask for the map: those that are in it, then those of the address; last those that did not answer."""
+        return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._suspects.__contains__)
+
+    @property
+    def known(self) -> object:
+        """What is known; another object once something else is."""
+        return self._owners
+
+    def takes_learning(self) -> bool:
+        """Whether the caller should learn the map; of several callers one, unless nothing is known yet."""
+        if not self.stale and self._primaries:
+            return False
+        self.stale = False
+        return True
 
     def learn(self, reply: Iterable[Any], asked: Place) -> None:
         """Read what CLUSTER SLOTS has said: first slot, last slot, primary (host, port, ...), replicas."""
-        owners: dict[int, Place] = {}
+        owners: list[Place | None] = [None] * _SLOTS
+        primaries: dict[Place, None] = {}
         for first, last, (host, port, *_), *_ in reply:
             # A server that does not know its own address leaves it out: it is the one that was asked.
-            place = ((host or b"").decode() or asked[0], int(port))
-            owners.update(dict.fromkeys(range(first, last + 1), place))
-        self._owners = owners
-        self.stale = False
+            place = (host.decode() if host and host != b"?" else asked[0], int(port))
+            owners[first : last + 1] = [place] * (last + 1 - first)
+            primaries[place] = None
+        self._owners, self._primaries = owners, list(primaries)
+        self._suspects = self._suspects.intersection(self.places()) - {asked}
+
+    def failed(self, place: Place) -> None:
+        """A server did not answer: another one may have its slots by now."""
+        self._suspects.add(place)
+        self.stale = True
 
     def redirected(self, error: ReplyError, leg: Leg, slot: int) -> Leg:
         """Where a call has to go instead; the error itself when it says nothing about that."""
@@ -68,11 +91,21 @@ class Slots:
             self.stale = self.stale or kind == "CLUSTERDOWN"
             raise error
         host, _, port = rest.rpartition(" ")[2].rpartition(":")
-        place = (host or leg.place[0], int(port))
+        place = (host if host and host != "?" else leg.place[0], int(port))
         if kind == "MOVED":
             self._owners[slot] = place
             self.stale = True  # one slot has moved, so others may have
         return Leg(place, asking=kind == "ASK")
+
+    def samples(self, name: Callable[[int], bytes]) -> list[bytes]:
+        """Of the keys called ``name(0)``, ``name(1)``, ... one for each primary that has a fair share of the slots."""
+        found: dict[Place | None, bytes] = {}
+        for i in range(_SAMPLES):
+            key = name(i)
+            found.setdefault(self._owners[slot_of(key)], key)
+            if len(found) == len(self._primaries):
+                break
+        return list(found.values())
 
 
 def journey(slots: Slots, slot: int) -> Journey:
@@ -86,8 +119,8 @@ def journey(slots: Slots, slot: int) -> Journey:
             return (yield leg)
         except ReplyError as error:
             leg = slots.redirected(error, leg, slot)
-        except Exception:
-            slots.stale = True
+        except BaseException:  # also the end of the time budget, with which the way just ends
+            slots.failed(leg.place)
             raise
     raise StoreError("Redis: the servers of the cluster point to each other")
 
@@ -98,8 +131,11 @@ def learning(slots: Slots) -> Journey:
         try:
             slots.learn((yield Leg(place, tries=True)), place)
             return
-        except Exception:  # noqa: S112 - the next one may know
-            continue
+        except Exception:
+            slots.failed(place)
+        except GeneratorExit:
+            slots.failed(place)
+            raise
 
 
 def slot_of(name: bytes) -> int:

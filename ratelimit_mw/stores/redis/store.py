@@ -67,6 +67,13 @@ class RedisStore(Store):
         except Exception as error:
             raise problem(error) from error
 
+    def ping(self) -> None:
+        """``StoreError`` unless every server of the store takes a write now."""
+        try:
+            self._server.ping(self._sample, time.monotonic() + self._timeout)
+        except Exception as error:
+            raise problem(error) from error
+
     def close(self) -> None:
         self._server.close()
 
@@ -118,6 +125,13 @@ class RedisStore(Store):
         except Exception as error:
             raise problem(error) from error
 
+    async def aping(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._side().server.ping(self._sample)
+        except Exception as error:
+            raise problem(error) from error
+
     async def aclose(self) -> None:
         side = self._sides.pop(asyncio.get_running_loop(), None)
         if side is not None:
@@ -145,6 +159,9 @@ class RedisStore(Store):
     def _tools(self, due: float, clock: Callable[[], float]) -> Tools:
         place = self._slot if self._address.cluster else _one_place
         return Tools(self._known, place, lambda: clock() < due)
+
+    def _sample(self, number: int) -> bytes:
+        return self._name(f"ping{number}")
 
     def _slot(self, key: str) -> int:
         return slot_of(self._name(key))
