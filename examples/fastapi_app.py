@@ -1,26 +1,73 @@
-"""FastAPI with limits in the code, each API key on its own account."""
-# Run it: uvicorn --app-dir examples fastapi_app:app --port 8000
+"""FastAPI: limits in a file, as dependencies and on views, logins that count failures, users, an answer of its own."""
+# Run it: uvicorn --lifespan on --app-dir examples fastapi_app:app --port 8000
 
-from fastapi import FastAPI
+from pathlib import Path
+from typing import Annotated
 
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.asgi import RateLimitMiddleware
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from users import sign_in, user_of
 
-limiter = Limiter(
-    [
-        Rule(name="items", limits="10/minute", key="header:x-api-key|ip", match={"path": "/items/{id}"}),
-        Rule(name="site", limits="60/minute", key="ip"),
-    ]
-)
+from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt, limit
+
 app = FastAPI()
-app.add_middleware(RateLimitMiddleware, limiter=limiter)
+app.add_middleware(
+    RateLimitMiddleware,
+    settings=Path(__file__).with_name("ratelimit.toml"),
+    features={"user": lambda request: user_of(request.headers.get("authorization"))},
+)
+api = APIRouter(prefix="/api")
+
+
+class Login(BaseModel):
+    name: str
+    password: str
+
+
+def signed_in(request: Request) -> str:
+    user = user_of(request.headers.get("authorization"))
+    if user is None:
+        raise HTTPException(401)
+    return user
 
 
 @app.get("/")
-async def hello() -> dict[str, str]:
-    return {"hello": "world"}
+async def home(request: Request):
+    verdict = request.state.ratelimit
+    return {"rules": verdict.rules, "remaining": min(d.remaining for d in verdict.decisions)}
 
 
-@app.get("/items/{id}")
-async def item(id: int) -> dict[str, int]:  # noqa: A002 - as the rule's path names it
+@app.post("/login")
+async def login(given: Login):
+    """The file limits this by its outcome: only answers with 401 count."""
+    token = sign_in(given.name, given.password)
+    if token is None:
+        raise HTTPException(401, "wrong name or password")
+    return {"token": token}
+
+
+@api.get("/items/{id}", dependencies=[Depends(RateLimit("8/minute", name="item", key=["endpoint", "user|ip"]))])
+async def item(id: int):  # noqa: A002 - as the route names it
     return {"id": id}
+
+
+@api.get("/report")
+@limit("3/minute", name="report", key=["user"])  # on top of what the file says
+async def report(user: Annotated[str, Depends(signed_in)]):
+    return {"for": user}
+
+
+@app.get("/health")
+@exempt
+async def health():
+    return "fine"
+
+
+@app.exception_handler(RateLimitExceeded)
+async def too_many(request: Request, error: RateLimitExceeded):
+    """What refused clients are told. The rate limit headers are added to it."""
+    return JSONResponse({"error": "slow down", "seconds": error.verdict.retry_after}, 429)
+
+
+app.include_router(api)

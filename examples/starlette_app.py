@@ -1,19 +1,71 @@
-"""Starlette behind the limits of ratelimit.toml. The page shows the verdict that its request was given."""
-# Run it: uvicorn --app-dir examples starlette_app:app --port 8000
+"""Starlette: limits in a file and on views, logins that count failures, users, an answer of its own."""
+# Run it: uvicorn --lifespan on --app-dir examples starlette_app:app --port 8000
 
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser, requires
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Mount, Route
+from users import sign_in, user_of
 
-from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, exempt, limit
 
 
-async def hello(request):
+class BearerToken(AuthenticationBackend):
+    """Starlette's way to find out who asks; rules with the key ``user`` count by it."""
+
+    async def authenticate(self, connection):
+        user = user_of(connection.headers.get("authorization"))
+        return None if user is None else (AuthCredentials(["signed in"]), SimpleUser(user))
+
+
+async def home(request):
     verdict = request.state.ratelimit
     return JSONResponse({"rules": verdict.rules, "remaining": min(d.remaining for d in verdict.decisions)})
 
 
-app = Starlette(routes=[Route("/", hello)])
-app.add_middleware(RateLimitMiddleware, settings=Path(__file__).with_name("ratelimit.toml"))
+async def login(request):
+    """The file limits this by its outcome: only answers with 401 count."""
+    given = await request.json()
+    token = sign_in(given["name"], given["password"])
+    if token is None:
+        return PlainTextResponse("wrong name or password\n", 401)
+    return JSONResponse({"token": token})
+
+
+async def item(request):
+    return JSONResponse({"id": request.path_params["id"]})
+
+
+@limit("3/minute", name="report", key=["user"])  # on top of what the file says
+@requires("signed in", status_code=401)
+async def report(request):
+    return JSONResponse({"for": request.user.display_name})
+
+
+@exempt
+async def health(request):
+    return PlainTextResponse("fine\n")
+
+
+async def too_many(request, error):
+    """What refused clients are told. The rate limit headers are added to it."""
+    return JSONResponse({"error": "slow down", "seconds": error.verdict.retry_after}, 429)
+
+
+app = Starlette(
+    routes=[
+        Route("/", home),
+        Route("/login", login, methods=["POST"]),
+        Route("/health", health),
+        Mount("/api", routes=[Route("/items/{id:int}", item), Route("/report", report)]),
+    ],
+    middleware=[
+        Middleware(AuthenticationMiddleware, backend=BearerToken()),  # first, so that limits know the user
+        Middleware(RateLimitMiddleware, settings=Path(__file__).with_name("ratelimit.toml")),
+    ],
+    exception_handlers={RateLimitExceeded: too_many},
+)
