@@ -2,14 +2,16 @@
 
 import asyncio
 import multiprocessing
+import time
 from typing import Any
 
 import pytest
 from memcached_handles import NOW, PATIENT, address, hit, opened
 from servers import Server
 
-from ratelimit_mw import Quota
+from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.limit import Limit
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.suite import label, limit_of
 
@@ -60,6 +62,27 @@ def test_of_20_000_requests_from_four_processes_exactly_1_000_pass(memcached_ser
     assert raced(address(memcached_server), [limit]) == 1_000
     with opened(memcached_server) as store:
         assert store.apply([hit(limit, cost=0)], NOW)[0].remaining == 0
+
+
+def count_leased(place: str, rule: str, hits: int, results: Any) -> None:
+    """What one process gets through that draws shares."""
+    leased = Rule(name=rule, limits="1000/day", lease="2%")
+    limiter = Limiter([leased], store=place, settings=Settings(store_timeout=PATIENT))
+    results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(hits)))
+    limiter.close()
+
+
+def test_with_leases_four_processes_pass_at_most_the_limit(memcached_server: Server) -> None:
+    """And no less than the limit without the shares that nobody spends in the end: one for each process."""
+    results: Any = SPAWN.Queue()
+    mine = (address(memcached_server), f"leased-{time.time_ns()}", HITS, results)
+    workers = [SPAWN.Process(target=count_leased, args=mine) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    passed = sum(results.get(timeout=120) for _ in workers)
+    for worker in workers:
+        worker.join()
+    assert 1_000 - 4 * 20 <= passed <= 1_000
 
 
 def test_requests_with_several_limits_pass_all_of_them_or_none(memcached_server: Server) -> None:
