@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final, cast
 
+from hiredis import ReplyError
+
 from ...errors import StoreError
 from .message import Message, Request, answers
-from .problems import late, problem
+from .problems import is_split, late, problem
 
 __all__ = ["Trips"]
 
@@ -92,7 +94,19 @@ class Trips:
         message = self._message()
         for request in requests:
             request.join(message)
-        return answers(requests, await self._ask(message))
+        try:
+            return answers(requests, await self._ask(message))
+        except ReplyError as error:
+            if not is_split(error) or len(requests) == 1:
+                raise
+        # Nothing was carried out. Each alone has its keys in one place.
+        return await asyncio.gather(*map(self._alone, requests))
+
+    async def _alone(self, request: Request) -> Any:
+        try:
+            return (await self._answers([request]))[0]
+        except Exception as error:
+            return problem(error)
 
 
 def _is_over(member: _Member, now: float) -> bool:
