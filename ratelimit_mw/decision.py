@@ -6,7 +6,7 @@ Inside, times are whole microseconds (``*_us``); what users read is in seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .clock import SECOND
@@ -227,12 +227,17 @@ class Spending:
         self._verdict = verdict
         self.store = store
         self.unavailable = unavailable
+        self._spends = spent
         self._settles: Settles | None = None
         self.true_cost: int | None = None
-        # None where nothing may be spent: refused, or only a peek.
-        self.spent: list[list[Spent] | None] = [
-            [Spent(d.at_us, cost, d.delay_us)] if spent and verdict.allowed and d.allowed else None
-            for (_, _, cost), d in zip(verdict.hits, verdict.decisions, strict=True)
+
+    @cached_property
+    def spent(self) -> list[list[Spent] | None]:
+        """For each hit what it has spent, made when it is asked for; None where nothing may be spent."""
+        spends = self._spends and self._verdict.allowed
+        return [
+            [Spent(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
+            for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
         ]
 
     def state(self, cost: int) -> None:

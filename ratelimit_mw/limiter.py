@@ -162,8 +162,9 @@ class Limiter:
         return self._answered(await self._decides.aapply(hits, self._now(), spend), spend, steady)
 
     def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
-        verdict = _verdict(answer.hits, answer.decisions, spend, answer.store, answer.unavailable)
-        if spend and not verdict.allowed and answer.store is self.store:
+        elsewhere = None if answer.store is self.store else answer.store
+        verdict = _verdict(answer.hits, answer.decisions, spend, elsewhere, answer.unavailable)
+        if spend and not verdict.allowed and elsewhere is None:
             self._refusals.note(answer.hits, answer.decisions, steady)
         return verdict
 

@@ -76,25 +76,28 @@ class Resilient:
         self._breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
-    def correct(self, store: Store, changes: Sequence[Change], now: int | None) -> list[int] | None:
-        """The times of the changes; None when the store could not carry them out: what was spent stays spent."""
+    def correct(self, store: Store | None, changes: Sequence[Change], now: int | None) -> list[int] | None:
+        """The times of the changes in ``store``, the local one or else the shared one.
+
+        None when it could not carry them out: what was spent stays spent.
+        """
         if store is self.local:
-            return store.correct(changes, self._clock())
+            return self.local.correct(changes, self._clock())
         if self._breaker.open:
             return None
         try:
-            return store.correct(changes, now)
+            return self.store.correct(changes, now)
         except StoreError as error:
             self._failed(error)
             return None
 
-    async def acorrect(self, store: Store, changes: Sequence[Change], now: int | None) -> list[int] | None:
+    async def acorrect(self, store: Store | None, changes: Sequence[Change], now: int | None) -> list[int] | None:
         if store is self.local:
-            return store.correct(changes, self._clock())
+            return self.local.correct(changes, self._clock())
         if self._breaker.open:
             return None
         try:
-            return await store.acorrect(changes, now)
+            return await self.store.acorrect(changes, now)
         except StoreError as error:
             self._failed(error)
             return None

@@ -144,7 +144,7 @@ def test_every_request_has_its_own_time_budget(own_server: Server, server: redis
         waits = await asyncio.gather(*tasks)
         server.client_unpause()
         assert min(waits) > 0.19
-        assert max(waits) < 0.3
+        assert max(waits) < 0.4  # those that came last would wait for 0.5 s with the first
 
     on_a_loop(own_server, test, timeout_us=200_000)
 

@@ -106,7 +106,7 @@ def _together(
     hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools, refused: bool = False
 ) -> Flow[list[Decision]]:
     """Hits whose keys are in one place."""
-    own = [hit for hit in hits if tools.known(hit.limit) is None]
+    own = [hit for hit in hits if tools.known[hit.limit] is None]
     if not own:
         return cast(list[Decision], (yield Hits(hits, now, spend, least(now), refused)))
     raced_at: int | None = None
@@ -135,7 +135,7 @@ def _lost(limit: Limit, at: int) -> Decision:
 def corrected(changes: Sequence[Change], now: int | None, tools: Tools) -> Flow[list[int]]:
     """Corrections: those of a place at once, those of algorithms without a twin one by one."""
     times = [0] * len(changes)
-    twins = [i for i, change in enumerate(changes) if tools.known(change.limit) is not None]
+    twins = [i for i, change in enumerate(changes) if tools.known[change.limit] is not None]
     for group in _grouped([changes[i].key for i in twins], tools):
         places = [twins[i] for i in group]
         found = yield Changes([changes[i] for i in places], now, least(now))
@@ -227,7 +227,7 @@ class _Agreed:
         self.size = plain.size
         self._own: dict[int, tuple[dict[str, Any], Decision, Decision]] = {}
         for i, hit in enumerate(plain.hits):
-            if known(hit.limit) is None:
+            if known[hit.limit] is None:
                 self._own[i] = _decided(hit, texts[hit], at)
 
     def join(self, message: Message) -> None:

@@ -49,24 +49,14 @@ class Keys:
         return (self.prefix + key).encode("utf-8", "surrogatepass")
 
 
-class Known:
-    """The limits that were seen, each ready to be put into a message."""
+class Known(dict[Limit, tuple[msgspec.Raw, Twin] | None]):
+    """The limits that were seen, each ready to be put into a message; None for an algorithm without a twin."""
 
-    def __init__(self) -> None:
-        self._packed: dict[Limit, tuple[msgspec.Raw, Twin] | None] = {}
-
-    def __call__(self, limit: Limit) -> tuple[msgspec.Raw, Twin] | None:
-        """None for an algorithm without a twin."""
-        try:
-            return self._packed[limit]
-        except KeyError:
-            return self._learn(limit)
-
-    def _learn(self, limit: Limit) -> tuple[msgspec.Raw, Twin] | None:
-        if len(self._packed) >= _LIMITS_KNOWN:
-            self._packed = {}
+    def __missing__(self, limit: Limit) -> tuple[msgspec.Raw, Twin] | None:
+        if len(self) >= _LIMITS_KNOWN:
+            self.clear()
         twin = twin_of(limit.algorithm)
-        found = self._packed[limit] = None if twin is None else (packed_limit(limit, twin), twin)
+        found = self[limit] = None if twin is None else (packed_limit(limit, twin), twin)
         return found
 
 
@@ -86,7 +76,7 @@ class Message:
 
     def number(self, limit: Limit) -> int:
         """The number of a limit in this message; they count from 1, as in Lua."""
-        found = self._known(limit)
+        found = self._known[limit]
         if found is None:
             raise TypeError(f"{limit!r} has no twin in Lua")
         number = self.numbers[limit] = self.add(*found)

@@ -5,10 +5,12 @@ A call carries the script of just the algorithms it needs. Knows nothing of conn
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Final, NamedTuple
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
@@ -24,8 +26,12 @@ from ...limit import Limit
 __all__ = ["GIVEN", "Script", "packed_limit", "script_of", "twin_of"]
 
 
-class Twin(NamedTuple):
-    """An algorithm in Lua: its name there, its file, what keeps its states, and the numbers it needs of a limit."""
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """An algorithm in Lua: its name there, its file, what keeps its states, and the numbers it needs of a limit.
+
+    There is one of each, so that sets of them are as cheap as sets of numbers.
+    """
 
     name: str
     file: str
@@ -46,10 +52,10 @@ _TWINS: Final[dict[type[Algorithm], Twin]] = {
     TokenBucket: _BUCKET,
     Gcra: _BUCKET,
     LeakyBucket: _BUCKET,
-    LeakyBucketQueue: _BUCKET._replace(name="LeakyBucketQueue"),
+    LeakyBucketQueue: replace(_BUCKET, name="LeakyBucketQueue"),
     TieredWindow: _SERIES,
     SlidingWindowLog: _SERIES,
-    RefusalCountingLog: _SERIES._replace(name="RefusalCountingLog"),
+    RefusalCountingLog: replace(_SERIES, name="RefusalCountingLog"),
     InFlight: Twin("InFlight", "in_flight", "Leases", ("amount", "lifetime")),
 }
 
@@ -72,7 +78,7 @@ def script_of(twins: frozenset[Twin]) -> Script:
     """The script that decides what these algorithms decide."""
     algorithms = [file for file in sorted({twin.file for twin in twins}) if file]
     keepers = [f"{keeper.lower()}.lua" for keeper in sorted({twin.keeper for twin in twins})]
-    kinds = ", ".join(f"{twin.name} = {{{twin.name}, {twin.keeper}}}" for twin in sorted(twins))
+    kinds = ", ".join(f"{twin.name} = {{{twin.name}, {twin.keeper}}}" for twin in sorted(twins, key=attrgetter("name")))
     parts = [_lua("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *algorithms)]
     parts += [_lua(__package__, keeper) for keeper in keepers]
     return Script("\n".join([*parts, f"local KINDS = {{{kinds}}}\n", _lua(__package__, "shell.lua")]))

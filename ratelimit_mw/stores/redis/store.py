@@ -152,7 +152,7 @@ class RedisStore(Store):
     def _is_plain(self, hits: Sequence[Hit]) -> bool:
         """Whether one call answers them."""
         for hit in hits:
-            if self._known(hit[0]) is None:
+            if self._known[hit[0]] is None:
                 return False
         return len(hits) == 1 or (not self._address.cluster and len(hits) > 1)
 
