@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
+from ..lookup import look_up
 from .protocol import Replies, WireError
 from .servers import Server
 
@@ -117,9 +118,19 @@ class Links:
         async with self._opening.setdefault(server, asyncio.Lock()):
             link = self._usable(server)
             if link is None:
-                _, link = await self._loop.create_connection(lambda: Link(self._loop), *server)
-                self._links[server] = link
+                link = self._links[server] = await self._opened(server)
         return link
+
+    async def _opened(self, server: Server) -> Link:
+        problem = OSError(f"no address of {server}")
+        for way in await asyncio.wrap_future(look_up(*server)):
+            try:
+                return (await self._loop.create_connection(lambda: Link(self._loop), *way.end[:2], family=way.family))[
+                    1
+                ]
+            except OSError as error:
+                problem = error
+        raise problem
 
     def _usable(self, server: Server) -> Link | None:
         link = self._links.get(server)

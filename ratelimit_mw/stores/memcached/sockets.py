@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from ..lookup import look_up
 from .protocol import Replies, WireError
 from .servers import Server
 
@@ -81,12 +82,12 @@ def _left(due: float) -> float:
 
 def _connected(server: Server, due: float) -> socket.socket:
     problem = OSError(f"no address of {server}")
-    for family, kind, number, _, address in socket.getaddrinfo(*server, type=socket.SOCK_STREAM):
-        connection = socket.socket(family, kind, number)
+    for way in look_up(*server).result(_left(due)):
+        connection = socket.socket(way.family, socket.SOCK_STREAM)
         try:
             connection.settimeout(_left(due))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.connect(address)
+            connection.connect(way.end)
         except OSError as error:
             connection.close()
             problem = error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import Final, TypeVar, cast
 
@@ -84,8 +84,10 @@ class MemcachedStore(Store):
         self._run(forgotten(keys, self._tools(due)), due)
 
     def ping(self) -> None:
+        payloads, replies = self._greetings()
         try:
-            self._sockets.exchange(*self._greetings(), time.monotonic() + self._timeout)
+            self._sockets.exchange(payloads, replies, time.monotonic() + self._timeout)
+            _check(replies)
         except Exception as error:
             raise problem(error) from error
 
@@ -135,9 +137,11 @@ class MemcachedStore(Store):
         await self._arun(forgotten(keys, self._tools(due)), due)
 
     async def aping(self) -> None:
+        payloads, replies = self._greetings()
         try:
             async with asyncio.timeout(self._timeout):
-                await self._loop().links.exchange(*self._greetings())
+                await self._loop().links.exchange(payloads, replies)
+            _check(replies)
         except Exception as error:
             raise problem(error) from error
 
@@ -206,6 +210,13 @@ class MemcachedStore(Store):
 def _stripes(turn: Turn) -> list[int]:
     """The locks for some keys, in the one order that everybody takes them in."""
     return sorted({hash(token) % _STRIPES for token in turn.tokens})
+
+
+def _check(replies: Mapping[Server, Replies]) -> None:
+    """``WireError`` unless each server has said its version."""
+    for (line,) in (told.lines for told in replies.values()):
+        if not line.startswith(b"VERSION "):
+            raise WireError(f"an answer that the protocol does not know: {line[:40]!r}")
 
 
 def _out_of_time(flow: Flow[T], error: TimeoutError) -> T:
