@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -104,12 +105,31 @@ def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[S
         server.kill()
 
 
+def certificates(folder: Path) -> Path:
+    """A certificate for this machine, signed by itself: ``cert.pem`` and ``key.pem`` in the folder."""
+    subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST},DNS:localhost"]
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem"]
+    command = [program("openssl", "openssl"), "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *subject]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def tls_options(folder: Path) -> list[str]:
+    """What a Redis needs to talk TLS with the certificate in the folder, to others of its kind too."""
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    options = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert]
+    return [*options, "--tls-auth-clients", "no", "--tls-replication", "yes"]
+
+
+def ports_of(port: int, tls: bool) -> list[str]:
+    return ["--port", "0", "--tls-port", str(port)] if tls else ["--port", str(port)]
+
+
 def redis_command(port: int, *options: str, tls: bool = False) -> list[str]:
     """A Redis that keeps nothing on disk."""
     path = program("redis-server", "redis-server")
     quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning", "--bind", HOST]
-    ports = ["--port", "0", "--tls-port", str(port)] if tls else ["--port", str(port)]
-    return [path, *ports, *quiet, *options]
+    return [path, *ports_of(port, tls), *quiet, *options]
 
 
 @contextmanager
@@ -132,37 +152,42 @@ def memcached_running(folder: Path, *options: str) -> Iterator[Server]:
 
 
 @contextmanager
-def sentinel_running(folder: Path, service: str, primary: Server) -> Iterator[Server]:
-    """One sentinel that decides alone, and soon."""
+def sentinel_running(
+    folder: Path, service: str, primary: Server, *options: str, settings: Sequence[str] = (), tls: bool = False
+) -> Iterator[Server]:
+    """One sentinel that decides alone, and soon. ``settings`` are further lines of its own."""
 
     def command(port: int) -> list[str]:
-        settings = folder / f"sentinel-{port}.conf"
+        file = folder / f"sentinel-{port}.conf"
         lines = [
-            f"port {port}",
             f"sentinel monitor {service} {HOST} {primary.port} 1",
             f"sentinel down-after-milliseconds {service} 300",
             f"sentinel failover-timeout {service} 2000",
+            *settings,
         ]
-        settings.write_text("\n".join(lines) + "\n", "utf-8")
+        file.write_text("\n".join(lines) + "\n", "utf-8")
         path = program("redis-server", "redis-server")
-        return [path, str(settings), "--sentinel", "--bind", HOST, "--loglevel", "warning"]
+        quiet = ["--sentinel", "--bind", HOST, "--loglevel", "warning"]
+        return [path, str(file), *ports_of(port, tls), *quiet, *options]
 
     with running(command, folder) as sentinel:
         yield sentinel
 
 
 @contextmanager
-def cluster_running(folder: Path, primaries: int = 3) -> Iterator[list[Server]]:
-    """A cluster: as many primaries, then a replica of each."""
+def cluster_running(
+    folder: Path, *options: str, primaries: int = 3, tls: bool = False, **login: Any
+) -> Iterator[list[Server]]:
+    """A cluster: as many primaries, then a replica of each. ``login`` is what redis-py needs to talk to them."""
 
     def command(port: int) -> list[str]:
         own = ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
         quick = ["--cluster-node-timeout", "500", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]
-        return redis_command(port, *own, "--cluster-port", str(free_port()), *quick)
+        return redis_command(port, *own, "--cluster-port", str(free_port()), *quick, *options, tls=tls)
 
     with ExitStack() as stack:
         nodes = [stack.enter_context(running(command, folder)) for _ in range(2 * primaries)]
-        clients = [stack.enter_context(redis.Redis(host=HOST, port=node.port)) for node in nodes]
+        clients = [stack.enter_context(redis.Redis(host=HOST, port=node.port, **login)) for node in nodes]
         for i, client in enumerate(clients[:primaries]):
             first, last = 16384 * i // primaries, 16384 * (i + 1) // primaries - 1
             client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +11,7 @@ from redis_handles import PATIENT, hit, limit_of
 from servers import HOST, redis_running
 
 from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.errors import ConfigError, StoreError
+from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.redis.address import Address
@@ -93,36 +90,3 @@ def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
         assert remote.apply([hit(limit)])[0].remaining == 3
         local.close()
         remote.close()
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for this machine, signed by itself."""
-    folder = tmp_path_factory.mktemp("certificates")
-    subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST},DNS:localhost"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem"]
-    subprocess.run(
-        ["openssl", "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *subject],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
-    return folder
-
-
-def test_encryption(tmp_path: Path, certificates: Path) -> None:
-    """``rediss://`` talks TLS, blocking and on a loop, and trusts no certificate that it was not told to."""
-    limit, cert = limit_of("5/minute"), certificates / "cert.pem"
-    tls = ["--tls-cert-file", str(cert), "--tls-key-file", str(certificates / "key.pem"), "--tls-auth-clients", "no"]
-    with redis_running(tmp_path, *tls, tls=True) as server:
-        trusting = open_store(f"rediss://{HOST}:{server.port}/0?ssl_ca_certs={cert}", PATIENT)
-        assert [trusting.apply([hit(limit)])[0].remaining for _ in range(3)] == [4, 3, 2]
-
-        async def on_a_loop() -> list[int]:
-            found = [(await trusting.aapply([hit(limit)]))[0].remaining for _ in range(2)]
-            await trusting.aclose()
-            return found
-
-        assert asyncio.run(on_a_loop()) == [1, 0]
-        with pytest.raises(StoreError, match=ssl.SSLCertVerificationError.__name__ + "|certificate"):
-            open_store(f"rediss://{HOST}:{server.port}/0", PATIENT).apply([hit(limit)])

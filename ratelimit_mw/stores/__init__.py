@@ -22,7 +22,9 @@ _OPENERS: Final[dict[str, tuple[str, str]]] = {
     "valkey": ("redis", "redis"),
     "unix": ("redis", "redis"),
     "redis+sentinel": ("redis", "redis"),
+    "rediss+sentinel": ("redis", "redis"),
     "redis+cluster": ("redis", "redis"),
+    "rediss+cluster": ("redis", "redis"),
     "memcached": ("memcached", ""),
 }
 # As `limits` calls them.

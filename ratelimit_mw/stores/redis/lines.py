@@ -66,6 +66,8 @@ class Line:
     def close(self) -> None:
         self._socket.close()
 
+    __del__ = close  # who forgets a store leaves nothing open
+
 
 class Lines:
     """The lines to one server that no call is using, the last one used first."""

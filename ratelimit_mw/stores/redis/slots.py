@@ -60,9 +60,13 @@ class Slots:
         """What is known; another object once something else is."""
         return self._owners
 
+    @property
+    def places_known(self) -> bool:
+        return bool(self._primaries)
+
     def takes_learning(self) -> bool:
         """Whether the caller should learn the map; of several callers one, unless nothing is known yet."""
-        if not self.stale and self._primaries:
+        if not self.stale and self.places_known:
             return False
         self.stale = False
         return True
@@ -126,16 +130,20 @@ def journey(slots: Slots, slot: int) -> Journey:
 
 
 def learning(slots: Slots) -> Journey:
-    """Ask one server after another for the map; without any answer the old one has to do."""
+    """Ask one server after another for the map; without any answer the old one has to do, if there is one."""
+    failed: Exception | None = None
     for place in slots.places():
         try:
             slots.learn((yield Leg(place, tries=True)), place)
             return
-        except Exception:
+        except Exception as error:
             slots.failed(place)
+            failed = error
         except GeneratorExit:
             slots.failed(place)
             raise
+    if failed is not None and not slots.places_known:
+        raise failed
 
 
 def slot_of(name: bytes) -> int:
