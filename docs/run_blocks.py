@@ -156,9 +156,10 @@ class Player:
         parser.add_argument("-H", "--header", action="append", default=[])
         parser.add_argument("url")
         asked = parser.parse_args(words)
-        headers = dict(re.split(r":\s*", header, maxsplit=1) for header in asked.header)
+        given = (re.split(r":\s*", header, maxsplit=1) for header in asked.header)
+        headers = {name.lower(): value for name, value in given}
         if asked.data is not None:
-            headers = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+            headers = {"content-type": "application/x-www-form-urlencoded", **headers}
         method = asked.request or ("GET" if asked.data is None else "POST")
         response = ask(self._app, method, asked.url, {"accept": "*/*", **headers}, content=asked.data)
         head = [f"HTTP/1.1 {response.status_code} {response.reason_phrase}"]

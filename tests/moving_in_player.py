@@ -1,0 +1,58 @@
+"""Plays requests to one example application, in a process of its own, and prints its answers: the clock is given.
+
+`python moving_in_player.py examples/moving_in/slowapi_before.py app` reads a list of steps as JSON from its standard
+input: arguments of ``httpx.request``, and in ``after`` how many seconds pass before it. An answer is status and body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+URL = "http://localhost"
+CLIENT = "192.0.2.7"
+START = 1_767_268_830.0  # half a minute after a full one: no window ends by itself
+
+
+def ask(app: Any, **request: Any) -> httpx.Response:
+    """One request to an ASGI or WSGI application, without a server."""
+    if not (inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(type(app).__call__)):
+        with httpx.Client(transport=httpx.WSGITransport(app, remote_addr=CLIENT), base_url=URL) as client:
+            return client.request(**request)
+
+    async def asked() -> httpx.Response:
+        transport = httpx.ASGITransport(app, client=(CLIENT, 50_000))
+        async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            return await client.request(**request)
+
+    return asyncio.run(asked())
+
+
+def main() -> None:
+    file, name = Path(sys.argv[1]), sys.argv[2]
+    now = START
+    time.time = lambda: now  # before anything else is imported that reads it
+    from ratelimit_mw import clock
+
+    clock.time = SimpleNamespace(monotonic_ns=lambda: int(now * 1e9) - clock._WALL_AT_ZERO)
+    sys.path.insert(0, str(file.parent))
+    app = getattr(importlib.import_module(file.stem), name)
+    answers = []
+    for step in json.load(sys.stdin):
+        now += step.pop("after", 0)
+        answer = ask(app, **step)
+        answers.append([answer.status_code, answer.text])
+    print(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""What the page on django-ratelimit says of each of its arguments: two views side by side, one behind each package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import django_ratelimit.core
+import pytest
+from django.core.cache import cache
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path
+from django_calls import MIDDLEWARE, Project, hello, project
+from django_ratelimit import UNSAFE
+from django_ratelimit.core import get_usage, is_ratelimited
+from django_ratelimit.decorators import ratelimit
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.django import limit
+from ratelimit_mw.testing import ManualClock
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is counted yet, and no time passes."""
+    monkeypatch.setattr(django_ratelimit.core, "time", SimpleNamespace(time=lambda: NOW))
+    cache.clear()
+    yield
+    cache.clear()
+
+
+class Somebody:
+    """A user, as far as a limiter looks; signed in where there is a name."""
+
+    def __init__(self, name: str | None) -> None:
+        self.pk = name
+        self.is_authenticated = name is not None
+
+
+def signed_in(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Middleware that believes the client's word on who it is."""
+
+    def handle(request: Any) -> Any:
+        request.user = Somebody(request.headers.get("X-Name"))
+        return get_response(request)
+
+    return handle
+
+
+WITH_USERS = [f"{__name__}.signed_in", *MIDDLEWARE]
+
+
+def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[bool]:
+    """Which of the requests were served."""
+    found = [project.ask(**{**request, "where": where + request.get("where", "")}).status_code for request in requests]
+    refused = {"/theirs": 403, "/ours": 429}[where]
+    assert set(found) <= {200, refused}
+    return [status == 200 for status in found]
+
+
+def both(theirs: Any, ours: Any, *requests: dict[str, Any], **settings: Any) -> list[bool]:
+    """What both packages answer to the same requests, which is the same."""
+    limiter = Limiter(clock=ManualClock(NOW))
+    views = [path("theirs", theirs(hello)), path("ours", ours(hello))]
+    with project({"limiter": limiter, **settings}, *views, middleware=WITH_USERS) as served:
+        before, after = answers(served, "/theirs", *requests), answers(served, "/ours", *requests)
+    assert after == before
+    return after
+
+
+def form(**fields: str) -> dict[str, Any]:
+    body = "&".join(f"{name}={value}" for name, value in fields.items())
+    return {"method": "POST", "data": body, "content_type": "application/x-www-form-urlencoded"}
+
+
+ANN, BOB, NOBODY = {"headers": {"X-Name": "ann"}}, {"headers": {"X-Name": "bob"}}, {}
+KEYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "ip": ({"client": "192.0.2.7"}, {"client": "192.0.2.8"}),
+    "user": (ANN, BOB),
+    "user_or_ip": (ANN, NOBODY),
+    "get:q": ({"where": "?q=a"}, {"where": "?q=b"}),
+    "post:username": (form(username="ann"), form(username="bob")),
+    "header:x-cluster-client-ip": (
+        {"headers": {"X-Cluster-Client-IP": "192.0.2.7"}},
+        {"headers": {"X-Cluster-Client-IP": "192.0.2.8"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_counts_together_what_it_counted_together(key: str) -> None:
+    """The key stands as it did, and tells the same clients apart."""
+    one, other = KEYS[key]
+    assert both(ratelimit(key=key, rate="1/d"), limit("1/d", key=key), one, one, other, other) == [True, False] * 2
+
+
+def test_of_several_values_the_last_counts() -> None:
+    """As Django's own ``request.GET[...]`` and ``request.POST[...]`` do."""
+    one, same, other = {"where": "?q=a&q=b"}, {"where": "?q=b"}, {"where": "?q=a"}
+    assert both(ratelimit(key="get:q", rate="1/d"), limit("1/d", key="get:q"), one, same, other) == [True, False, True]
+
+
+def test_ipv6_clients_are_counted_by_their_network() -> None:
+    """A /64 here and there."""
+    one, neighbour, other = ({"client": f"2001:db8:{net}::{host}"} for net, host in (("1", 1), ("1", 2), ("2", 1)))
+    decorators = ratelimit(key="ip", rate="1/d"), limit("1/d", key="ip")
+    assert both(*decorators, one, neighbour, other) == [True, False, True]
+
+
+def test_methods() -> None:
+    """``method`` is a match on methods; ``UNSAFE`` is a list that can be given as it is."""
+    posted, got = {"method": "POST"}, {"method": "GET"}
+    for method in ("POST", ["POST"], UNSAFE):
+        decorators = ratelimit(key="ip", rate="1/d", method=method), limit("1/d", match={"methods": method})
+        assert both(*decorators, posted, posted, got) == [True, False, True]
+        cache.clear()
+
+
+def test_functions_for_keys_and_rates() -> None:
+    """A key's function is a feature; a rate's is one that says the plan, and a table has the plans' limits."""
+
+    def client(request: Any) -> str:
+        return request.headers.get("X-Name", "")
+
+    def rate(group: str, request: Any) -> str:
+        return "2/d" if client(request) == "ann" else "1/d"
+
+    theirs = ratelimit(key=lambda group, request: client(request), rate=rate)
+    ours = limit("1/d", key="client", per={"client": {"ann": "2/d"}})
+    served = both(theirs, ours, ANN, ANN, ANN, BOB, BOB, features={"client": client})
+    assert served == [True, True, False, True, False]
+
+
+def test_no_rate_is_a_rule_that_does_not_look() -> None:
+    """A function that returned ``None`` for some is a match on those that are left."""
+
+    def staff(request: Any) -> str:
+        return "yes" if request.headers.get("X-Name") == "ann" else "no"
+
+    theirs = ratelimit(key="ip", rate=lambda group, request: None if staff(request) == "yes" else "1/d")
+    ours = limit("1/d", match={"staff": "no"})
+    assert both(theirs, ours, ANN, ANN, BOB, BOB, features={"staff": staff}) == [True, True, True, False]
+
+
+def test_nothing_at_all_is_a_deny_list() -> None:
+    """A rate of nought is a place on the deny list, and the same status."""
+    theirs = ratelimit(key="ip", rate=lambda group, request: "0/s" if request.user.pk == "mallory" else None)
+    rules = {"lists": {"deny": {"user": ["mallory"]}}}
+    views = [path("theirs", theirs(hello)), path("ours", hello)]
+    with project(rules, *views, middleware=WITH_USERS) as served:
+        asked = [
+            served.ask(where, headers={"X-Name": name}).status_code
+            for where in ("/theirs", "/ours")
+            for name in ("mallory", "ann")
+        ]
+    assert asked == [403, 200, 403, 200]
+
+
+def test_a_group_is_a_rule_on_paths() -> None:
+    """Views of one group, key and rate had one count; a rule of the settings on their paths has."""
+    theirs = ratelimit(group="api", key="ip", rate="3/d")
+    limiter = Limiter([Rule(name="api", limits="3/d", match={"path": ["/c", "/d"]})], clock=ManualClock(NOW))
+    with project(limiter, path("a", theirs(hello)), path("b", theirs(hello)), path("c", hello), path("d", hello)) as it:
+        assert [it.ask(where).status_code for where in ("/a", "/b", "/a", "/b")] == [200, 200, 200, 403]
+        assert [it.ask(where).status_code for where in ("/c", "/d", "/c", "/d")] == [200, 200, 200, 429]
+
+
+def test_a_view_that_asks_for_itself() -> None:
+    """``is_ratelimited`` and ``get_usage`` are ``hit`` and ``peek`` of a limiter of one's own."""
+    limiter = Limiter([Rule(name="hints", limits="2/d", key="word")], clock=ManualClock(NOW))
+
+    def theirs(request: Any) -> HttpResponse:
+        asked = {"group": "hints", "key": "get:word", "rate": "2/d"}
+        limited = is_ratelimited(request, **asked, increment=True)
+        usage = get_usage(request, **asked)
+        assert usage is not None
+        return HttpResponse(f"{limited} {max(0, usage['limit'] - usage['count'])}")
+
+    def ours(request: Any) -> HttpResponse:
+        features = {"word": request.GET.get("word")}
+        limited = not limiter.hit(features)
+        return HttpResponse(f"{limited} {limiter.peek(features, cost=0).decisions[0].remaining}")
+
+    with project(None, path("theirs", theirs), path("ours", ours)) as served:
+        told = [[served.ask(f"{where}?word=tea").content for _ in range(3)] for where in ("/theirs", "/ours")]
+    assert told[0] == told[1] == [b"False 1", b"False 0", b"True 0"]
+
+
+def test_a_view_that_is_told() -> None:
+    """``block=False`` and ``request.limited`` are a rule in shadow mode and what it would have decided."""
+
+    def theirs(request: Any) -> HttpResponse:
+        return HttpResponse(f"{request.limited}")
+
+    def ours(request: Any) -> HttpResponse:
+        return HttpResponse(f"{any(not decision.allowed for decision in request.ratelimit.decisions)}")
+
+    views = [
+        path("theirs", ratelimit(key="ip", rate="1/d", block=False)(theirs)),
+        path("ours", limit("1/d", mode="shadow")(ours)),
+    ]
+    with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
+        told = [[served.ask(where).content for _ in range(3)] for where in ("/theirs", "/ours")]
+    assert told[0] == told[1] == [b"False", b"True", b"True"]
+
+
+def forbidden(request: Any, verdict: Any) -> HttpResponse:
+    return HttpResponse("no", status=403)
+
+
+def test_the_status_can_stay_what_it_was() -> None:
+    """429 by default, with a word on when to come back; 403 where one's own answer says so."""
+    views = [path("theirs", ratelimit(key="ip", rate="1/d")(hello)), path("ours", limit("1/d")(hello))]
+    with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
+        theirs, ours = ([served.ask(where) for _ in range(2)][1] for where in ("/theirs", "/ours"))
+    assert (theirs.status_code, theirs.has_header("Retry-After")) == (403, False)
+    assert (ours.status_code, ours.has_header("Retry-After")) == (429, True)
+    given = {"limiter": Limiter(clock=ManualClock(NOW)), "rejection": f"{__name__}.forbidden"}
+    with project(given, path("ours", limit("1/d")(hello))) as served:
+        assert served.statuses("/ours", 2) == [200, 403]
+
+
+def test_visitors_who_are_not_signed_in() -> None:
+    """``user`` counted all of them together, as ``None``; here the rule leaves them alone, or turns to the address."""
+    theirs, ours = ratelimit(key="user", rate="1/d"), limit("1/d", key="user")
+    views = [
+        path("theirs", theirs(hello)),
+        path("ours", ours(hello)),
+        path("either", limit("1/d", key="user_or_ip")(hello)),
+    ]
+    with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views, middleware=WITH_USERS) as served:
+        clients = [{"client": f"192.0.2.{number}"} for number in (1, 2, 2)]
+        assert [served.ask("/theirs", **client).status_code for client in clients] == [200, 403, 403]
+        assert [served.ask("/ours", **client).status_code for client in clients] == [200, 200, 200]
+        assert [served.ask("/either", **client).status_code for client in clients] == [200, 200, 429]
+
+
+def test_the_address_from_a_header() -> None:
+    """``RATELIMIT_IP_META_KEY`` believed whoever sent the header; ``trusted_proxies`` believes the proxies."""
+    views = [path("theirs", ratelimit(key="ip", rate="1/d")(hello)), path("ours", limit("1/d")(hello))]
+    limits = {"limiter": Limiter(clock=ManualClock(NOW)), "trusted_proxies": ["10.0.0.0/8"]}
+    proxied = [{"client": "10.0.0.1", "headers": {"X-Forwarded-For": f"192.0.2.{number}"}} for number in (1, 1, 2)]
+    with (
+        override_settings(RATELIMIT_IP_META_KEY="HTTP_X_FORWARDED_FOR"),
+        project(limits, *views) as served,
+    ):
+        assert answers(served, "/theirs", *proxied) == answers(served, "/ours", *proxied) == [True, False, True]
+        forged = [{"client": "192.0.2.9", "headers": {"X-Forwarded-For": f"198.51.100.{i}"}} for i in (1, 2)]
+        assert answers(served, "/theirs", *forged) == [True, True]
+        assert answers(served, "/ours", *forged) == [True, False]
+
+
+def test_addresses_and_groups_that_shared_a_count_by_accident() -> None:
+    """IPv4 addresses in IPv6 form were all one network; group, rate and value were joined with nothing between."""
+    views = [
+        path("theirs", ratelimit(key="ip", rate="1/d")(hello)),
+        path("ours", limit("1/d")(hello)),
+        path("one", ratelimit(group="x1", key="ip", rate="5/d")(hello)),
+        path("other", ratelimit(group="x", key="ip", rate="15/d")(hello)),
+    ]
+    with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
+        mapped = [{"client": f"::ffff:{address}"} for address in ("192.0.2.7", "198.51.100.9")]
+        assert answers(served, "/theirs", *mapped) == [True, False]
+        assert answers(served, "/ours", *mapped) == [True, True]
+        assert served.statuses("/other", 6) == [200] * 6
+        assert served.statuses("/one", 1) == [403]

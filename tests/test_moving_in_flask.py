@@ -1,0 +1,354 @@
+"""What the page on Flask-Limiter says of each of its arguments: two applications, one behind each package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask, Response, g, request
+from flask_calls import still
+from flask_limiter import ExemptionScope
+from flask_limiter import Limiter as FlaskLimiter
+from flask_limiter.util import get_remote_address
+
+from ratelimit_mw import Limiter, RateLimitExceeded, Rule
+from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.testing import ManualClock
+
+NOW = 1_000_000.0
+
+
+def before(**options: Any) -> tuple[Flask, FlaskLimiter]:
+    """An application behind Flask-Limiter."""
+    app = Flask("before")
+    return app, FlaskLimiter(get_remote_address, app=app, storage_uri="memory://", **options)
+
+
+def after(*rules: dict[str, Any], **options: Any) -> Flask:
+    """An application behind this package, with these rules in its settings."""
+    app = Flask("after")
+    lists = options.pop("lists", {})
+    RateLimiter(app, limiter=still({"rules": list(rules), "lists": lists}), **options)
+    return app
+
+
+def hello(**_: Any) -> str:
+    return "hello"
+
+
+def other(**_: Any) -> str:
+    """Of another name: in Flask-Limiter, functions of one name have the limits of all."""
+    return "other"
+
+
+def routes(app: Flask, **views: Any) -> None:
+    """Views by name; the path of ``home`` is ``/home``, and so on."""
+    for name, view in views.items():
+        app.add_url_rule(f"/{name}", name, view, methods=["GET", "POST"])
+
+
+def asked(app: Flask, *requests: str) -> list[bool]:
+    """Which of the requests were served. A request is ``GET /path NAME=VALUE``, the latter for headers."""
+    served = []
+    for text in requests:
+        method, path, *headers = text.split()
+        answer = app.test_client().open(path, method=method, headers=[part.split("=") for part in headers])
+        assert answer.status_code in (200, 401, 429)
+        served.append(answer.status_code != 429)
+    return served
+
+
+def alike(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
+    """What both answer to the same requests, which is the same."""
+    found, expected = asked(ours, *requests), asked(theirs, *requests)
+    assert found == expected
+    return found
+
+
+def test_default_limits_per_method() -> None:
+    """``default_limits_per_method`` is the method in the key."""
+    theirs, _ = before(default_limits=["1/hour"], default_limits_per_method=True)
+    ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "method", "ip"]})
+    for app in (theirs, ours):
+        routes(app, home=hello)
+    assert alike(theirs, ours, "GET /home", "POST /home", "GET /home", "POST /home") == [True, True, False, False]
+
+
+def test_per_method_and_methods() -> None:
+    """``per_method`` is the method in the key, ``methods`` a match on methods."""
+    theirs, limiter = before()
+    ours = after()
+    routes(theirs, each=limiter.limit("1/hour", per_method=True)(hello))
+    routes(theirs, some=limiter.limit("1/hour", methods=["POST"])(other))
+    routes(ours, each=limit("1/hour", key=["method", "ip"])(hello))
+    routes(ours, some=limit("1/hour", match={"methods": ["POST"]})(other))
+    assert alike(theirs, ours, "GET /each", "POST /each", "GET /each") == [True, True, False]
+    assert alike(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
+
+
+def test_keys() -> None:
+    """``key_func`` is a feature of one's own, or one that is there already."""
+
+    def account() -> str:
+        return request.headers.get("Account", "")
+
+    theirs, limiter = before()
+    routes(theirs, home=limiter.limit("1/hour", key_func=account)(hello))
+    for key, features in (("header:account", {}), ("account", {"account": lambda request: request.headers["Account"]})):
+        ours = after(features=features)
+        routes(ours, home=limit("1/hour", key=key)(hello))
+        assert asked(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
+    assert asked(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
+
+
+def test_an_empty_key_skips_the_limit() -> None:
+    """Here as there; here it is the meaning of an unknown feature, there a line in the log."""
+    theirs, limiter = before()
+    ours = after()
+    routes(theirs, home=limiter.limit("1/hour", key_func=lambda: request.headers.get("Account", ""))(hello))
+    routes(ours, home=limit("1/hour", key="header:account")(hello))
+    assert alike(theirs, ours, "GET /home", "GET /home") == [True, True]
+
+
+def test_limits_that_depend_on_the_request() -> None:
+    """A function for the limit is a function for the plan, and a table of plans."""
+
+    def plan() -> str:
+        return "pro" if request.headers.get("Account") == "a" else "free"
+
+    theirs, limiter = before()
+    dynamic = limiter.limit(lambda: {"pro": "2/hour", "free": "1/hour"}[plan()], key_func=plan)
+    routes(theirs, home=dynamic(hello))
+    ours = after(features={"plan": lambda request: plan()})
+    routes(ours, home=limit("1/hour", key="plan", per={"plan": {"pro": "2/hour"}})(hello))
+    served = alike(theirs, ours, *["GET /home Account=a"] * 3, *["GET /home"] * 2)
+    assert served == [True, True, False, True, False]
+
+
+def test_exemptions_by_function() -> None:
+    """``exempt_when`` is a match on a feature, ``request_filter`` a place on the allow list."""
+
+    def inside() -> bool:
+        return request.headers.get("Inside") == "yes"
+
+    theirs, limiter = before(application_limits=["2/hour"])
+    limiter.request_filter(lambda: request.headers.get("Account") == "monitoring")
+    routes(theirs, home=limiter.limit("1/hour", exempt_when=inside)(hello))
+    ours = after(
+        {"name": "application", "limits": "2/hour"},
+        lists={"allow": {"header:account": ["monitoring"]}},
+        features={"inside": lambda request: str(inside())},
+    )
+    routes(ours, home=limit("1/hour", match={"inside": "False"})(hello))
+    requests = ["GET /home Account=monitoring"] * 3 + ["GET /home Inside=yes", "GET /home", "GET /home"]
+    assert alike(theirs, ours, *requests) == [True] * 5 + [False]
+
+
+def test_costs() -> None:
+    """A number, or a function: there of nothing, here of the request."""
+    theirs, limiter = before()
+    ours = after()
+    routes(theirs, home=limiter.limit("10/hour", cost=lambda: int(request.args["n"]))(hello))
+    routes(ours, home=limit("10/hour", cost=lambda request: int(request.args["n"]))(hello))
+    assert alike(theirs, ours, "GET /home?n=6", "GET /home?n=4", "GET /home?n=1") == [True, True, False]
+
+
+def test_outcomes_that_are_no_status() -> None:
+    """``deduct_when`` by anything else than a status is a cost that the view states."""
+
+    def counted() -> bool:
+        return "counted" in request.args
+
+    def view() -> str:
+        g.ratelimit.settle(1 if counted() else 0)
+        return "hello"
+
+    theirs, limiter = before()
+    ours = after()
+    routes(theirs, home=limiter.limit("1/hour", deduct_when=lambda response: counted())(hello))
+    routes(ours, home=limit("1/hour")(view))
+    requests = ["GET /home", "GET /home", "GET /home?counted", "GET /home"]
+    assert alike(theirs, ours, *requests) == [True, True, True, False]
+
+
+def test_exemptions() -> None:
+    """``exempt`` by its flags: from the default limits, or from those of the application."""
+    theirs, limiter = before(default_limits=["1/hour"], application_limits=["3/hour"])
+    ours = after(
+        {"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]},
+        {"name": "application", "limits": "3/hour"},
+    )
+    scopes = {"one": ExemptionScope.DEFAULT, "other": ExemptionScope.APPLICATION}
+    for name, view in {"one": lambda: "one", "other": lambda: "other", "none": lambda: "none"}.items():
+        view.__qualname__ = name
+        routes(theirs, **{name: limiter.exempt(flags=scopes[name])(view) if name in scopes else view})
+    routes(ours, one=exempt("default")(lambda: ""), other=exempt("application")(lambda: ""), none=lambda: "")
+    requests = ["GET /one", "GET /one", "GET /other", "GET /other", "GET /none", "GET /one"]
+    assert alike(theirs, ours, *requests) == [True, True, True, False, True, False]
+
+
+def test_blueprints() -> None:
+    """A blueprint's limit counts each of its views by itself, so ``endpoint`` is in its key; one that is exempt is."""
+    theirs, limiter = before(default_limits=["1/hour"])
+    ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]})
+    for app in (theirs, ours):
+        api, free = Blueprint("api", "api", url_prefix="/api"), Blueprint("free", "free", url_prefix="/free")
+        for blueprint in (api, free):
+            for name in ("a", "b"):
+                blueprint.add_url_rule(f"/{name}", name, hello)
+        if app is theirs:
+            limiter.limit("2/hour")(api)
+            limiter.exempt(free)
+        else:
+            limit("2/hour", key=["endpoint", "ip"])(exempt("default")(api))
+            exempt(free)
+        app.register_blueprint(api)
+        app.register_blueprint(free)
+    assert alike(theirs, ours, "GET /api/a", "GET /api/a", "GET /api/a", "GET /api/b") == [True, True, False, True]
+    assert alike(theirs, ours, *["GET /free/a"] * 3) == [True] * 3
+
+
+def test_a_limit_inside_of_a_view() -> None:
+    """``with limiter.limit(...)`` is ``hit`` of a limiter of one's own."""
+    theirs, limiter = before()
+    own = Limiter([Rule(name="part", limits="1/hour")], clock=ManualClock(NOW))
+
+    def view_of_theirs() -> str:
+        with limiter.limit("1/hour"):
+            return "hello"
+
+    def view_of_ours() -> Any:
+        try:
+            own.hit({"ip": request.remote_addr}).raise_for_limit()
+        except RateLimitExceeded:
+            return "later", 429
+        return "hello"
+
+    ours = after()
+    routes(theirs, home=view_of_theirs)
+    routes(ours, home=view_of_ours)
+    assert alike(theirs, ours, "GET /home", "GET /home") == [True, False]
+
+
+def test_strategies() -> None:
+    """Each strategy is an algorithm; every one of them refuses the third of two an hour."""
+    strategies = {
+        "fixed-window": "fixed-window",
+        "moving-window": "sliding-window-log",
+        "sliding-window-counter": "sliding-window-counter",
+    }
+    for strategy, algorithm in strategies.items():
+        theirs, limiter = before(strategy=strategy)
+        ours = after()
+        routes(theirs, home=limiter.limit("2/hour")(hello))
+        routes(ours, home=limit("2/hour", algorithm=algorithm)(hello))
+        assert alike(theirs, ours, *["GET /home"] * 3) == [True, True, False]
+
+
+def test_the_answer_of_a_callback() -> None:
+    """``on_breach`` is ``rejection``, with the request and the verdict in place of the limit."""
+    theirs, limiter = before(on_breach=lambda limit: Response(f"{limit.limit.amount}, no more", 429))
+    ours = after(
+        rejection=lambda request, verdict: Response(f"{verdict.refusing[0].quota.amount}, no more", 429),
+    )
+    routes(theirs, home=limiter.limit("1/hour")(hello))
+    routes(ours, home=limit("1/hour")(hello))
+    texts = [[app.test_client().get("/home").text for _ in range(2)] for app in (theirs, ours)]
+    assert texts[0] == texts[1] == ["hello", "1, no more"]
+
+
+def test_an_error_message() -> None:
+    """``error_message`` is in an error handler, which knows the rule that refuses."""
+    theirs, limiter = before()
+    ours = after()
+    said = {"home": "one an hour"}
+    routes(theirs, home=limiter.limit("1/hour", error_message="one an hour")(hello))
+    routes(ours, home=limit("1/hour", name="home")(hello))
+    theirs.register_error_handler(429, lambda error: (error.description, 429))
+    ours.register_error_handler(429, lambda error: (said[error.verdict.refusing[0].rule], 429))
+    texts = [[app.test_client().get("/home").text for _ in range(2)] for app in (theirs, ours)]
+    assert texts[0] == texts[1] == ["hello", "one an hour"]
+
+
+def test_what_a_view_sees() -> None:
+    """``limiter.current_limit`` is in ``g.ratelimit``: how much there is, and how much is left."""
+    theirs, limiter = before()
+
+    @limiter.limit("3/hour")
+    def view_of_theirs() -> str:
+        current = limiter.current_limit
+        assert current is not None
+        return f"{current.remaining} of {current.limit.amount}"
+
+    @limit("3/hour")
+    def view_of_ours() -> str:
+        current = g.ratelimit.decisions[0]
+        return f"{current.remaining} of {current.limit}"
+
+    ours = after()
+    routes(theirs, home=view_of_theirs)
+    routes(ours, home=view_of_ours)
+    texts = [[app.test_client().get("/home").text for _ in range(2)] for app in (theirs, ours)]
+    assert texts[0] == texts[1] == ["2 of 3", "1 of 3"]
+
+
+def test_headers() -> None:
+    """Where headers were on they had these names; the reset as a date is a setting."""
+    theirs, limiter = before(headers_enabled=True)
+    ours = after(reset="epoch", headers=["x-ratelimit"])
+    routes(theirs, home=limiter.limit("3/hour")(hello))
+    routes(ours, home=limit("3/hour")(hello))
+    fields = [
+        {name.lower(): value for name, value in app.test_client().get("/home").headers if "ratelimit" in name.lower()}
+        for app in (theirs, ours)
+    ]
+    assert fields[0].keys() == fields[1].keys()
+    for name in ("x-ratelimit-limit", "x-ratelimit-remaining"):
+        assert fields[0][name] == fields[1][name]
+    assert float(fields[0]["x-ratelimit-reset"]) > NOW
+    assert float(fields[1]["x-ratelimit-reset"]) > NOW
+
+
+def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
+    """There it was logged and the view served without limit; here the application does not start."""
+    theirs, limiter = before()
+    routes(theirs, home=limiter.limit("1/our")(hello))
+    assert asked(theirs, *["GET /home"] * 3) == [True] * 3
+    assert "failed to load ratelimit" in caplog.text
+    with pytest.raises(ValueError, match="cannot read the quota '1/our'"):
+        limit("1/our")(lambda: "hello")
+
+
+def test_static_files_are_limited_unless_they_are_exempt() -> None:
+    """Flask-Limiter leaves the view ``static`` alone; here it is exempt when it is said to be."""
+    app = Flask("static", static_folder=".", static_url_path="/static")
+    app.view_functions["static"] = exempt(app.view_functions["static"])
+    RateLimiter(app, limiter=still({"rules": [{"limits": "1/hour"}]}))
+    routes(app, home=hello)
+    client = app.test_client()
+    found = []
+    for path in ("/static/no.txt", "/static/no.txt", "/home", "/home"):
+        with client.get(path) as answer:
+            found.append(answer.status_code)
+    assert found == [404, 404, 200, 429]
+
+
+def test_functions_of_one_name_have_their_own_limits() -> None:
+    """Each of two lambdas has the limits of both there; here a decorator speaks of the function below it."""
+    theirs, limiter = before()
+    ours = after()
+    for app, decorate in ((theirs, limiter.limit), (ours, limit)):
+        routes(app, a=decorate("1/hour")(lambda: "a"), b=decorate("2/hour")(lambda: "b"))
+    assert asked(theirs, "GET /b", "GET /b", "GET /b") == [True, False, False]
+    assert asked(ours, "GET /b", "GET /b", "GET /b") == [True, True, False]
+
+
+def test_an_allow_list_may_ask_a_function() -> None:
+    """``request_filter`` by anything at all."""
+    ours = after(
+        {"limits": "1/hour"},
+        lists={"allow": {"inside": ["yes"]}},
+        features={"inside": lambda request: "yes" if "inside" in request.args else "no"},
+    )
+    routes(ours, home=hello)
+    assert asked(ours, "GET /home?inside", "GET /home", "GET /home", "GET /home?inside") == [True, True, False, True]

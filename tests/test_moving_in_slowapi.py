@@ -1,0 +1,254 @@
+"""What the page on slowapi says of each of its arguments: two applications, one behind each package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from calls import ask
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from slowapi import Limiter as SlowLimiter
+from slowapi import _rate_limit_exceeded_handler
+from slowapi.errors import RateLimitExceeded as SlowExceeded
+from slowapi.middleware import SlowAPIMiddleware
+from slowapi.util import get_remote_address
+
+from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.settings import load_settings
+from ratelimit_mw.testing import ManualClock
+
+# slowapi asks asyncio what a coroutine function is, which Python 3.14 wants inspect to be asked.
+pytestmark = pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction':DeprecationWarning")
+
+NOW = 1_000_000.0
+
+
+def before(**options: Any) -> tuple[FastAPI, SlowLimiter]:
+    """An application behind slowapi, with its middleware for default limits."""
+    app = FastAPI()
+    app.state.limiter = SlowLimiter(key_func=get_remote_address, **options)
+    app.add_exception_handler(SlowExceeded, _rate_limit_exceeded_handler)  # type: ignore[arg-type]
+    app.add_middleware(SlowAPIMiddleware)
+    return app, app.state.limiter
+
+
+def after(*rules: dict[str, Any], lists: Any = None, **options: Any) -> FastAPI:
+    """An application behind this package, with these rules in its settings."""
+    app = FastAPI()
+    settings = load_settings({"rules": list(rules), "lists": lists or {}})
+    limiter = Limiter.from_settings(settings, clock=ManualClock(NOW))
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
+    return app
+
+
+def routes(app: FastAPI, **views: Any) -> None:
+    """Views by name; the path of ``home`` is ``/home``, and so on."""
+    for name, view in views.items():
+        app.add_api_route(f"/{name}", view, methods=["GET", "POST"])
+
+
+def asked(app: FastAPI, *requests: str) -> list[bool]:
+    """Which of the requests were served. A request is ``GET /path NAME=VALUE``, the latter for headers."""
+    served = []
+    for text in requests:
+        method, path, *headers = text.split()
+        answer = ask(app, path, method, headers=dict(part.split("=") for part in headers))
+        assert answer.status_code in (200, 404, 429)
+        served.append(answer.status_code != 429)
+    return served
+
+
+def alike(theirs: FastAPI, ours: FastAPI, *requests: str) -> list[bool]:
+    """What both answer to the same requests, which is the same."""
+    found, expected = asked(ours, *requests), asked(theirs, *requests)
+    assert found == expected
+    return found
+
+
+async def with_request(request: Request) -> str:
+    return "hello"
+
+
+async def other_with_request(request: Request) -> str:
+    return "other"
+
+
+async def hello() -> str:
+    return "hello"
+
+
+async def other() -> str:
+    return "other"
+
+
+def account(request: Any) -> str:
+    return request.headers.get("account", "")
+
+
+def test_application_limits() -> None:
+    """Those of the whole application are a rule without ``endpoint`` in its key."""
+    theirs, _ = before(application_limits=["3/hour"])
+    ours = after({"name": "application", "limits": "3/hour"})
+    for app in (theirs, ours):
+        routes(app, a=hello, b=other)
+    assert alike(theirs, ours, "GET /a", "GET /b", "GET /a", "GET /b") == [True, True, True, False]
+
+
+def test_application_limits_hold_for_decorated_views() -> None:
+    """slowapi's do not; here a decorator adds to the rules of the settings."""
+    theirs, limiter = before(application_limits=["1/hour"])
+    ours = after({"name": "application", "limits": "1/hour"})
+    routes(theirs, home=limiter.limit("5/hour")(with_request))
+    routes(ours, home=limit("5/hour")(hello))
+    assert asked(theirs, *["GET /home"] * 3) == [True, True, True]
+    assert asked(ours, *["GET /home"] * 3) == [True, False, False]
+
+
+def test_keys() -> None:
+    """``key_func`` is a feature that is there already, or one of one's own."""
+    theirs, limiter = before()
+    routes(theirs, home=limiter.limit("1/hour", key_func=account)(with_request))
+    for key, features in (("header:account", {}), ("account", {"account": account})):
+        ours = after(features=features)
+        routes(ours, home=limit("1/hour", key=key)(hello))
+        assert asked(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
+    assert asked(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
+
+
+def test_key_styles() -> None:
+    """By address of the view's path, as slowapi does unless told otherwise, is ``path`` in the key."""
+    for style, key, served in (("url", ["path", "ip"], True), ("endpoint", ["ip"], False)):
+        theirs, limiter = before(key_style=style)
+        ours = after()
+        theirs.add_api_route("/items/{number}", limiter.limit("1/hour")(with_request))
+        ours.add_api_route("/items/{number}", limit("1/hour", key=key)(hello))
+        assert alike(theirs, ours, "GET /items/1", "GET /items/2", "GET /items/1") == [True, served, False]
+
+
+def test_methods() -> None:
+    """``methods`` is a match on methods, ``per_method`` the method in the key."""
+    theirs, limiter = before()
+    ours = after()
+    routes(theirs, each=limiter.limit("1/hour", per_method=True)(with_request))
+    routes(theirs, some=limiter.limit("1/hour", methods=["POST"])(other_with_request))
+    routes(
+        ours, each=limit("1/hour", key=["method", "ip"])(hello), some=limit("1/hour", match={"methods": "POST"})(other)
+    )
+    assert alike(theirs, ours, "GET /each", "POST /each", "GET /each") == [True, True, False]
+    assert alike(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
+
+
+def test_limits_that_depend_on_the_request() -> None:
+    """A function of the key is a table by that feature."""
+
+    def of_key(key: str) -> str:
+        return "2/hour" if key == "pro" else "1/hour"
+
+    def key(request: Request) -> str:
+        return account(request) or "free"
+
+    theirs, limiter = before()
+    routes(theirs, home=limiter.limit(of_key, key_func=key)(with_request))
+    ours = after(features={"account": key})
+    routes(ours, home=limit("1/hour", key="account", per_key={"pro": "2/hour"})(hello))
+    served = alike(theirs, ours, *["GET /home Account=pro"] * 3, *["GET /home"] * 2)
+    assert served == [True, True, False, True, False]
+
+
+def test_costs_and_exemptions_by_function() -> None:
+    """``cost`` stays a function of the request, ``exempt_when`` becomes a match on a feature."""
+
+    def cost(request: Any) -> int:
+        return int(request.headers.get("cost", "1"))
+
+    def inside(request: Any) -> bool:
+        return account(request) == "inside"
+
+    theirs, limiter = before()
+    routes(theirs, home=limiter.limit("5/hour", cost=cost, exempt_when=inside)(with_request))
+    ours = after(features={"inside": lambda request: str(inside(request))})
+    routes(ours, home=limit("5/hour", cost=cost, match={"inside": "False"})(hello))
+    requests = ["GET /home Cost=9 Account=inside", "GET /home Cost=3", "GET /home Cost=2", "GET /home"]
+    assert alike(theirs, ours, *requests) == [True, True, True, False]
+
+
+def test_a_shared_limit() -> None:
+    """One object of ``RateLimit``, wherever it stands."""
+    theirs, limiter = before()
+    ours = after()
+    shared, ours_shared = limiter.shared_limit("2/hour", scope="both"), Depends(RateLimit("2/hour"))
+    routes(theirs, a=shared(with_request), b=shared(other_with_request))
+    ours.add_api_route("/a", hello, dependencies=[ours_shared])
+    ours.add_api_route("/b", other, dependencies=[ours_shared])
+    assert alike(theirs, ours, "GET /a", "GET /b", "GET /a") == [True, True, False]
+
+
+def test_default_limits_hold_behind_routers() -> None:
+    """Included routers too; there they are left alone where FastAPI keeps them whole, as it does since 0.137."""
+    ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]})
+    router = APIRouter()
+    router.add_api_route("/items", hello)
+    ours.include_router(router, prefix="/api")
+    assert asked(ours, "GET /api/items", "GET /api/items") == [True, False]
+
+
+def test_the_answer() -> None:
+    """problem+json, unless a handler for ``RateLimitExceeded`` is registered; it finds what slowapi's found."""
+    theirs, limiter = before()
+    ours = after()
+    routes(theirs, home=limiter.limit("1/hour")(with_request))
+    routes(ours, home=limit("1/hour")(hello))
+
+    def exceeded(request: Request, error: Any) -> Response:
+        refusing = error.verdict.refusing[0].quota
+        return PlainTextResponse(f"no more than {refusing}", 429)
+
+    assert asked(theirs, "GET /home", "GET /home") == [True, False]
+    assert ask(theirs, "/home").json() == {"error": "Rate limit exceeded: 1 per 1 hour"}
+    assert asked(ours, "GET /home", "GET /home") == [True, False]
+    assert ask(ours, "/home").headers["content-type"] == "application/problem+json"
+    ours = after()
+    routes(ours, home=limit("1/hour")(hello))
+    ours.add_exception_handler(RateLimitExceeded, exceeded)
+    assert [ask(ours, "/home").text for _ in range(2)] == ['"hello"', "no more than 1/hour"]
+
+
+def test_headers() -> None:
+    """Where headers were on, the view had to take a response, too; now it takes nothing."""
+    theirs, limiter = before(headers_enabled=True)
+
+    @limiter.limit("3/hour")
+    async def view(request: Request, response: Response) -> str:
+        return "hello"
+
+    ours = after(reset="epoch", headers=["x-ratelimit"])
+    routes(theirs, home=view)
+    routes(ours, home=limit("3/hour")(hello))
+    fields = [dict(ask(app, "/home").headers) for app in (theirs, ours)]
+    for name in ("x-ratelimit-limit", "x-ratelimit-remaining"):
+        assert fields[0][name] == fields[1][name]
+    assert all(float(field["x-ratelimit-reset"]) > NOW for field in fields)
+    assert ["retry-after" in field for field in fields] == [True, False]
+
+
+def test_a_misspelt_limit() -> None:
+    """There it was logged and the view served without limit; here the application does not start."""
+    theirs, limiter = before()
+    routes(theirs, home=limiter.limit("1/our")(with_request))
+    assert asked(theirs, *["GET /home"] * 3) == [True] * 3
+    with pytest.raises(ConfigError, match="cannot read the quota '1/our'"):
+        limit("1/our")(hello)
+
+
+def test_an_exempt_view() -> None:
+    """``@limiter.exempt`` is ``@exempt``; from some rules only, they are named."""
+    theirs, limiter = before(default_limits=["1/hour"])
+    ours = after(
+        {"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]}, {"name": "application", "limits": "5/hour"}
+    )
+    routes(theirs, free=limiter.exempt(hello), home=other)
+    routes(ours, free=exempt(hello), home=other, some=exempt("default")(hello))
+    assert alike(theirs, ours, *["GET /free"] * 3, *["GET /home"] * 2) == [True] * 4 + [False]
+    assert asked(ours, *["GET /some"] * 5) == [True] * 4 + [False]
