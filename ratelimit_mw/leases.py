@@ -1,16 +1,18 @@
 """Leases: a process draws a share of a hot key's quota in one call and spends it here, without asking again.
 
 What is drawn is counted in the store when it is drawn, so all processes together never pass more than the limit as
-counted then, whatever crashes. A lease lives at most a twentieth of the period; the times at which its share is
-spent trail by as much. What is left at its end is given back with the next draw, or lapses: at most one share a
-process is unused at any time.
+counted then, whatever crashes. A lease lives at most a twentieth of the period; the times at which its share is spent
+trail by as much. What is left at its end is given back by the next request that goes to the store anyway, whatever its
+key, or when the limiter is closed; else it lapses. So at most one share a process is unused at any time.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from .clock import Clock
 from .decision import Change, Decision, Hit, Spent
@@ -21,27 +23,89 @@ __all__ = ["Leases"]
 
 _KEPT: Final = 10_000
 _LIVES: Final = 20
+_ON_THE_WAY: Final = 16  # leases of other keys that one request gives back
+_AT_CLOSE: Final = 100  # what one call gives back when no request waits for it
 
 
 class _Lease:
     """One key's share. Until ``waits_till`` nobody draws: a draw is on its way, or was refused."""
 
-    __slots__ = ("decision", "drawn_at", "ends_at", "left", "spent", "waits_till")
+    __slots__ = ("decision", "drawn", "drawn_at", "ends_at", "left", "waits_till")
 
-    def __init__(self, now: int, ends_at: int) -> None:
+    def __init__(self, hit: Hit, now: int) -> None:
+        self.drawn = hit._replace(cost=max(hit.cost, hit.limit.lease))
         self.drawn_at = now
-        self.ends_at = ends_at
-        self.waits_till = ends_at
+        self.ends_at = self.waits_till = now + _life(hit.limit)
         self.left = 0
-        self.spent: Spent | None = None
         self.decision: Decision | None = None
 
+    def begin(self, decision: Decision, now: int) -> None:
+        """The store has counted the share."""
+        self.left, self.decision, self.waits_till = self.drawn.cost, decision, now
 
-class _Draw(NamedTuple):
-    """Hits grown to whole shares, and what is to be given back first."""
+    def has(self, cost: int, now: int) -> bool:
+        return cost <= self.left and now < self.ends_at
 
-    hits: list[Hit]
-    unused: list[Change]
+    def spend(self, limit: Limit, cost: int, now: int) -> Decision:
+        """Take the cost of a hit. The store's numbers are those of the draw, carried on."""
+        self.left -= cost
+        told, passed = self.decision, now - self.drawn_at
+        assert told is not None
+        decision = Decision(True, told.remaining + self.left, 0, max(0, told.reset_us - passed), told.at_us)
+        decision.bound = limit
+        return decision
+
+    def unused(self) -> Change | None:
+        """What gives the rest back."""
+        if self.decision is None or not self.left:
+            return None
+        limit, key, cost = self.drawn
+        return Change(limit, key, self.left, Spent(self.decision.at_us, cost))
+
+
+class _Book:
+    """The leases of this process, by key; bounded."""
+
+    def __init__(self) -> None:
+        self.get = (by_key := dict[str, _Lease]()).get
+        self._by_key = by_key
+        self._by_life: dict[int, dict[str, _Lease]] = {}  # of one life, they end in the order in which they began
+        self._seen: dict[str, int] = {}
+
+    def put(self, lease: _Lease) -> list[_Lease]:
+        """Those that go for it: the one before of this key, and at the bound the oldest."""
+        key = lease.drawn.key
+        gone = [self.pop(key)]
+        if len(self._by_key) >= _KEPT:
+            gone.append(self.pop(next(iter(self._by_key))))
+        self._by_key[key] = self._by_life.setdefault(_life(lease.drawn.limit), {})[key] = lease
+        return [each for each in gone if each is not None]
+
+    def pop(self, key: str) -> _Lease | None:
+        lease = self._by_key.pop(key, None)
+        if lease is not None:
+            del self._by_life[_life(lease.drawn.limit)][key]
+        return lease
+
+    def ended(self, now: int, most: int) -> list[_Lease]:
+        """Take out those whose life is over, the oldest first."""
+        found: list[_Lease] = []
+        for leases in self._by_life.values():
+            while leases and len(found) < most and (lease := next(iter(leases.values()))).ends_at <= now:
+                del leases[lease.drawn.key], self._by_key[lease.drawn.key]
+                found.append(lease)
+        return found
+
+    def all(self) -> list[_Lease]:
+        return list(self._by_key.values())
+
+    def is_hot(self, hit: Hit, now: int) -> bool:
+        """Whether the key was seen a lease's life ago or less. Now it was."""
+        seen = self._seen.get(hit.key)
+        if len(self._seen) >= _KEPT:
+            self._seen.clear()
+        self._seen[hit.key] = now
+        return seen is not None and now - seen <= _life(hit.limit)
 
 
 class Leases:
@@ -50,91 +114,113 @@ class Leases:
     def __init__(self, shared: Resilient, clock: Clock) -> None:
         self._shared = shared
         self._clock = clock
+        self.begin()
+        _of_this_process.add(self)
+
+    def begin(self) -> None:
+        """Without any lease."""
         self._lock = threading.Lock()
-        self._leases: dict[str, _Lease] = {}
-        self._seen: dict[str, int] = {}
+        self._book = _Book()
 
     def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        if not spend or not all(hit.limit.lease for hit in hits):
+        if not spend:
             return self._shared.apply(hits, now, spend)
         if local := self._taken(hits):
             return local
-        draw = self._draw(hits)
-        if draw is None:
-            return self._shared.apply(hits, now, spend)
-        if draw.unused:
-            self._shared.correct(self._shared.store, draw.unused, now)
-        answer = self._drawn(hits, draw, self._shared.apply(draw.hits, now, spend))
-        return answer or self._shared.apply(hits, now, spend)
+        leases, unused = self._draw(hits)
+        if unused:
+            self._shared.correct(None, unused, now)
+        if leases:
+            answer = self._shared.apply([lease.drawn for lease in leases], now, spend)
+            if drawn := self._drawn(hits, leases, answer):
+                return drawn
+        return self._shared.apply(hits, now, spend)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        if not spend or not all(hit.limit.lease for hit in hits):
+        if not spend:
             return await self._shared.aapply(hits, now, spend)
         if local := self._taken(hits):
             return local
-        draw = self._draw(hits)
-        if draw is None:
-            return await self._shared.aapply(hits, now, spend)
-        if draw.unused:
-            await self._shared.acorrect(self._shared.store, draw.unused, now)
-        answer = self._drawn(hits, draw, await self._shared.aapply(draw.hits, now, spend))
-        return answer or await self._shared.aapply(hits, now, spend)
+        leases, unused = self._draw(hits)
+        if unused:
+            await self._shared.acorrect(None, unused, now)
+        if leases:
+            answer = await self._shared.aapply([lease.drawn for lease in leases], now, spend)
+            if drawn := self._drawn(hits, leases, answer):
+                return drawn
+        return await self._shared.aapply(hits, now, spend)
+
+    def take(self, limit: Limit, key: str, cost: int) -> Decision | None:
+        """The answer of a lone limit out of a live lease; None when it takes more."""
+        now = self._clock()
+        with self._lock:
+            lease = self._book.get(key)
+            return None if lease is None or not lease.has(cost, now) else lease.spend(limit, cost, now)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """These keys start anew: what was drawn of them before is no longer counted."""
+        with self._lock:
+            for key in keys:
+                self._book.pop(key)
+
+    def close(self, now: int | None) -> None:
+        """Give everything back; what the store does not take lapses."""
+        for changes in self._closed():
+            if self._shared.correct(None, changes, now) is None:
+                return
+
+    async def aclose(self, now: int | None) -> None:
+        for changes in self._closed():
+            if await self._shared.acorrect(None, changes, now) is None:
+                return
+
+    def _closed(self) -> list[list[Change]]:
+        with self._lock:
+            unused = _unused(self._book.all())
+            self._book = _Book()
+        return [unused[i : i + _AT_CLOSE] for i in range(0, len(unused), _AT_CLOSE)]
 
     def _taken(self, hits: Sequence[Hit]) -> Answer | None:
         """All of a request's cost out of live leases, or none of it."""
         now = self._clock()
         with self._lock:
             leases = []
-            for hit in hits:
-                lease = self._leases.get(hit.key)
-                if lease is None or lease.left < hit.cost or now >= lease.ends_at:
+            for _, key, cost in hits:
+                lease = self._book.get(key)
+                if lease is None or not lease.has(cost, now):
                     return None
                 leases.append(lease)
-            decisions = [_spend(hit, lease, now) for hit, lease in zip(hits, leases, strict=True)]
-            return Answer(hits, decisions, self._shared.store)
+            decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
+        return Answer(hits, decisions, self._shared.store)
 
-    def _draw(self, hits: Sequence[Hit]) -> _Draw | None:
-        """What to draw now: shares for keys that were seen within a lease's life, unless somebody is at it."""
+    def _draw(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Change]]:
+        """Leases to ask for, of keys that are hot and that nobody is drawing, and what to give back before."""
         now = self._clock()
         with self._lock:
-            hot = [self._is_hot(hit, now) for hit in hits]
-            waits = any((lease := self._leases.get(hit.key)) is not None and now < lease.waits_till for hit in hits)
-            if waits or not all(hot):
-                return None
-            unused = [change for hit in hits if (change := self._unused(hit))]
-            self._make_room()
-            for hit in hits:
-                self._leases[hit.key] = _Lease(now, now + _life(hit.limit))
-            return _Draw([hit._replace(cost=max(hit.cost, hit.limit.lease)) for hit in hits], unused)
+            old = self._book.ended(now, _ON_THE_WAY)
+            leases = self._asked(hits, now)
+            for lease in leases:
+                old += self._book.put(lease)
+        return leases, _unused(old)
 
-    def _is_hot(self, hit: Hit, now: int) -> bool:
-        seen = self._seen.get(hit.key)
-        if len(self._seen) >= _KEPT:
-            self._seen.clear()
-        self._seen[hit.key] = now
-        return seen is not None and now - seen <= _life(hit.limit)
+    def _asked(self, hits: Sequence[Hit], now: int) -> list[_Lease]:
+        """A lease for each hit, or none at all."""
+        if not all([hit.limit.lease and self._book.is_hot(hit, now) for hit in hits]):  # noqa: C419 - each is seen now
+            return []
+        waits = any((lease := self._book.get(hit.key)) is not None and now < lease.waits_till for hit in hits)
+        return [] if waits else [_Lease(hit, now) for hit in hits]
 
-    def _unused(self, hit: Hit) -> Change | None:
-        lease = self._leases.pop(hit.key, None)
-        return Change(hit.limit, hit.key, lease.left, lease.spent) if lease is not None and lease.left else None
-
-    def _make_room(self) -> None:
-        """Forget the oldest lease at the bound; what it had left lapses."""
-        while len(self._leases) >= _KEPT:
-            del self._leases[next(iter(self._leases))]
-
-    def _drawn(self, hits: Sequence[Hit], draw: _Draw, answer: Answer) -> Answer | None:
-        """The requests' own answer out of a draw; None when the shares were not to be had: ask for the cost alone."""
+    def _drawn(self, hits: Sequence[Hit], leases: list[_Lease], answer: Answer) -> Answer | None:
+        """The request's own answer out of a draw; None when the shares were not to be had: ask for the cost alone."""
         if answer.store is not self._shared.store or not all(decision.allowed for decision in answer.decisions):
             return None
         now = self._clock()
         with self._lock:
-            decisions = []
-            for hit, grown, decision in zip(hits, draw.hits, answer.decisions, strict=True):
-                lease = self._leases.setdefault(hit.key, _Lease(now, now))
-                lease.left, lease.decision, lease.waits_till = grown.cost, decision, now
-                lease.spent = Spent(decision.at_us, grown.cost)
-                decisions.append(_spend(hit, lease, now))
+            for lease, decision in zip(leases, answer.decisions, strict=True):
+                lease.begin(decision, now)
+                if self._book.get(lease.drawn.key) is None:  # it took longer than the lease's life
+                    self._book.put(lease)
+            decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
         return Answer(hits, decisions, self._shared.store)
 
 
@@ -142,11 +228,18 @@ def _life(limit: Limit) -> int:
     return max(1, limit.quota.period_us // _LIVES)
 
 
-def _spend(hit: Hit, lease: _Lease, now: int) -> Decision:
-    """Take the cost out of the lease. The store's numbers are those of the draw, carried on."""
-    lease.left -= hit.cost
-    told, passed = lease.decision, now - lease.drawn_at
-    assert told is not None
-    decision = Decision(True, told.remaining + lease.left, 0, max(0, told.reset_us - passed), told.at_us)
-    decision.bound = hit.limit
-    return decision
+def _unused(leases: Iterable[_Lease]) -> list[Change]:
+    return [change for lease in leases if (change := lease.unused())]
+
+
+_of_this_process: weakref.WeakSet[Leases] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    """What a process has drawn is not its children's, too."""
+    for leases in list(_of_this_process):
+        leases.begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -70,7 +70,8 @@ class Limiter:
         self._shared = None if self._memory is not None else self._resilient()
         # Whether deciding may wait for I/O, so that an event loop has to await it.
         self.waits = self._shared is not None
-        self._decides = self._decider()
+        self._leases = self._leasing()
+        self._decides = self._leases or self._shared
         self._keeper = Keeper(self._renew)
 
     @classmethod
@@ -89,10 +90,10 @@ class Limiter:
         told = self.settings
         return Resilient(self.store, told.on_store_error, told.fleet_size, self._steady)
 
-    def _decider(self) -> Resilient | Leases | None:
-        """What stands before a shared store: leases where some rule has one."""
+    def _leasing(self) -> Leases | None:
+        """What stands before a shared store where some rule has a lease."""
         leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
-        return Leases(self._shared, self._steady) if self._shared is not None and leased else self._shared
+        return Leases(self._shared, self._steady) if self._shared is not None and leased else None
 
     def adopt(self, marks: Iterable[Mark]) -> None:
         """For adapters, at start-up: decide what decorators marked, too.
@@ -102,7 +103,8 @@ class Limiter:
         self._marks |= set(marks)
         with placed("rules"):
             self.rules = self._ruled(self.settings.replacements)
-        self._decides = self._decider()
+        self._leases = self._leasing()
+        self._decides = self._leases or self._shared
 
     # -- deciding ------------------------------------------------------------------------------------------
 
@@ -138,6 +140,8 @@ class Limiter:
             spending = own_cost if cost is None else checked_cost(cost)
             decision = self._memory.apply_one(limit, key, spending, self._memory_clock())
             return Verdict(((limit, key, spending),), (decision,), decision.allowed)
+        if spend and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
+            return taken
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
@@ -153,6 +157,8 @@ class Limiter:
     ) -> Verdict:
         if self._decides is None:
             return self.decide(plan, features, cost, spend, request)
+        if spend and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
+            return taken
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
@@ -160,6 +166,16 @@ class Limiter:
         if spend and (known := self._refusals.recall(hits, steady)):
             return Verdict(*known, allowed=False)
         return self._answered(await self._decides.aapply(hits, self._now(), spend), spend, steady)
+
+    def _taken(self, leases: Leases, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
+        """One limit out of a lease, with as little ado as in memory; None when it takes more."""
+        if plan.lone is None or switch.off:
+            return None
+        limit, key_of, own_cost = plan.lone
+        key, spending = key_of(features), own_cost if cost is None else checked_cost(cost)
+        if key is None or (decision := leases.take(limit, key, spending)) is None:
+            return None
+        return Verdict(((limit, key, spending),), (decision,))
 
     def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
         elsewhere = None if answer.store is self.store else answer.store
@@ -281,14 +297,20 @@ class Limiter:
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget one key of one rule. ``ConfigError`` for a rule that nobody has and for a key that is unknown."""
-        keys = self._keys(rule, features)
-        self._refusals.forget(keys)
+        keys = self._fresh(rule, features)
         self.store.forget(keys)
 
     async def areset(self, rule: str, features: Features) -> None:
+        keys = self._fresh(rule, features)
+        await self.store.aforget(keys)
+
+    def _fresh(self, rule: str, features: Features) -> list[str]:
+        """The keys that are to be fresh, of which this process has forgotten what it knew."""
         keys = self._keys(rule, features)
         self._refusals.forget(keys)
-        await self.store.aforget(keys)
+        if self._leases is not None:
+            self._leases.forget(keys)
+        return keys
 
     def _keys(self, rule: str, features: Features) -> list[str]:
         compiled = self.rules.by_name.get(rule)
@@ -300,12 +322,16 @@ class Limiter:
         return list(dict.fromkeys(self._own(limit.prefix + key) for limit in compiled.all_limits()))
 
     def close(self) -> None:
-        """Close the store; harmless when called twice."""
+        """Give back what leases have left and close the store; harmless when called twice."""
         self._keeper.close()
+        if self._leases is not None:
+            self._leases.close(self._now())
         self.store.close()
 
     async def aclose(self) -> None:
         self._keeper.close()
+        if self._leases is not None:
+            await self._leases.aclose(self._now())
         if self._shared is not None:
             await self._shared.aclose()
         await self.store.aclose()

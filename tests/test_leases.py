@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
+from bisect import bisect
+from typing import Any
 
 import pytest
 from shared_store import SharedStore
@@ -21,6 +24,11 @@ def setup(
     clock, store = ManualClock(1_000_000.0), SharedStore()
     rules = [Rule(name="api", limits=limits, lease=lease, **rule)]  # type: ignore[arg-type]
     return [Limiter(rules, store, clock, Settings(remember_refusals=0)) for _ in range(processes)], store, clock
+
+
+def left(limiter: Limiter, features: dict[str, str]) -> int:
+    """What the store says that nobody has drawn or spent."""
+    return limiter.peek(features, cost=0).decisions[0].remaining
 
 
 @pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-counter", "tiered-window", "gcra"])
@@ -60,6 +68,120 @@ def test_a_lease_ends_with_its_life_and_the_rest_comes_back() -> None:
     spent = 100 - limiter.peek(WHO).decisions[0].remaining - 1
     assert spent == 3 + 1 + 50
     assert store.calls == 2 + 1 + 2 + 1
+
+
+def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
+    """Once its lease has ended, the next request that asks the store anyway gives the unused part back."""
+    (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
+    for _ in range(3):
+        limiter.hit(WHO)
+    clock.advance(2.9)
+    limiter.hit({"ip": "198.51.100.1"})
+    assert left(limiter, WHO) == 100 - 1 - 50  # it is still to be spent here
+    clock.advance(0.1)
+    before = store.calls
+    limiter.hit({"ip": "198.51.100.2"})
+    assert store.calls == before + 2
+    assert left(limiter, WHO) == 100 - 3
+
+
+def test_leases_of_several_lives_come_back_when_each_has_ended() -> None:
+    """A long lease that was drawn before a short one does not hold it up."""
+    clock, store = ManualClock(1_000_000.0), SharedStore()
+    rules = [
+        Rule(name=name, limits=limits, lease="10%", match={"path": f"/{name}"}, algorithm="fixed-window")
+        for name, limits in (("slow", "100/hour"), ("fast", "100/minute"))
+    ]
+    limiter = Limiter(rules, store, clock, Settings(remember_refusals=0))
+    slow, fast = ({**WHO, "path": path} for path in ("/slow", "/fast"))
+    for features in (slow, slow, fast, fast):
+        limiter.hit(features)
+    clock.advance(4)
+    limiter.hit({"ip": "198.51.100.1", "path": "/fast"})
+    assert left(limiter, fast) == 100 - 2
+    assert left(limiter, slow) == 100 - 1 - 10
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_closing_gives_back_what_is_left(is_async: bool) -> None:
+    """A process that ends in an orderly way leaves the limit as if it had never drawn more than it spent."""
+    (limiter, other), _, _ = setup(processes=2, limits="1000/minute", lease="2%")
+    keys = [{"ip": str(i)} for i in range(250)]
+
+    async def use() -> None:
+        for features in keys * 3:
+            await limiter.ahit(features)
+        await limiter.aclose()
+
+    if is_async:
+        asyncio.run(use())
+    else:
+        for features in keys * 3:
+            limiter.hit(features)
+        limiter.close()
+        limiter.close()
+    assert {left(other, features) for features in keys} == {997}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_closing_without_the_store_is_harmless(is_async: bool) -> None:
+    """What cannot be given back lapses, and nothing is raised."""
+    (limiter,), store, _ = setup()
+    for _ in range(3):
+        limiter.hit(WHO)
+    store.down = True
+    before = store.calls
+    if is_async:
+        asyncio.run(limiter.aclose())
+    else:
+        limiter.close()
+    assert store.calls == before + 1
+
+
+def test_a_reset_forgets_the_lease() -> None:
+    """What was drawn before a reset is neither spent nor given back after it."""
+    (limiter,), store, _ = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
+    for _ in range(3):
+        limiter.hit(WHO)
+    limiter.reset("api", WHO)
+    before = store.calls
+    assert [limiter.hit(WHO).decisions[0].remaining for _ in range(2)] == [99, 98]
+    assert store.calls == before + 1
+    limiter.close()
+    assert left(limiter, WHO) == 98
+
+
+def test_a_draw_that_takes_longer_than_a_lease_lives_is_given_back() -> None:
+    """A slow store: the request itself is answered, and nobody spends the rest too late."""
+    (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
+    limiter.hit(WHO)
+    plain = store.apply
+
+    def slow(*told: Any) -> Any:
+        decisions = plain(*told)
+        clock.advance(3.5)
+        return decisions
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "apply", slow)
+        assert limiter.hit(WHO)
+    before = store.calls
+    limiter.hit({"ip": "198.51.100.1"})
+    assert store.calls == before + 2
+    assert left(limiter, WHO) == 98
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_seen_by_the_clock_a_period_passes_at_most_a_share_a_process_more(seed: int) -> None:
+    """Of what passes in any minute all was drawn in it, but for the leases that were alive when it began."""
+    limiters, _, clock = setup(processes=3, limits="60/minute", lease="10%", algorithm="sliding-window-log")
+    chance, passed = random.Random(seed), []
+    for _ in range(4_000):
+        clock.advance(chance.choice((0, 0.01, 0.2, 1)))
+        if chance.choice(limiters).hit(WHO):
+            passed.append(clock())
+    worst = max(bisect(passed, at + 60_000_000 - 1) - i for i, at in enumerate(passed))
+    assert 60 <= worst <= 60 + 3 * 6
 
 
 def test_the_first_sight_of_a_key_draws_nothing() -> None:
@@ -134,13 +256,15 @@ def test_a_dead_store_is_asked_for_no_shares() -> None:
 
 
 def test_leases_are_bounded() -> None:
-    """Ten thousand leases at most; the oldest lapse."""
+    """Ten thousand leases at most; the oldest go back."""
     (limiter,), _, _ = setup()
     for i in range(10_050):
         limiter.hit({"ip": str(i)})
         limiter.hit({"ip": str(i)})
-    assert len(limiter._decides._leases) <= 10_000  # type: ignore[union-attr]
-    assert len(limiter._decides._seen) <= 10_000  # type: ignore[union-attr]
+    book = limiter._leases._book  # type: ignore[union-attr]
+    assert len(book.all()) <= 10_000
+    assert len(book._seen) <= 10_000
+    assert left(limiter, {"ip": "7"}) == 998
 
 
 def test_several_limits_are_drawn_together() -> None:
