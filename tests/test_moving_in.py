@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import json
 import re
 import subprocess
@@ -14,8 +15,15 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import django_ratelimit.core
+import django_ratelimit.decorators
+import django_ratelimit.middleware
+import flask_limiter.constants
 import httpx
 import pytest
+import slowapi
+from django_ratelimit.core import is_ratelimited
+from django_ratelimit.decorators import ratelimit
 from test_examples import ROOT, running
 
 FOLDER = ROOT / "examples" / "moving_in"
@@ -180,13 +188,44 @@ def test_the_page_shows_the_change_line_by_line(package: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
-    """Over real HTTP it serves, and refuses in the end; afterwards it also says how much is left."""
+    """Over real HTTP it serves, and refuses; afterwards it also says how much is left."""
     commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
     assert len(commands) == 1
     with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
         answers = [client.get("/search?q=tea" if "django" in path.name else "/") for _ in range(9)]
-    assert (answers[0].status_code, answers[-1].status_code) == (200, 429)
+    assert answers[0].status_code == 200
+    assert 429 in [answer.status_code for answer in answers]
     assert ("x-ratelimit-remaining" in answers[0].headers) == path.stem.endswith("_after")
+
+
+def arguments(*functions: Any) -> set[str]:
+    """The names of what a caller may give to them."""
+    names = {name for function in functions for name in inspect.signature(function).parameters}
+    return names - {"self", "obj", "limit_value", "fn"}
+
+
+def settings_in(module: Any) -> set[str]:
+    """What a module of another package reads from settings, by its source."""
+    return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
+
+
+TO_BE_SAID = {
+    "flask_limiter": arguments(flask_limiter.Limiter, flask_limiter.Limiter.limit, flask_limiter.Limiter.shared_limit)
+    | settings_in(flask_limiter.constants),
+    "slowapi": arguments(slowapi.Limiter, slowapi.Limiter.limit, slowapi.Limiter.shared_limit),
+    "django_ratelimit": arguments(ratelimit, is_ratelimited)
+    | settings_in(django_ratelimit.core)
+    | settings_in(django_ratelimit.decorators)
+    | settings_in(django_ratelimit.middleware),
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, names in TO_BE_SAID.items() for name in sorted(names)]
+)
+def test_the_page_leaves_nothing_out(package: str, name: str) -> None:
+    """Every argument and every setting of the other package is on its page."""
+    assert re.search(rf"\b{name}\b", page_of(package).read_text())
 
 
 def test_every_example_is_one_of_a_pair() -> None:
