@@ -352,3 +352,14 @@ def test_an_allow_list_may_ask_a_function() -> None:
     )
     routes(ours, home=hello)
     assert asked(ours, "GET /home?inside", "GET /home", "GET /home", "GET /home?inside") == [True, True, False, True]
+
+
+def test_preflights_are_left_alone() -> None:
+    """Default limits counted ``OPTIONS``; here a rule counts it that names it. ``HEAD`` is counted in both."""
+    theirs, _ = before(default_limits=["2/hour"])
+    ours = after({"name": "default", "limits": "2/hour", "key": ["endpoint", "ip"]})
+    for app in (theirs, ours):
+        routes(app, home=hello, head=other)
+    assert asked(theirs, *["OPTIONS /home"] * 3) == [True, True, False]
+    assert asked(ours, *["OPTIONS /home"] * 3) == [True, True, True]
+    assert alike(theirs, ours, "HEAD /head", "GET /head", "HEAD /head") == [True, True, False]

@@ -185,13 +185,15 @@ def test_a_shared_limit() -> None:
     assert alike(theirs, ours, "GET /a", "GET /b", "GET /a") == [True, True, False]
 
 
-def test_default_limits_hold_behind_routers() -> None:
-    """Included routers too; there they are left alone where FastAPI keeps them whole, as it does since 0.137."""
+def test_default_limits_hold_behind_routers_and_mounts() -> None:
+    """slowapi's middleware looks for views among the application's own routes; here all routes are known."""
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]})
-    router = APIRouter()
-    router.add_api_route("/items", hello)
+    router, mounted = APIRouter(), FastAPI()
+    for routes_of in (router, mounted):
+        routes_of.add_api_route("/items", hello)
     ours.include_router(router, prefix="/api")
-    assert asked(ours, "GET /api/items", "GET /api/items") == [True, False]
+    ours.mount("/more", mounted)
+    assert asked(ours, *["GET /api/items"] * 2, *["GET /more/items"] * 2) == [True, False] * 2
 
 
 def test_the_answer() -> None:
