@@ -35,6 +35,7 @@ RACING: Final = 0.7
 
 _CORRECTING: Final = 0.9  # the same for corrections, which have nothing to give back
 _AT_ONCE: Final = 500  # keys that are forgotten in one trip
+_LONGEST_PAUSE: Final = 0.0005  # seconds: growing ones made a loser lose again to those who do not wait
 _RETRY: Final = 100_000  # microseconds: when to come back after races that were lost
 _log = logging.getLogger("ratelimit_mw")
 
@@ -91,7 +92,7 @@ def applied(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -
         return stand
 
     def wait(lost: int) -> Step:
-        return Turn([tools.names.token(hit.key) for hit in hits]) if lost == 1 else _moment(0.0005 * lost)
+        return Turn([tools.names.token(hit.key) for hit in hits]) if lost == 1 else _moment()
 
     if (yield from _raced(once, wait, RACING, tools)) or _refused(hits, decisions):
         return decisions
@@ -184,8 +185,8 @@ def _read(cells: Sequence[tuple[Cell, Callable[[], Sequence[bytes]]]]) -> Flow[N
             cell.take(answer.values)
 
 
-def _moment(longest: float) -> Pause:
-    return Pause(random.uniform(0, longest))  # noqa: S311 - it spreads those who race, and hides nothing
+def _moment() -> Pause:
+    return Pause(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - it spreads those who race, and hides nothing
 
 
 def _refused(hits: Sequence[Hit], decisions: Sequence[Decision]) -> bool:
@@ -224,7 +225,7 @@ def corrected(changes: Sequence[Change], given: int | None, tools: Tools, lost: 
         due = {key: due[key] for key in asks if key not in won}
         return not due
 
-    if not (yield from _raced(once, lambda _: _moment(0.001), _CORRECTING, tools, lost)):
+    if not (yield from _raced(once, lambda _: _moment(), _CORRECTING, tools, lost)):
         _log.warning("%d corrections lost their races for all of their time and are left out", len(due))
     return [now] * len(changes)
 
