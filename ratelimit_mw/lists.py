@@ -71,6 +71,13 @@ class Lists:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def names(self) -> tuple[list[str], list[str]]:
+        """The features that allow lists look at, and those that deny lists do."""
+        found = [(allowed, "ip") for allowed, _ in self._networks] + [
+            (allowed, name) for allowed, name, _ in self._values
+        ]
+        return [name for allowed, name in found if allowed], [name for allowed, name in found if not allowed]
+
     def allows(self, features: Features) -> bool | None:
         """True when the request is on an allow list, False when on a deny list, None when on neither."""
         found: bool | None = None

@@ -1,24 +1,29 @@
-"""Rules beside the routes that they look at, as lines of text: for the commands of Flask and Django. Pure."""
+"""Rules beside the routes that they look at, as lines of text: for commands that know an application. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from .cli import described
-from .http.marked import MarkedView
+from . import described
 from .limiter import Limiter
-from .marks import View
+from .marks import Mark, View
 from .paths import pattern_matches
 from .plan import CompiledRule
 
-__all__ = ["Overview", "Route"]
+__all__ = ["Marked", "Overview", "Route"]
 
 _PRECEDENCE: Final = (
     "All rules that look at a request apply together: those of the settings, then those of decorators.",
     "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
 )
+
+
+class Marked(Protocol):
+    """What is marked on a view, by the request's method."""
+
+    def of(self, method: str) -> View: ...
 
 
 @dataclass(frozen=True)
@@ -27,7 +32,7 @@ class Route:
 
     template: str
     methods: tuple[str, ...]
-    marked: MarkedView
+    marked: Marked
 
     def views(self) -> dict[str, View]:
         """What is marked, by method."""
@@ -46,29 +51,39 @@ class Overview:
         self._rules = limiter.rules
         self._replaced = limiter.settings.replacements
         self._stands: dict[str, list[str]] = {}
-        self._exempt: list[str] = []
+        self.exempt: list[str] = []
+        """Who is left alone by what: "/health from every rule"."""
         for route in routes:
             self._note_marks(route)
             self._note_exemptions(route)
 
     def _note_marks(self, route: Route) -> None:
         views = route.views().items()
-        for mark in dict.fromkeys(mark for _, view in views for mark in view.marks):
+        for mark in dict.fromkeys(mark for _, view in views for mark in _all_of(view)):
             name = self._rules.of(mark).name
-            methods = [method for method, view in views if mark in view.marks and not _exempt(view, name)]
+            methods = [method for method, view in views if mark in _all_of(view) and not _exempt(view, name)]
             self._stands.setdefault(name, []).extend(route.at(methods))
 
     def _note_exemptions(self, route: Route) -> None:
         views = route.views().items()
         for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
             where = route.at([method for method, view in views if view.exempt == names])
-            self._exempt += [f"{place} from {', '.join(names) or 'every rule'}" for place in where]
+            self.exempt += [f"{place} from {', '.join(names) or 'every rule'}" for place in where]
 
     def rules(self) -> Iterator[str]:
         """Every rule: who gives it, what it looks at, what it counts by, its limits. Then the exemptions."""
         header = ("rule", "given by", "looks at", "counts by", "limits")
         yield from _table([header, *(self._row(rule) for rule in self._rules.rules)])
-        yield from (f"exempt: {exemption}" for exemption in self._exempt)
+        yield from self.beside_rules()
+
+    def beside_rules(self) -> Iterator[str]:
+        """Who is exempt, which lists there are, and what goes before what."""
+        yield from (f"exempt: {exemption}" for exemption in self.exempt)
+        allowing, denying = map(", ".join, self._rules.lists.names())
+        if allowing:
+            yield f"allow list: {allowing}; goes before the deny list and all rules"
+        if denying:
+            yield f"deny list: {denying}; goes before all rules"
         yield from _PRECEDENCE
 
     def explained(self, method: str, path: str, host: str, endpoint: str, view: View) -> Iterator[str]:
@@ -77,7 +92,7 @@ class Overview:
         yield f"{method} {path} is answered by {endpoint}"
         rows = [("looks", rule.name, described.key_of(rule), _limits(rule), _features(rule)) for rule in looking]
         rows += [
-            ("does not look", rule.name, self._why_not(rule, method, path, host, view), "", "")
+            ("does not look", rule.name, self.why_not(rule, method, path, host, view), "", "")
             for rule in self._rules.rules
             if rule not in looking
         ]
@@ -87,18 +102,30 @@ class Overview:
         """Whether any rule does."""
         return bool(self._rules.plan(method, path, host, view).rules)
 
-    def _row(self, rule: CompiledRule) -> tuple[str, ...]:
+    def given_by(self, rule: CompiledRule) -> str:
+        """Where a rule comes from."""
+        if rule.name not in self._stands:
+            return "settings"
+        return "@limit and settings" if rule.name in self._replaced else "@limit"
+
+    def looks_at(self, rule: CompiledRule) -> list[str]:
+        """Which requests a rule looks at: those of its views, or those that it matches."""
         stands = self._stands.get(rule.name)
         if stands is None:
-            return (rule.name, "settings", ", ".join(described.match_of(rule)), described.key_of(rule), _limits(rule))
-        by = "@limit and settings" if rule.name in self._replaced else "@limit"
+            return described.match_of(rule)
         methods = "/".join(sorted(rule.rule.matches.methods))
-        where = " ".join(filter(None, (methods, ", ".join(dict.fromkeys(stands)), _features(rule))))
-        return (rule.name, by, where, described.key_of(rule), _limits(rule))
+        return [" ".join(filter(None, (methods, ", ".join(dict.fromkeys(stands)), _features(rule))))]
 
-    def _why_not(self, rule: CompiledRule, method: str, path: str, host: str, view: View) -> str:
+    def _row(self, rule: CompiledRule) -> tuple[str, ...]:
+        looks_at = ", ".join(self.looks_at(rule))
+        return (rule.name, self.given_by(rule), looks_at, described.key_of(rule), _limits(rule))
+
+    def why_not(self, rule: CompiledRule, method: str, path: str, host: str, view: View) -> str:
+        """The first reason why a rule does not look at a request that this view answers."""
         match = rule.rule.matches
-        if rule.name in self._stands and all(self._rules.of(mark) is not rule for mark in view.marks):
+        if any(self._rules.of(mark) is rule for mark in view.messages):
+            return "it counts the messages that come afterwards"
+        if rule.name in self._stands and all(self._rules.of(mark) is not rule for mark in _all_of(view)):
             return f"stands on {', '.join(dict.fromkeys(self._stands[rule.name]))}"
         if match.paths and not any(pattern_matches(pattern, path) for pattern in match.paths):
             return f"path: not {' or '.join(match.paths)}"
@@ -113,6 +140,10 @@ class Overview:
 
 def _exempt(view: View, rule: str) -> bool:
     return view.exempt is not None and (not view.exempt or rule in view.exempt)
+
+
+def _all_of(view: View) -> tuple[Mark, ...]:
+    return (*view.marks, *view.messages)
 
 
 def _limits(rule: CompiledRule) -> str:

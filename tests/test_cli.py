@@ -42,6 +42,12 @@ def test_version() -> None:
     assert run("--version").stdout == f"ratelimit-mw, version {ratelimit_mw.__version__}\n"
 
 
+SHOP = """
+from ratelimit_mw.wsgi import RateLimitMiddleware
+app = RateLimitMiddleware(lambda environ, start: [], settings={"rules": [{"limits": "5/minute"}]})
+"""
+
+
 @pytest.mark.parametrize("name", ["check", "explain", "replay", "schema"])
 def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The help of a command ends with examples, and each of them runs as it stands."""
@@ -50,7 +56,10 @@ def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pyte
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
     for log in ("access.log", "access.log.2.gz"):
         files.log([line()], log)
+    (tmp_path / "shop.py").write_text(SHOP)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("shop", None)
     text = run(name, "--help").stdout
     examples = [example.strip() for example in text.partition("Examples:\n")[2].splitlines() if example.strip()]
     assert examples

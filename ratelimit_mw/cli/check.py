@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
+from .. import described
 from ..errors import ConfigError
 from ..http.client_ip import ClientIP
 from ..http.region import Region
 from ..limit import Limit
+from ..overview import Overview
 from ..plan import CompiledRule
 from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import open_store
-from . import described
+from .application import Application, OfApplication, application_option
 from .output import Cell, examples, print_json, print_table, print_text, settings_file
 
 __all__ = ["check"]
@@ -25,23 +29,54 @@ __all__ = ["check"]
 _FROM_THE_REQUEST = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
 
 
-@click.command(epilog=examples("ratelimit-mw check ratelimit.toml", "ratelimit-mw check pyproject.toml --json"))
+@click.command(
+    cls=OfApplication,
+    epilog=examples(
+        "ratelimit-mw check ratelimit.toml",
+        "ratelimit-mw check pyproject.toml --json",
+        "ratelimit-mw check --app shop:app",
+    ),
+)
 @settings_file
+@application_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def check(file: Path, as_json: bool) -> None:
+def check(app: Application | None, as_json: bool, file: Path | None = None) -> None:
     """Check the settings in FILE, show the rules, and say what is worth knowing about them.
 
     The store's address is checked, but nothing connects to it. Exit code 1 when the file cannot be used, or when a
-    rule can only ever refuse.
+    rule can only ever refuse. With --app in place of FILE the application is imported, and what its decorators give is
+    checked and shown, too.
     """
+    checked = _of_file(file) if app is None else _of_application(app)  # type: ignore[arg-type]
+    problems = list(_problems(checked.rules))
+    (_print_json if as_json else _print)(checked, problems)
+    if problems:
+        raise click.exceptions.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What there is to say of a file, or of an application."""
+
+    settings: Settings
+    rules: RuleSet
+    title: str
+    needed: dict[str, list[str]]
+    overview: Overview | None = None
+
+
+def _of_file(file: Path) -> _Checked:
     settings = load_settings(file)
     _check_store(file, settings)
     _check_database(file, settings)
     rules = RuleSet(settings.rules)
-    problems = list(_problems(rules))
-    (_print_json if as_json else _print)(settings, rules, problems)
-    if problems:
-        raise click.exceptions.Exit(1)
+    title = f"{settings.source}, store {_without_secrets(settings.store)}"
+    return _Checked(settings, rules, title, _needed_from_application(settings, rules))
+
+
+def _of_application(app: Application) -> _Checked:
+    """Whether it supplies what its rules need was checked when its middleware was built."""
+    return _Checked(app.limiter.settings, app.limiter.rules, app.name, {}, app.overview)
 
 
 def _check_store(file: Path, settings: Settings) -> None:
@@ -58,32 +93,45 @@ def _check_database(file: Path, settings: Settings) -> None:
         raise ConfigError(f"{file}: {error}") from None
 
 
-def _print_json(settings: Settings, rules: RuleSet, problems: list[str]) -> None:
+def _print_json(checked: _Checked, problems: list[str]) -> None:
+    overview = checked.overview
     print_json(
         {
-            "store": _without_secrets(settings.store),
-            "rules": [described.as_json(rule) for rule in rules.rules],
-            "needs_from_application": _needed_from_application(settings, rules),
+            "store": _without_secrets(checked.settings.store),
+            "rules": [described.as_json(rule) | _stands(rule, overview) for rule in checked.rules.rules],
+            **({} if overview is None else {"exempt": overview.exempt}),
+            "needs_from_application": checked.needed,
             "problems": problems,
-            "notes": list(_notes(settings, rules)),
+            "notes": list(_notes(checked)),
         }
     )
 
 
-def _print(settings: Settings, rules: RuleSet, problems: list[str]) -> None:
-    columns = ("rule", "match", "key", "limits", "algorithm", "mode", "cost")
-    if rules.rules:
-        print_table(f"{settings.source}, store {_without_secrets(settings.store)}", columns, map(_row, rules.rules))
+def _stands(rule: CompiledRule, overview: Overview | None) -> dict[str, Any]:
+    if overview is None:
+        return {}
+    return {"given_by": overview.given_by(rule), "looks_at": overview.looks_at(rule)}
+
+
+def _print(checked: _Checked, problems: list[str]) -> None:
+    rules, overview = checked.rules.rules, checked.overview
+    given = () if overview is None else ("given by",)
+    columns = ("rule", *given, "match", "key", "limits", "algorithm", "mode", "cost")
+    if rules:
+        print_table(checked.title, columns, (_row(rule, overview) for rule in rules))
+    for line in () if overview is None else overview.beside_rules():
+        print_text(line)
     for problem in problems:
         print_text(f"wrong: {problem}", "bold red")
-    for line in _notes(settings, rules):
+    for line in _notes(checked):
         print_text(f"note: {line}")
 
 
-def _row(rule: CompiledRule) -> tuple[Cell, ...]:
+def _row(rule: CompiledRule, overview: Overview | None) -> tuple[Cell, ...]:
     return (
         rule.name,
-        described.match_of(rule),
+        *(() if overview is None else (overview.given_by(rule),)),
+        described.match_of(rule) if overview is None else overview.looks_at(rule),
         described.key_of(rule),
         described.limits_of(rule),
         described.algorithm_of(rule),
@@ -111,10 +159,11 @@ def _problems(rules: RuleSet) -> Iterator[str]:
                 yield f"{rule.name} refuses every request: its cost {cost} can never fit in {limit.quota}"
 
 
-def _notes(settings: Settings, rules: RuleSet) -> Iterator[str]:
+def _notes(checked: _Checked) -> Iterator[str]:
+    settings, rules = checked.settings, checked.rules
     if not rules.rules:
         yield "there are no rules: nothing is limited"
-    for name, users in _needed_from_application(settings, rules).items():
+    for name, users in checked.needed.items():
         yield f"the application has to supply the feature {name}, for {', '.join(users)}"
     if settings.region_header and not settings.trusted_proxies:
         yield "region_header is only taken from trusted_proxies, and the file names none"

@@ -15,9 +15,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from .. import described
 from ..ruleset import RuleSet
 from ..settings import load_settings
-from . import described
 from .demo_player import Played, Sample
 from .demo_tally import Tally, by_client, by_kind, by_policy, served_again
 from .output import counted, shown

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..access_log import Target, UnreadableLineError, parse_target
+from ..described import algorithm_of, cost_of
 from ..errors import ConfigError
 from ..features import UNKNOWN_IP, UNREADABLE, Features, checked_name
 from ..http.client_ip import ip_key
@@ -20,8 +21,8 @@ from ..plan import CompiledRule
 from ..ruleset import RuleSet
 from ..settings import load_settings
 from ..spelling import normalized_email
-from .described import algorithm_of, cost_of
-from .output import Cell, examples, note, print_json, print_table, settings_file
+from .application import Application, OfApplication, application_option
+from .output import Cell, examples, note, print_json, print_table, print_text, settings_file
 
 __all__ = ["explain"]
 
@@ -69,13 +70,16 @@ def _parsed_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Tar
 
 
 @click.command(
+    cls=OfApplication,
     epilog=examples(
         "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
         "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
         "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
-    )
+        "ratelimit-mw explain --app shop:app GET /items/7",
+    ),
 )
 @settings_file
+@application_option
 @click.argument("method")
 @click.argument("path", callback=_parsed_path)
 @click.option(
@@ -88,18 +92,32 @@ def _parsed_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Tar
 )
 @click.option("--host", default="", help="The host asked for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def explain(file: Path, method: str, path: Target, features: dict[str, str], host: str, as_json: bool) -> None:
+def explain(
+    app: Application | None,
+    method: str,
+    path: Target,
+    features: dict[str, str],
+    host: str,
+    as_json: bool,
+    file: Path | None = None,
+) -> None:
     """Show which rules in FILE look at a request for METHOD and PATH, and for each the key it counts under.
 
     PATH is as in a request line: percent-encoded, a query after it is read. Exit code 1 when no rule looks at the
-    request.
+    request. With --app in place of FILE the rules that decorators give and what is exempt are shown, too; features are
+    those that you state, functions of the application are not asked.
     """
-    settings = load_settings(file)
-    rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
+    if app is None:
+        assert file is not None  # there is one of them: see OfApplication
+        settings = load_settings(file)
+        rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
+    else:
+        settings, rules = app.limiter.settings, app.limiter.rules
     facts = _facts(method, path, host or path.host, features, settings.ipv6_prefix)
+    asked = _Asked(app, facts)
     if "ip" not in features and "ip" in rules.needs:
         note("the client's address is unknown; say --feature ip=192.0.2.7 to see its key")
-    answers = [_answer(rule, facts) for rule in rules.rules]
+    answers = [_answer(rule, facts, asked) for rule in rules.rules]
     listed = settings.lists.allows(facts)
     if as_json:
         print_json({"features": facts, "list": _LISTED[listed], "rules": [_as_json(answer) for answer in answers]})
@@ -110,6 +128,25 @@ def explain(file: Path, method: str, path: Target, features: dict[str, str], hos
     if listed or (listed is None and not any(answer.looks for answer in answers)):
         note("nothing limits this request")
         raise click.exceptions.Exit(1)
+
+
+class _Asked:
+    """Where the request goes in an application, whose features ``facts`` then have; nowhere where there is none."""
+
+    def __init__(self, app: Application | None, facts: dict[str, str]) -> None:
+        self._app = app
+        if app is None:
+            return
+        self._place = facts["method"], facts["path"], facts["host"]
+        self._view, known = app.going(*self._place)
+        facts |= known
+        self._looking = app.limiter.rules.plan(*self._place, self._view).rules
+
+    def passes_by(self, rule: CompiledRule) -> str:
+        """Why a rule does not look at requests that go there; "" when it does."""
+        if self._app is None or rule in self._looking:
+            return ""
+        return self._app.overview.why_not(rule, *self._place, self._view)
 
 
 def _facts(method: str, target: Target, host: str, features: dict[str, str], ipv6_prefix: int) -> dict[str, str]:
@@ -132,8 +169,8 @@ def _email(text: str) -> str:
     return str(email)
 
 
-def _answer(rule: CompiledRule, facts: Features) -> _Answer:
-    why_not = _mismatch(rule, facts)
+def _answer(rule: CompiledRule, facts: Features, asked: _Asked) -> _Answer:
+    why_not = asked.passes_by(rule) or _mismatch(rule, facts)
     if why_not:
         return _Answer(rule, why_not=why_not)
     key = rule.key.of(facts)
@@ -182,6 +219,8 @@ def _print(facts: Features, answers: list[_Answer]) -> None:
     looking = [answer for answer in answers if answer.looks]
     others = [(answer.rule.name, answer.why_not) for answer in answers if not answer.looks]
     request = f"{facts['method']} {facts['path']}"
+    if "endpoint" in facts:
+        print_text(f"{request} is answered by {facts['endpoint']}")
     if looking:
         columns = ("rule", "counts under the key", "limit", "algorithm", "mode", "cost")
         print_table(f"These rules look at {request}", columns, map(_row, looking), numbers=("cost",))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
-from ..plan import CompiledRule
-from ..quota import Quota
+from .plan import CompiledRule
+from .quota import Quota
 
 __all__ = ["algorithm_of", "as_json", "cost_of", "key_of", "limits_of", "match_of"]
 

@@ -1,0 +1,214 @@
+"""``--app`` of the commands: an application as servers import it, with its routes, decorators and mistakes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import run, start
+
+SHOP = """
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit, messages
+
+print("imported")
+SETTINGS = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "big", "limits": "5/day", "cost": 9}]}
+
+inner = APIRouter(prefix="/inner")
+outer = APIRouter(prefix="/outer", dependencies=[Depends(RateLimit("50/minute", name="outer"))])
+
+
+@inner.get("/items/{number}")
+@limit("5/minute", name="item", key=["path:number"])
+async def item(number: int):
+    return number
+
+
+async def who():
+    return "ann"
+
+
+@inner.post("/late", dependencies=[Depends(RateLimit("3/minute", key=["user"], name="late", features={"user": who}))])
+async def late():
+    return "late"
+
+
+outer.include_router(inner)
+app = FastAPI()
+app.add_middleware(RateLimitMiddleware, settings=SETTINGS)
+app.include_router(outer, prefix="/v1")
+
+
+@limit("10/minute", name="hello")
+async def hello(request):
+    return PlainTextResponse("hello")
+
+
+@messages("9/second", name="chat")
+async def chat(socket):
+    await socket.accept()
+
+
+routes = [Route("/hello", hello), WebSocketRoute("/chat", chat)]
+wrapped = RateLimitMiddleware(Starlette(routes=[Mount("/below", routes=routes)]), settings=SETTINGS)
+around = RateLimitMiddleware(lambda scope, receive, send: None, settings=SETTINGS)
+bare = FastAPI()
+wrong = FastAPI()
+wrong.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"}]})
+typo = Starlette(
+    routes=[Route("/", exempt("sight")(lambda request: None))],
+    middleware=[Middleware(RateLimitMiddleware, settings=SETTINGS)],
+)
+
+
+class Factory:
+    app = app
+"""
+FLASK = """
+from flask import Flask
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+app = Flask(__name__)
+RateLimiter(app)
+plain = Flask("plain")
+plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
+"""
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the modules ``shop``, ``flasks`` and ``broken``, in which commands are run."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "flasks.py").write_text(FLASK)
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("shop", "flasks", "broken"):
+        sys.modules.pop(name, None)
+
+
+def explained(*words: str) -> dict[str, Any]:
+    result = run("explain", "--app", *words, "--json")
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+def looking(answer: dict[str, Any]) -> list[str]:
+    return [rule["rule"] for rule in answer["rules"] if rule["looks"]]
+
+
+def test_explain_knows_routes_and_parameters() -> None:
+    """The template that answers and the parameters in the path are features, as when the request comes."""
+    answer = explained("shop:app", "GET", "/v1/outer/inner/items/7", "--feature", "ip=192.0.2.7")
+    assert answer["features"]["endpoint"] == "/v1/outer/inner/items/{number}"
+    assert answer["features"]["path:number"] == "7"
+    assert looking(answer) == ["site", "big", "outer", "item"]
+    assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "path:number=7"
+    assert [rule["why_not"] for rule in answer["rules"] if not rule["looks"]] == ["stands on /v1/outer/inner/late"]
+
+
+def test_explain_knows_what_is_decided_on_the_way() -> None:
+    """A dependency that is decided once its user is known looks, too; its key is that of the user who is stated."""
+    answer = explained("shop:app", "POST", "/v1/outer/inner/late", "--feature", "user=ann")
+    assert looking(answer) == ["site", "big", "outer", "late"]
+    unknown = explained("shop:app", "POST", "/v1/outer/inner/late")
+    assert [rule["why_not"] for rule in unknown["rules"] if rule["rule"] == "late"] == ["key: user is unknown"]
+
+
+def test_explain_says_where_a_request_goes() -> None:
+    """In words: the template, or that no route answers."""
+    assert (
+        "GET /v1/outer/inner/items/7 is answered by /v1/outer/inner/items/{number}"
+        in run("explain", "--app", "shop:app", "GET", "/v1/outer/inner/items/7").stdout.splitlines()
+    )
+    nowhere = run("explain", "--app", "shop:app", "GET", "/nowhere")
+    assert "GET /nowhere is answered by unmatched" in nowhere.stdout.splitlines()
+
+
+def test_a_middleware_around_an_application() -> None:
+    """The routes of what it is put around are known, mounts and messages of WebSockets included."""
+    answer = explained("shop:wrapped", "GET", "/below/hello")
+    assert (answer["features"]["endpoint"], looking(answer)) == ("/below/hello", ["site", "big", "hello"])
+    chat = explained("shop:wrapped", "GET", "/below/hello")["rules"][-1]
+    assert (chat["rule"], chat["why_not"]) == ("chat", "stands on /below/chat")
+    assert "chat   @limit" in run("check", "--app", "shop:wrapped").stdout
+
+
+def test_an_application_without_routes() -> None:
+    """Any ASGI or WSGI application has the rules of its settings, and no endpoint."""
+    for name in ("shop:around", "flasks:plain"):
+        answer = explained(name, "GET", "/x")
+        assert "endpoint" not in answer["features"]
+        assert looking(answer)
+
+
+def test_a_name_may_have_dots() -> None:
+    """As servers take it: an attribute of an attribute."""
+    assert run("check", "--app", "shop:Factory.app").exit_code == run("check", "--app", "shop:app").exit_code
+
+
+def test_check_as_json() -> None:
+    """Programs are told who gives each rule and where it stands; what is wrong is found, with exit code 1."""
+    result = run("check", "--app", "shop:app", "--json")
+    answer = json.loads(result.stdout)
+    assert {rule["name"]: (rule["given_by"], rule["looks_at"]) for rule in answer["rules"]} == {
+        "site": ("settings", ["all"]),
+        "big": ("settings", ["all"]),
+        "outer": ("@limit", ["/v1/outer/inner/items/{number}, /v1/outer/inner/late"]),
+        "item": ("@limit", ["/v1/outer/inner/items/{number}"]),
+        "late": ("@limit", ["/v1/outer/inner/late"]),
+    }
+    assert (answer["exempt"], answer["needs_from_application"]) == ([], {})
+    assert answer["problems"] == ["big refuses every request: its cost 9 can never fit in 5/day"]
+    assert result.exit_code == 1
+
+
+def test_what_an_application_prints_is_no_result() -> None:
+    """What is printed on import goes to stderr, so that JSON stays JSON; also as a program."""
+    done = start("explain", "--app", "shop:app", "GET", "/", "--json")
+    assert json.loads(done.stdout)
+    assert "imported" in done.stderr
+
+
+WRONG: dict[str, tuple[list[str], int, str]] = {
+    "settings": (["shop:wrong"], 1, "rules[0].limits: cannot read the quota '5/minit'"),
+    "a decorator": (["shop:typo"], 1, "there is no rule 'sight'; there are site, big"),
+    "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
+    "Flask": (["flasks:app"], 2, "flask --app flasks ratelimit"),
+    "no such module": (["nowhere:app"], 2, "there is no module 'nowhere' here"),
+    "no such name": (["shop:appl"], 2, "shop has no 'appl'"),
+    "no name": (["shop"], 2, "expected MODULE:NAME, such as shop:app; got 'shop'"),
+    "nothing": ([""], 2, "expected MODULE:NAME"),
+    "a relative module": ([".shop:app"], 2, "expected MODULE:NAME"),
+    "two applications": (["shop:app", "shop.toml"], 2, "unexpected extra argument"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "said"), WRONG.values(), ids=WRONG.keys())
+def test_mistakes_are_named(words: list[str], code: int, said: str) -> None:
+    """A message that says what is wrong, no traceback: 1 for what is wrong in the application, 2 for the command."""
+    result = run("check", "--app", *words)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in " ".join(result.stderr.split())
+
+
+def test_an_error_in_a_module_is_its_own() -> None:
+    """What goes wrong while a module is imported is shown as it is: only its author can mend it."""
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
+        run("check", "--app", "broken:app")
+
+
+@pytest.mark.parametrize("words", [["check"], ["explain", "GET", "/"]])
+def test_a_file_is_asked_for_without_it(words: list[str]) -> None:
+    """One of both has to be there."""
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "FILE" in result.stderr

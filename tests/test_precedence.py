@@ -1,0 +1,70 @@
+"""What goes before what, alike in every framework; and that the commands show what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from precedence_sites import Site, site
+
+from ratelimit_mw.testing import limits_off
+
+ALLOWED, DENIED = "203.0.113.7", "203.0.113.9"
+REQUESTS = {
+    ("GET", "/"): ["site 100"],
+    ("GET", "/nowhere"): ["site 100"],
+    ("POST", "/login"): ["site 100", "login 90"],
+    ("GET", "/report"): ["site 100", "report 70"],
+    ("HEAD", "/report"): ["site 100", "report 70"],
+    ("GET", "/health"): [],
+    ("GET", "/status"): ["status 50"],
+    ("GET", "/api/items/7"): ["site 100", "items 80"],
+    ("POST", "/api/items/7"): ["site 100", "items 80", "item 60"],
+    ("GET", "/api/items/7/parts"): ["site 100", "items 80"],
+    ("OPTIONS", "/report"): [],
+}
+"""Which limits each request meets, and with which amounts."""
+
+
+@pytest.fixture(params=["starlette", "fastapi", "flask", "django", "async django"])
+def served(request: pytest.FixtureRequest) -> Iterator[Site]:
+    with site(request.param) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("method", "path"), REQUESTS)
+def test_what_happens_is_what_is_shown(served: Site, method: str, path: str) -> None:
+    """Rules of the file, then those of decorators, retuned by the file, less exemptions; and the command says so."""
+    expected = REQUESTS[method, path]
+    assert served.answer(method, path)[1] == expected
+    assert served.explained(method, path) == expected
+
+
+def test_all_rules_are_listed(served: Site) -> None:
+    """The list says of each rule who gives it and where it stands, who is exempt, and which lists there are."""
+    lines = [" ".join(line.split()) for line in served.listed().splitlines()]
+    starts = ["site settings all ip 100", "login settings POST /login ip 90", "items settings /api/items/** ip 80"]
+    starts += [
+        "report @limit and settings /report ip 70",
+        "status @limit /status ip 50",
+        "item @limit POST /api/items/{number} ",
+    ]
+    for start in starts:
+        assert [line for line in lines if line.startswith(start)], start
+    assert {"exempt: /health from every rule", "exempt: /status from site"} <= set(lines)
+    assert "allow list: ip; goes before the deny list and all rules" in lines
+    assert "deny list: ip; goes before all rules" in lines
+
+
+def test_lists_go_before_everything(served: Site) -> None:
+    """Who is allowed is never limited, who is denied gets nothing, not even what is exempt; allow goes first."""
+    assert served.answer("GET", "/report", ALLOWED) == (200, [])
+    assert served.answer("GET", "/report", DENIED) == (403, [])
+    assert served.answer("GET", "/health", DENIED) == (403, [])
+
+
+def test_limits_off_goes_before_the_lists(served: Site) -> None:
+    """With limits off everybody is served, and nothing is told."""
+    with limits_off():
+        assert served.answer("GET", "/report", DENIED) == (200, [])
+        assert served.answer("GET", "/report") == (200, [])
