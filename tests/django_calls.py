@@ -87,11 +87,19 @@ class Project:
             return asyncio.run(self.aask(where, method, client, **request))
         return Client(raise_request_exception=False, REMOTE_ADDR=client).generic(method, where, **request)
 
-    async def aask(self, where: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> Any:
+    async def aask(
+        self,
+        where: str = "/",
+        method: str = "GET",
+        client: str = CLIENT,
+        headers: dict[str, str] | None = None,
+        **request: Any,
+    ) -> Any:
         """``ask`` on a loop that runs already."""
         asking: Any = Asking(raise_request_exception=False)
         asking.address = client
-        return await asking.generic(method, where, **request)
+        # One by one, as Django 4.2.0 forgets those that come together.
+        return await asking.generic(method, where, **(headers or {}), **request)
 
     def statuses(self, where: str = "/", times: int = 3, **request: Any) -> list[int]:
         return [self.ask(where, **request).status_code for _ in range(times)]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from calls import http_scope
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.handlers.asgi import ASGIHandler
-from django.http import JsonResponse
+from django.http import HttpResponse, JsonResponse
 from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 from django.urls import path
 from django_calls import MIDDLEWARE, one_rule, project
@@ -140,3 +141,42 @@ def test_a_client_that_goes_away_in_its_body_is_not_unknown() -> None:
     with project(limiter, path("", lambda request: JsonResponse({}))) as served:
         sent = {"content_type": FORM, "data": "email=a", "wsgi.input": Broken()}
         assert served.statuses(method="POST", times=2, **sent) == [200, 429]
+
+
+@both
+def test_a_bound_over_djangos_own_refuses_nothing(is_async: bool) -> None:
+    """A body that Django itself would not read at once is over the bound, and the view may still take its files."""
+    parts = {"email": "ann@x.org", "file": SimpleUploadedFile("a.txt", b"x" * 300)}
+    sent = {"data": encode_multipart(BOUNDARY, parts), "content_type": MULTIPART_CONTENT}
+
+    def view(request: Any) -> JsonResponse:
+        return JsonResponse({"email": request.POST["email"], "size": request.FILES["file"].size})
+
+    limiter = one_rule("1/minute", key=["form:email"])
+    with project(limiter, path("", view), is_async=is_async, DATA_UPLOAD_MAX_MEMORY_SIZE=100) as served:
+        first = served.ask(method="POST", **sent)
+        assert (first.status_code, first.json()) == (200, {"email": "ann@x.org", "size": 300})
+        assert served.ask(method="POST", **sent).status_code == 429
+
+
+@both
+@pytest.mark.parametrize("read", ["body", "POST", "FILES", "read", "readlines", "stream"])
+def test_a_view_reads_its_body_as_it_likes(is_async: bool, read: str) -> None:
+    """After a rule has looked into it the body is there in every way that Django offers."""
+
+    def view(request: Any) -> HttpResponse:
+        if read in ("POST", "FILES"):
+            found = getattr(request, read)
+            return HttpResponse(found["email"] if read == "POST" else found["file"].read())
+        if read == "stream":
+            return HttpResponse(b"".join(iter(lambda: request.read(7), b"")))
+        found = request.body if read == "body" else getattr(request, read)()
+        return HttpResponse(b"".join(found) if read == "readlines" else found)
+
+    parts = {"email": "ann@x.org", "file": SimpleUploadedFile("a.txt", b"some text")}
+    body = encode_multipart(BOUNDARY, parts)
+    expected = {"POST": b"ann@x.org", "FILES": b"some text"}.get(read, body)
+    with project(one_rule("1/minute", key=["form:email"]), path("", view), is_async=is_async) as served:
+        sent = {"data": body, "content_type": MULTIPART_CONTENT}
+        assert served.ask(method="POST", **sent).content == expected
+        assert served.ask(method="POST", **sent).status_code == 429

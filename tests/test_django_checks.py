@@ -6,10 +6,12 @@ import io
 from typing import Any
 
 import pytest
+from django.conf.urls.i18n import i18n_patterns
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.urls import include, path, re_path
+from django.utils.translation import override
 from django.views import View
 from django_calls import MIDDLEWARE, SESSIONS, hello, project, still, urls
 
@@ -25,6 +27,8 @@ def ids(deploy: bool = False) -> list[str]:
 NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
 BY_USER = {"rules": [{"name": "api", "limits": "5/minute", "key": ["user|ip"]}]}
 LIMITED = path("", limit("1/minute", name="home")(hello))
+TRANSLATED = i18n_patterns(path("", hello))
+LOCALE = "django.middleware.locale.LocaleMiddleware"
 NOT_THERE = path("", exempt("nobody")(hello))
 
 
@@ -42,6 +46,10 @@ NOT_THERE = path("", exempt("nobody")(hello))
         (BY_USER, [], [*SESSIONS, *MIDDLEWARE], []),
         (BY_USER, [], NO_MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.hello"}}, [], MIDDLEWARE, []),
+        ({}, TRANSLATED, [*MIDDLEWARE, LOCALE], ["ratelimit_mw.W004"]),
+        ({}, TRANSLATED, [LOCALE, *MIDDLEWARE], []),
+        ({}, TRANSLATED, MIDDLEWARE, []),
+        ({}, [], [*MIDDLEWARE, LOCALE], []),
     ],
 )
 def test_a_project_is_checked(limits: Any, patterns: Any, middleware: Any, expected: list[str]) -> None:
@@ -117,6 +125,13 @@ def test_a_request_is_explained() -> None:
         ]
         assert run("explain", "POST", "/login")[0] == "POST /login is answered by unmatched"
         assert "looks          post" in "\n".join(run("explain", "POST", "/items/7/"))
+
+
+def test_a_route_with_a_language_is_explained() -> None:
+    """The language of the path counts, whichever is spoken at the moment."""
+    routes = i18n_patterns(path("items/<int:pk>/", limit("5/minute", name="item")(hello)))
+    with project({}, *routes, LANGUAGES=[("en", ""), ("de", "")], LANGUAGE_CODE="en"), override("fr"):
+        assert run("explain", "GET", "/de/items/7/")[0] == "GET /de/items/7/ is answered by /{language}/items/{pk}/"
 
 
 def test_what_the_command_cannot_do_is_said() -> None:

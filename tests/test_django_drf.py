@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from django.urls import include, path
 from django.utils.decorators import method_decorator
-from django_calls import one_rule, project, still
+from django_calls import hello, one_rule, project, still
+from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError
-from ratelimit_mw.django import exempt, limit
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.django.drf import Throttle
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.switch import limits_off
@@ -31,7 +32,7 @@ from rest_framework.viewsets import ViewSet  # isort: skip
 class Items(APIView):
     permission_classes = ()
 
-    def get(self, request: Any) -> Response:
+    def get(self, request: Any, **_: Any) -> Response:
         return Response({"rules": request.ratelimit.rules})
 
     def post(self, request: Any) -> Response:
@@ -96,7 +97,7 @@ class Uploads(Items):
 
 UPLOADS = {"name": "uploads", "limits": "2/minute", "match": {"scope": "uploads"}, "key": ["user|ip"]}
 ALL = {"name": "all", "limits": "9/minute"}
-ROUTES = (path("", Uploads.as_view()), path("free", Items.as_view()))
+PATHS = (path("a/<int:pk>", Uploads.as_view()), path("b/<int:pk>", Uploads.as_view()))
 
 
 def test_a_throttle_decides_rules_of_its_scope() -> None:
@@ -172,17 +173,73 @@ def refuse(self: Any, request: Any) -> None:
     raise PermissionDenied
 
 
-def test_a_scope_that_no_rule_has_is_an_error() -> None:
-    """A throttle without rules is no silent "no limit"; a view without a scope has none to decide."""
-    view, without = Uploads.as_view(), type("Without", (Uploads,), {"throttle_scope": None}).as_view()
-    with project(one_rule(match={"scope": "downloads"}), path("", view), path("without", without)) as served:
+def test_a_scope_that_no_rule_has_stops_django() -> None:
+    """A throttle without rules is no silent "no limit": the view is named before anything is served."""
+    by_route = type("Scoped", (Items,), {"throttle_scope": "uploads"}).as_view(throttle_classes=[Throttle])
+    by_throttle = type("Own", (Items,), {"throttle_classes": (type("Few", (Throttle,), {"scope": "uploads"}),)})
+    for view in (Uploads.as_view(), by_route, by_throttle.as_view()):
+        said = pytest.raises(ConfigError, match=r"the throttle of [\w.]+: no rule .* scope = 'uploads'")
+        with project(one_rule(match={"scope": "downloads"}), path("", view)), said:
+            RateLimitMiddleware(hello)
+
+
+def test_a_scope_that_only_shows_in_a_request_is_an_error() -> None:
+    """So is one that a view finds out later; a view without a scope has none to decide."""
+
+    def throttles(self: Any) -> list[Throttle]:
+        return [type("Late", (Throttle,), {"scope": "uploads"})()]
+
+    late = type("Late", (Items,), {"get_throttles": throttles}).as_view()
+    without = type("Without", (Uploads,), {"throttle_scope": None}).as_view()
+    with project(one_rule(match={"scope": "downloads"}), path("", late), path("without", without)) as served:
         assert (served.ask().status_code, served.ask("/without").status_code) == (500, 200)
+
+
+def test_a_throttle_without_the_middleware_is_an_error() -> None:
+    """It raises, unless limits are off."""
     request = APIRequestFactory().get("/")
     with project(one_rule()), pytest.raises(MissingMiddlewareError, match="Uploads"):
-        view(request)
+        Uploads.as_view()(request)
     with project(one_rule()), limits_off():
         assert Throttle().allow_request(request, Uploads())
-    assert issubclass(ConfigError, ValueError)
+
+
+def test_a_throttle_counts_by_what_the_middleware_knows() -> None:
+    """The endpoint and parameters of the route, and your async functions, are features for a throttle, too."""
+
+    async def plan(request: Any) -> str | None:
+        return request.GET.get("plan")
+
+    uploads = {**UPLOADS, "limits": "1/minute", "key": ["endpoint", "path:pk", "plan"]}
+    with project({"limiter": still({"rules": [uploads]}), "features": {"plan": plan}}, *PATHS) as served:
+        asked = ("/a/1?plan=x", "/a/2?plan=x", "/b/1?plan=x", "/a/1?plan=y", "/a/1?plan=x")
+        assert [served.ask(where).status_code for where in asked] == [200, 200, 200, 200, 429]
+
+
+def test_what_is_no_matter_of_limits_has_its_own_status() -> None:
+    """Whom a deny list names is forbidden, and a store that is down is our fault."""
+    view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
+    denying = {"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}, "allow": {"user": ["ann"]}}}
+    with project(still(denying), path("", view)) as served:
+        assert served.ask(headers={"x-token": "bob"}).status_code == 403
+        assert served.statuses(headers={"x-token": "ann"}) == [200] * 3
+    store = SharedStore()
+    store.down = True
+    rule = Rule(name="uploads", limits="2/minute", match={"scope": "uploads"}, on_store_error="deny")
+    with project(Limiter([rule], store), path("", view)) as served:
+        answer = served.ask()
+        assert (answer.status_code, "busy" in answer.json()["detail"]) == (503, True)
+
+
+def test_the_middleware_leaves_rules_of_throttles_alone() -> None:
+    """What only a throttle's rule needs is not read for requests that have no throttle."""
+
+    def asked_for(request: Any) -> None:
+        raise AssertionError
+
+    rules = still({"rules": [{**UPLOADS, "key": ["plan"]}, ALL]})
+    with project({"limiter": rules, "features": {"plan": asked_for}}, path("", Items.as_view())) as served:
+        assert served.ask().json() == {"rules": ["all"]}
 
 
 def test_a_throttled_function_view() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from ninja import NinjaAPI, Router, Schema  # isort: skip
 from ninja.pagination import paginate  # isort: skip
 
 
+_count = itertools.count()  # Ninja wants a name for each
+
+
 class Item(Schema):
     name: str
 
 
 def api() -> Any:
-    made = NinjaAPI(urls_namespace=None, docs_url=None, openapi_url=None)
+    made = NinjaAPI(urls_namespace=f"api{next(_count)}", docs_url=None, openapi_url=None)
     router = Router()
 
     @made.get("/below")

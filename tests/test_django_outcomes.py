@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import django
 import pytest
 from calls import CLIENT, aask, ask, ask_wsgi, http_scope
 from django.core.handlers.asgi import ASGIHandler
@@ -195,10 +197,54 @@ def test_a_slot_comes_back_when_the_client_goes_away(when: str) -> None:
             pass
 
         with project(one_rule("1 concurrent"), path("", view), path("other", hello)):
-            await ASGIHandler()(http_scope(), receive, send)
+            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), receive, send))
+            if django.VERSION < (5, 0):  # it does not listen for that; servers may cancel it
+                await gone.wait()
+                serving.cancel()
+            await asyncio.wait([serving])
             return (await aask(ASGIHandler(), "/other")).status_code
 
     assert asyncio.run(scenario()) == 200
+
+
+def failing(request: Any) -> StreamingHttpResponse:
+    def chunks() -> Iterator[str]:
+        yield "some "
+        request.ratelimit.settle(3)
+        raise ZeroDivisionError
+
+    return StreamingHttpResponse(chunks())
+
+
+async def afailing(request: Any) -> StreamingHttpResponse:
+    async def chunks() -> AsyncIterator[str]:
+        yield "some "
+        request.ratelimit.settle(3)
+        raise ZeroDivisionError
+
+    return StreamingHttpResponse(chunks())
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume", "ignore::ResourceWarning")
+@pytest.mark.parametrize("served", [by_asgi, by_wsgi])
+@pytest.mark.parametrize("view", [failing, afailing])
+def test_a_stream_that_fails_is_settled(served: Any, view: Any) -> None:
+    """Django closes no response whose stream fails under ASGI; its slot comes back and its cost is settled anyway."""
+    limiter = Limiter([Rule(name="api", limits="10/minute"), Rule(name="slots", limits="1 concurrent")])
+    with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
+        served()
+    gc.collect()  # Django leaves the request's body open, too
+    left = limiter.peek({"ip": CLIENT})
+    assert (left.allowed, left.decisions[0].remaining) == (True, 10 - 3 - 1)
+
+
+def test_a_stream_that_nobody_reads_is_settled_when_it_is_closed() -> None:
+    """A client that asks for the headers alone leaves no slot taken."""
+    with project(one_rule("1 concurrent"), path("", streaming)):
+        body = WSGIHandler()(environ_of(), lambda *_: None)
+        assert by_wsgi()[0] == 429
+        body.close()
+        assert by_wsgi()[0] == 200
 
 
 @both

@@ -10,7 +10,7 @@ import pytest
 from django.urls import path
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
-from django_calls import MIDDLEWARE, SESSIONS, hello, one_rule, project, still
+from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
 
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
@@ -85,3 +85,14 @@ def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:
     middleware = ["django_calls.signing_in", *MIDDLEWARE]
     with project(one_rule("1/minute", key=["user"]), is_async=True, middleware=middleware) as served:
         assert [served.ask(headers={"x-user": name}).status_code for name in "778"] == [200, 429, 200]
+
+
+def test_without_authentication_nobody_is_asked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no middleware knows users, an async stack does not leave its loop to find that out."""
+
+    def hop(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("ratelimit_mw.django.request.sync_to_async", hop)
+    with project(one_rule("1/minute", key=["user|ip"]), path("", ahello), is_async=True) as served:
+        assert served.statuses(times=2) == [200, 429]

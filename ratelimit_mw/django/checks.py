@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import django.conf
+from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 from django.utils.module_loading import import_string
 
@@ -21,13 +22,16 @@ _WORKERS: Final = "WEB_CONCURRENCY"
 
 
 def check_project(**_: Any) -> list[Any]:
-    """E001: the settings or a decorator cannot work. W001: decorators, and nobody to heed them. W003: no user."""
+    """E001: the settings or a decorator cannot work. W001: decorators, and nobody to heed them.
+
+    W003: the user, and W004: the language is not known yet where the middleware stands.
+    """
     try:
         enforcer = conf.enforcer()
         marked = enforcer.routes().marked
     except (RateLimitError, OSError) as error:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
-    return [*_missing(marked), *_without_user(enforcer)]
+    return [*_missing(marked), *_without_user(enforcer), *_without_language()]
 
 
 def check_deployment(**_: Any) -> list[Any]:
@@ -60,11 +64,9 @@ def _missing(marked: bool) -> Iterator[Any]:
 
 
 def _without_user(enforcer: Enforcer) -> Iterator[Any]:
-    place = _place_of(RateLimitMiddleware)
-    if place is None or "user" not in enforcer.guard.rules.needs or enforcer.gives_user:
+    if "user" not in enforcer.guard.rules.needs or enforcer.gives_user:
         return
-    authentication = _place_of(import_string("django.contrib.auth.middleware.AuthenticationMiddleware"))
-    if authentication is None or authentication > place:
+    if _stands_before("django.contrib.auth.middleware.AuthenticationMiddleware", missing=True):
         yield checks.Warning(
             "A rule counts by user, and the user is not known where RateLimitMiddleware stands.",
             hint=f"Put it after AuthenticationMiddleware, or give {conf.SETTING} a function: features.user.",
@@ -72,9 +74,26 @@ def _without_user(enforcer: Enforcer) -> Iterator[Any]:
         )
 
 
+def _without_language() -> Iterator[Any]:
+    translated, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
+    if translated and _stands_before("django.middleware.locale.LocaleMiddleware", missing=False):
+        yield checks.Warning(
+            "The URLs begin with a language, and it is not known where RateLimitMiddleware stands: it finds no routes.",
+            hint="Put it after LocaleMiddleware.",
+            id="ratelimit_mw.W004",
+        )
+
+
+def _stands_before(other: str, missing: bool) -> bool:
+    """Whether the middleware stands before another one; what is ``missing`` where there is no other."""
+    place, place_of_other = _place_of(RateLimitMiddleware), _place_of(import_string(other))
+    if place is None:
+        return False
+    return missing if place_of_other is None else place < place_of_other
+
+
 def _place_of(middleware: type) -> int | None:
     """Where it, or a class made of it, stands in ``MIDDLEWARE``."""
-    found = map(
-        import_string, django.conf.settings.MIDDLEWARE
-    )  # what cannot be imported is not ours to report, and cannot start
+    # What cannot be imported is not ours to report, and cannot start.
+    found = map(import_string, django.conf.settings.MIDDLEWARE)
     return next((i for i, cls in enumerate(found) if isinstance(cls, type) and issubclass(cls, middleware)), None)

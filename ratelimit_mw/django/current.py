@@ -14,21 +14,21 @@ _ATTRIBUTE: Final = "_ratelimit_mw"
 
 
 class Current:
-    """Stands on Django's request while a middleware of ours handles it; ``around`` is that of another one around."""
+    """Stands on Django's request while a middleware of ours handles it."""
 
     def __init__(self, request: Any, writer: HeaderWriter) -> None:
-        self.around = current_of(request)
+        self.request = request
         self.pending: list[Pending] = []
-        self._request = request
+        self._django = request.django
         self._writer = writer
-        setattr(request, _ATTRIBUTE, self)
-        if self.around is None:
-            request.ratelimit = Verdict((), ())
+        if current_of(self._django) is None:
+            self._django.ratelimit = Verdict((), ())
+        setattr(self._django, _ATTRIBUTE, self)
 
     def add(self, pending: Pending) -> None:
         """One more decision. What the request shows are all of them together."""
         self.pending.append(pending)
-        self._request.ratelimit = self._together()
+        self._django.ratelimit = self._together()
 
     @property
     def holds(self) -> bool:
@@ -67,7 +67,7 @@ class Current:
 
     def _hand_on_the_cost(self) -> None:
         """A cost that was stated for all of them is the cost of each."""
-        cost = self._request.ratelimit.true_cost
+        cost = self._django.ratelimit.true_cost
         if cost is not None and len(self.pending) > 1:
             for pending in self.pending:
                 pending.verdict.settle(cost)

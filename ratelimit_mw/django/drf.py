@@ -6,18 +6,20 @@ Rules for it stand in the settings with ``match = { scope = "uploads" }``: nothi
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
+from rest_framework.exceptions import APIException, PermissionDenied
+
 from ..decision import Verdict
-from ..errors import ConfigError, MissingMiddlewareError
+from ..errors import MissingMiddlewareError
 from ..http.pending import part_of
-from ..marks import View
 from ..switch import switch
 from . import conf
 from .current import Current, current_of
+from .deciding import decide
 from .enforcer import Asked, Enforcer
-from .request import SCOPE, of_django
+from .request import of_django
+from .views import UNMARKED
 
 __all__ = ["Throttle"]
 
@@ -26,9 +28,11 @@ class Throttle:
     """``throttle_classes = [Throttle]`` and ``throttle_scope = "uploads"`` on a view.
 
     A refusal here gives back what the middleware has spent for the request, so that together they are all or nothing.
+    What is no matter of limits, a deny list or a store that is down, answers 403 or 503.
     Raises ``ConfigError`` where no rule has the view's scope, ``MissingMiddlewareError`` without the middleware.
     """
 
+    decides_scope = True
     scope: str | None = None
     """For subclasses: the scope of all views that have this throttle, whatever they say themselves."""
 
@@ -46,7 +50,11 @@ class Throttle:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
         if not django.ratelimit:
             return True
-        self.verdict = _decided(conf.enforcer(), current, request, scope)
+        self.verdict = _decided(conf.enforcer(), current, request, view, scope)
+        if self.verdict.denied:
+            raise PermissionDenied
+        if self.verdict.unavailable:
+            raise _Unavailable
         return self.verdict.allowed
 
     def wait(self) -> float | None:
@@ -54,22 +62,21 @@ class Throttle:
         return self.verdict.retry_after
 
 
-def _decided(enforcer: Enforcer, current: Current, request: Any, scope: str) -> Verdict:
-    made = of_django(request._request)
+class _Unavailable(APIException):  # type: ignore[misc] # REST framework has no types
+    status_code = 503
+    default_detail = "The service is busy. Try again later."
+
+
+def _decided(enforcer: Enforcer, current: Current, request: Any, view: Any, scope: str) -> Verdict:
+    made = of_django(request._request)  # anew, as somebody may have read the body since
+    made.endpoint, made.path_params = current.request.endpoint, current.request.path_params
     made.user, made.throttle_scope = request.user, scope
-    names = frozenset(rule.name for rule in enforcer.guard.rules.rules if scope in _scopes(rule.rule.matches.features))
-    if not names:
-        raise ConfigError(f"no rule of {conf.SETTING} has match = {{ scope = {scope!r} }}", of="throttle_scope")
-    asked = Asked(made, View(), part_of(enforcer.guard.plan(made), names))
-    verdict = enforcer.limiter.decide(asked.plan, enforcer.guard.reader.of(asked.plan, made), request=asked.django)
+    plan = part_of(enforcer.guard.plan(made), enforcer.rules_of(scope, type(view)))
+    before = list(current.pending)
+    verdict = decide(enforcer, Asked(made, UNMARKED, plan), current)
     if not verdict:
-        for pending in current.pending:
+        for pending in before:
             enforcer.limiter.refund(pending.verdict)
-    enforcer.note(asked, verdict, current)
     if verdict.delay:
         time.sleep(verdict.delay)
     return verdict
-
-
-def _scopes(features: Iterable[tuple[str, frozenset[str]]]) -> frozenset[str]:
-    return next((values for name, values in features if name == SCOPE), frozenset())

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_resolver
-from django.urls.exceptions import Resolver404
 
 from ..decision import Verdict
-from ..features import UNMATCHED
+from ..errors import ConfigError
 from ..http.guard import Guard
+from ..http.marked import class_of
 from ..http.pending import Pending, left_of
 from ..http.rejection import Rejection
 from ..limiter import Limiter
@@ -23,21 +24,24 @@ from ..plan import Plan
 from ..ruleset import RuleSet
 from ..wsgi import DECIDED, VERDICT
 from .current import Current, current_of
-from .request import of_django
-from .routes import UNMARKED, Routes
-from .template import template_of
+from .request import SCOPE, of_django
+from .routes import Route, Routes
+from .views import UNMARKED, scopes_of
 
-__all__ = ["Asked", "Enforcer", "at_close", "match_of"]
+__all__ = ["Asked", "Enforcer"]
+
+_log: Final = logging.getLogger("ratelimit_mw")
 
 
 class Asked:
-    """A request, what is marked on its way, and what is to be decided of that."""
+    """A request, what is marked on its way, and what is to be decided of that; its route, where somebody looked."""
 
-    def __init__(self, request: Any, view: View, plan: Plan) -> None:
+    def __init__(self, request: Any, view: View, plan: Plan, route: Route | None = None) -> None:
         self.request = request
         self.django = request.django
         self.view = view
         self.plan = plan
+        self.route = route
 
 
 class Enforcer:
@@ -48,8 +52,9 @@ class Enforcer:
         self.gives_user = "user" in own
         self._known: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
         self._reading = threading.Lock()
-        self._rules: RuleSet | None = None
-        self._needs_routes = False
+        self._known_facts = _Facts(guard.rules)
+        self.differences = 0
+        """How often Django went elsewhere than our own index of its routes."""
 
     @property
     def limiter(self) -> Limiter:
@@ -63,24 +68,36 @@ class Enforcer:
             with self._reading:
                 routes = self._known.get(resolver)
                 if routes is None:
-                    routes = Routes(resolver)
-                    self.guard.adopt(routes.views())
+                    routes = self._read(resolver)
                     self._known[resolver] = routes
         return routes
 
+    def _read(self, resolver: Any) -> Routes:
+        routes = Routes(resolver)
+        self.guard.adopt(routes.views())
+        for route in routes.all:
+            for scope in scopes_of(route.callback):
+                self.rules_of(scope, class_of(route.callback))
+        return routes
+
+    def rules_of(self, scope: str, view: type) -> frozenset[str]:
+        """The names of the rules that a throttle of this scope decides; ``ConfigError`` when there are none."""
+        found = self._facts().by_scope.get(scope)
+        if found is None:
+            where = f"the throttle of {view.__module__}.{view.__qualname__}"
+            raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
+        return frozenset(found)
+
     def ask(self, django: Any, awaits: bool = False) -> Asked:
         """What to decide for a request. Its route is looked for only where something depends on it."""
-        urlconf = getattr(django, "urlconf", None)
-        routes = self.routes(urlconf)
+        routes = self.routes(getattr(django, "urlconf", None))
         request = of_django(django, awaits)
-        view = UNMARKED
-        if routes.marked or self._depends_on_routes():
-            match = match_of(urlconf, request.path)
-            request.endpoint = UNMATCHED if match is None else template_of(match.route)
-            if match is not None:
-                request.path_params = match.kwargs
-                view = routes.view(match.func, request.method)
-        return Asked(request, view, self._plan(request, view))
+        if not (routes.marked or self._facts().by_route):
+            return Asked(request, UNMARKED, self._plan(request, UNMARKED))
+        route, request.path_params = routes.find(request.path)
+        request.endpoint = route.template
+        view = route.marked.of(request.method)
+        return Asked(request, view, self._plan(request, view), route)
 
     def note(self, asked: Asked, verdict: Verdict, current: Current) -> None:
         """The verdict is there; from now on its slots are held."""
@@ -99,42 +116,52 @@ class Enforcer:
             raise TypeError(f"rejection gave {answer!r}; expected a response of Django's or a Rejection")
         return answer
 
-    def _depends_on_routes(self) -> bool:
-        rules = self.guard.rules
-        if rules is not self._rules:
-            self._needs_routes = any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
-            self._rules = rules
-        return self._needs_routes
+    def compare(self, asked: Asked) -> None:
+        """Count, and say once, that Django went elsewhere: limits were decided for the wrong route."""
+        match = asked.django.resolver_match
+        if asked.route is None or match is None or asked.route.callback is match.func:
+            return
+        self.differences += 1
+        if self.differences == 1:
+            _log.error(
+                "limits were decided for the route %s, but Django went to %s. RateLimitMiddleware stands after all"
+                " middleware that sets request.urlconf or the language.",
+                asked.route.template,
+                match.route,
+            )
+
+    def _facts(self) -> _Facts:
+        """Of the rules at hand, which grow when another URLconf is read."""
+        if self._known_facts.rules is not self.guard.rules:
+            self._known_facts = _Facts(self.guard.rules)
+        return self._known_facts
 
     def _plan(self, request: Any, view: View) -> Plan:
-        """Without the rules that were decided before: around Django, or because the middleware is listed twice."""
-        plan = self.guard.plan(request, view)
+        """Without the rules of throttles, and without those that were decided before.
+
+        That was around Django, or here, because the middleware is listed twice.
+        """
+        names = self._facts().scoped
         others = request.native.get(DECIDED, ())
-        names = _noted(request.native).rules if others and self.guard.has_decided(others) else ()
+        if others and self.guard.has_decided(others):
+            names += _noted(request.native).rules
         if current_of(request.django) is not None:
             names += request.django.ratelimit.rules
+        plan = self.guard.plan(request, view)
         return left_of(plan, names) if names else plan
 
 
-def match_of(urlconf: Any, path: str) -> Any:
-    """Django's ``ResolverMatch``; None where no route matches."""
-    try:
-        return get_resolver(urlconf).resolve(path)
-    except Resolver404:
-        return None
+class _Facts:
+    """What a set of rules asks of every request."""
 
-
-def at_close(response: Any, then: Callable[[], object]) -> None:
-    """Have something done when the server closes a response, after all else that is done then."""
-    close = response.close
-
-    def closing() -> None:
-        try:
-            close()
-        finally:
-            then()
-
-    response.close = closing
+    def __init__(self, rules: RuleSet) -> None:
+        self.rules = rules
+        self.by_route = any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
+        self.by_scope: dict[str, list[str]] = {}
+        for rule in rules.rules:
+            for scope in dict(rule.rule.matches.features).get(SCOPE, ()):
+                self.by_scope.setdefault(scope, []).append(rule.name)
+        self.scoped = tuple(dict.fromkeys(name for names in self.by_scope.values() for name in names))
 
 
 def _noted(native: Any) -> Verdict:

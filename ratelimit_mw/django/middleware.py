@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ..decision import Verdict
+from ..errors import MissingMiddlewareError
 from ..marks import decided, undecided
 from . import conf
 from .current import Current
-from .enforcer import Asked, Enforcer, at_close
+from .deciding import adecide, decide, later, now
+from .ending import ends_later
+from .enforcer import Asked, Enforcer
 
 __all__ = ["RateLimitMiddleware"]
 
 _NOTHING: Final = Verdict((), ())
+_HIDDEN: Final = (
+    "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use functools.wraps,"
+    " or did another view call this one?"
+)
 
 
 class RateLimitMiddleware:
@@ -45,7 +51,7 @@ class RateLimitMiddleware:
         asked = enforcer.ask(request)
         before = decided(asked.view)
         try:
-            return self._handle(enforcer, asked, Current(request, enforcer.guard.writer))
+            return self._handle(enforcer, asked, Current(asked.request, enforcer.guard.writer))
         finally:
             undecided(before)
 
@@ -54,82 +60,55 @@ class RateLimitMiddleware:
         asked = enforcer.ask(request, awaits=True)
         before = decided(asked.view)
         try:
-            return await self._ahandle(enforcer, asked, Current(request, enforcer.guard.writer))
+            return await self._ahandle(enforcer, asked, Current(asked.request, enforcer.guard.writer))
         finally:
             undecided(before)
 
+    @staticmethod
+    def process_exception(_: Any, error: Exception) -> None:
+        """Where a limit was hidden from the middleware, the error says so."""
+        if isinstance(error, MissingMiddlewareError):
+            error.add_note(_HIDDEN)
+
     def _handle(self, enforcer: Enforcer, asked: Asked, current: Current) -> Any:
-        verdict = self._decide(enforcer, asked, current) if asked.plan.looks else _NOTHING
+        verdict = decide(enforcer, asked, current) if asked.plan.looks else _NOTHING
         if verdict:
             try:
                 if asked.plan.delays and verdict.delay:
                     time.sleep(verdict.delay)
                 response = self.get_response(asked.django)
+                enforcer.compare(asked)
             except BaseException as error:
                 current.over(_status_of(error))
                 raise
         else:
             refuse = enforcer.guard.refuse
-            response = enforcer.answer(asked, current, refuse and _now(refuse(asked.django, verdict)))
+            response = enforcer.answer(asked, current, refuse and now(refuse(asked.django, verdict)))
         current.add_headers(response)
-        if not _ends_later(response, current):
+        if not ends_later(response, current):
             current.over(response.status_code)
         return response
 
     async def _ahandle(self, enforcer: Enforcer, asked: Asked, current: Current) -> Any:
-        verdict = await self._adecide(enforcer, asked, current) if asked.plan.looks else _NOTHING
+        verdict = await adecide(enforcer, asked, current) if asked.plan.looks else _NOTHING
         if verdict:
             try:
                 if asked.plan.delays and verdict.delay:
                     await asyncio.sleep(verdict.delay)
                 response = await self.get_response(asked.django)
+                enforcer.compare(asked)
             except BaseException as error:
                 await asyncio.shield(current.aover(_status_of(error)))
                 raise
         else:
             refuse = enforcer.guard.refuse
-            response = enforcer.answer(asked, current, refuse and await _later(refuse(asked.django, verdict)))
+            response = enforcer.answer(asked, current, refuse and await later(refuse(asked.django, verdict)))
         current.add_headers(response)
-        if not _ends_later(response, current):
+        if not ends_later(response, current):
             await current.aover(response.status_code)
         return response
-
-    @staticmethod
-    def _decide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
-        features = enforcer.guard.reader.of(asked.plan, asked.request)
-        for name, value in features.items():
-            features[name] = _now(value)
-        verdict = enforcer.limiter.decide(asked.plan, features, request=asked.django)
-        enforcer.note(asked, verdict, current)
-        return verdict
-
-    @staticmethod
-    async def _adecide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
-        features = enforcer.guard.reader.of(asked.plan, asked.request)
-        for name, value in features.items():
-            features[name] = await _later(value)
-        verdict = await enforcer.limiter.adecide(asked.plan, features, request=asked.django)
-        enforcer.note(asked, verdict, current)
-        return verdict
 
 
 def _status_of(error: BaseException) -> int | None:
     """What the server answers; None where it was told to stop, and nobody knows how the request would have ended."""
     return 500 if isinstance(error, Exception) else None
-
-
-def _ends_later(response: Any, current: Current) -> bool:
-    """Whether slots stay taken while the response streams. A cost may be stated until it is closed in any case."""
-    if not response.streaming or not current.pending:
-        return False
-    at_close(response, lambda: current.over(response.status_code))
-    return current.holds
-
-
-def _now(value: Any) -> Any:
-    """What an async function gives where nobody can await it."""
-    return async_to_sync(_later)(value) if inspect.isawaitable(value) else value
-
-
-async def _later(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 
 from ..asgi_request import ASGIRequest
 from ..features import UNREADABLE
@@ -52,6 +53,8 @@ class DjangoRequest:
 
     def body(self, limit: int) -> object:
         """Read through Django, so that it has the body, too."""
+        most: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # Django reads no more of a body at once
+        limit = limit if most is None else min(limit, most)
         told = self.django.META.get("CONTENT_LENGTH") or ""
         if told and not (told.isascii() and told.isdigit() and len(told) < 20 and int(told) <= limit):
             return UNREADABLE
@@ -89,7 +92,7 @@ def user_of(request: Any) -> Any:
     if request.user is not None:
         return _key(request.user)
     django = request.django
-    if not request.awaits:
+    if not request.awaits or not hasattr(django, "user"):
         return _key(getattr(django, "user", None))
     return _awaited_user(django)
 

@@ -1,96 +1,126 @@
-"""The routes of one URLconf: which view answers a request, and what it is marked with. Read once."""
+"""The routes of one URLconf: which one answers a path, and what is marked on its view. Read once.
+
+Django's own resolver tries one route after the other, and Django asks it anyway. Here a path is only held against
+routes that begin with its next segment, at each level of ``include``, and a route has one template in all languages.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import re
 from collections.abc import Iterator
-from types import FunctionType
+from dataclasses import dataclass
 from typing import Any, Final
 
+import django.conf
 from django.urls import URLResolver
+from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
+from django.utils import translation
 
-from ..http.marked import MarkedView, class_of, handlers_of
-from ..marks import View, marked_form
-from .decorators import marked_on
+from ..features import UNMATCHED
+from ..http.marked import MarkedView
+from ..marks import View
 from .template import template_of
+from .views import UNMARKED, marked_view
 
-__all__ = ["UNMARKED", "Routes", "routes_of"]
+__all__ = ["NOWHERE", "Route", "Routes"]
 
-UNMARKED: Final = View()
-_STOOD_ON_NOTHING: Final = "django.utils.decorators."
+_STARTS_WITH: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
+_LANGUAGE: Final = "<language>/"
+
+
+@dataclass(frozen=True)
+class Route:
+    """One route: its template, its view, and what is marked on that."""
+
+    template: str
+    callback: Any
+    marked: MarkedView
+
+
+NOWHERE: Final = Route(UNMATCHED, None, MarkedView(None))
+"""Where requests go that no route matches."""
+
+Found = tuple[Route, dict[str, Any]]
+"""The route that answers, and the parameters that it reads from the path."""
 
 
 class Routes:
-    """What is marked on the views of a URLconf, found by the view that Django resolves a path to."""
+    """Of the URLconf behind Django's resolver."""
 
     def __init__(self, resolver: Any) -> None:
-        self.patterns = list(routes_of(resolver))
-        self._found = {id(callback): _marked_view(callback) for _, callback in self.patterns}
+        with translation.override(django.conf.settings.LANGUAGE_CODE):
+            self._top = _Branch(resolver, "")
+        self.all = list(self._top.routes())
         self.marked = any(view != UNMARKED for view in self.views())
 
     def views(self) -> Iterator[View]:
         """Everything that some request may meet."""
-        for found in self._found.values():
-            yield from found.all()
+        for route in self.all:
+            yield from route.marked.all()
 
-    def of(self, callback: object) -> MarkedView | None:
-        return self._found.get(id(callback))
-
-    def view(self, callback: object, method: str) -> View:
-        """What a request meets there."""
-        found = self.of(callback)
-        return UNMARKED if found is None else found.of(method)
+    def find(self, path: str) -> Found:
+        """Where a path leads, in the language at hand."""
+        return self._top.find(path) or (NOWHERE, {})
 
 
-def routes_of(resolver: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Every route of a URLconf as its template, with the view that answers there."""
-    for pattern in resolver.url_patterns:
-        route = before + str(pattern.pattern).removeprefix("^" if before else "")
-        if isinstance(pattern, URLResolver):
-            yield from routes_of(pattern, route)
-        else:
-            yield template_of(route), pattern.callback
+class _Leaf:
+    """One route, and how it is matched."""
+
+    def __init__(self, pattern: Any, before: str) -> None:
+        self._route = Route(template_of(before), pattern.callback, marked_view(pattern.callback))
+        self._matches = pattern.pattern.match
+        self._given = pattern.default_args
+
+    def find(self, path: str) -> Found | None:
+        found = self._matches(path)
+        return None if found is None else (self._route, {**found[2], **self._given})
+
+    def routes(self) -> Iterator[Route]:
+        yield self._route
 
 
-def _marked_view(callback: Any) -> MarkedView:
-    _name_marks(callback)
-    return MarkedView(callback, marks=_marks_of, handlers=_handlers_of)
+class _Branch:
+    """What is included at one place. Children are kept with their position, as the first that matches answers."""
+
+    def __init__(self, resolver: Any, before: str) -> None:
+        self._matches = resolver.pattern.match
+        self._given = resolver.default_kwargs
+        self._anywhere: list[tuple[int, _Branch | _Leaf]] = []
+        self._by_segment: dict[str, list[tuple[int, _Branch | _Leaf]]] = {}
+        for position, pattern in enumerate(resolver.url_patterns):
+            segment = _segment_of(pattern.pattern)
+            there = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
+            there.append((position, _child(pattern, before)))
+
+    def find(self, path: str) -> Found | None:
+        """As ``URLResolver.resolve``, without what only reverse and error pages need."""
+        found = self._matches(path)
+        if found is None:
+            return None
+        rest, _, params = found
+        for _, child in sorted((*self._anywhere, *self._by_segment.get(rest.partition("/")[0], ()))):
+            if inner := child.find(rest):
+                return inner[0], {**params, **self._given, **inner[1]}
+        return None
+
+    def routes(self) -> Iterator[Route]:
+        for _, child in sorted((*self._anywhere, *(child for some in self._by_segment.values() for child in some))):
+            yield from child.routes()
 
 
-def _handlers_of(view: object, method: str) -> list[object]:
-    return [*handlers_of(view, method), *_operations_of(view, method)]
+def _child(pattern: Any, before: str) -> _Branch | _Leaf:
+    here = _LANGUAGE if isinstance(pattern.pattern, LocalePrefixPattern) else str(pattern.pattern)
+    route = before + here.removeprefix("^" if before else "")
+    return _Branch(pattern, route) if isinstance(pattern, URLResolver) else _Leaf(pattern, route)
 
 
-def _operations_of(view: object, method: str) -> list[object]:
-    """The functions of Django Ninja behind its view of a path, which picks one by the method."""
-    paths = [held for held in _held_by(view) if type(held).__module__.startswith("ninja.")]
-    operations = [op for path in paths for op in path.operations if method in op.methods]
-    return [marked_form(op.view_func) or op.view_func for op in operations]
-
-
-def _marks_of(thing: Any) -> View:
-    """What is marked on a thing; or on the one marked function that it calls, where a decorator hides that."""
-    found = marked_on(thing)
-    if found != UNMARKED:
-        return found
-    held = [held for held in _held_by(thing) if isinstance(held, FunctionType)]
-    behind = [view for view in map(marked_on, held) if view != UNMARKED]
-    return behind[0] if len(behind) == 1 else found
-
-
-def _held_by(function: Any) -> list[Any]:
-    """What a function that was made by another one keeps of it."""
-    held = []
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # not filled yet
-            held.append(cell.cell_contents)
-    return held
-
-
-def _name_marks(callback: Any) -> None:
-    """``method_decorator`` does not say which method it decorates; the class on the route does."""
-    for base in getattr(class_of(callback), "__mro__", ()):
-        for name, method in vars(base).items():
-            for mark in marked_on(method).marks if isinstance(method, FunctionType) else ():
-                if mark.view.startswith(_STOOD_ON_NOTHING):
-                    mark.view = f"{base.__module__}.{base.__qualname__}{'' if name == 'dispatch' else '.' + name}"
+def _segment_of(pattern: Any) -> str | None:
+    """The first segment of all paths that can match; None where it may be any, or another one in each language."""
+    if isinstance(pattern, RegexPattern):
+        found = _STARTS_WITH.fullmatch(pattern._regex) if isinstance(pattern._regex, str) else None
+        return found[1] if found else None
+    if not isinstance(pattern, RoutePattern) or not isinstance(pattern._route, str):
+        return None
+    start, parameter, _ = pattern._route.partition("<")
+    whole = not parameter and pattern._is_endpoint
+    return start.partition("/")[0] if whole or "/" in start else None

@@ -57,5 +57,5 @@ def left_of(plan: Plan, decided: tuple[str, ...]) -> Plan:
 
 @lru_cache(1024)
 def part_of(plan: Plan, names: frozenset[str]) -> Plan:
-    """The rules of these names alone."""
-    return Plan([rule for rule in plan.rules if rule.name in names])
+    """The rules of these names alone, and the lists: more may be known of the client by now."""
+    return Plan([rule for rule in plan.rules if rule.name in names], plan.lists)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.utils import translation
 
 from ....errors import RateLimitError
-from ....features import UNMATCHED
-from ....marks import View
+from ....http.marked import class_of
 from ....overview import Overview, Route
 from ....rules import METHODS
 from ... import conf
-from ...enforcer import Enforcer, match_of
-from ...routes import Routes
-from ...template import template_of
+from ...enforcer import Enforcer
 
 __all__ = ["Command"]
 
@@ -36,7 +35,8 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     def handle(self, *_: Any, what: str, **options: Any) -> None:
         try:
             enforcer = conf.enforcer()
-            routes = _routes(enforcer.routes())
+            found = enforcer.routes().all
+            routes = [Route(route.template, _methods_of(route.callback), route.marked) for route in found]
             overview = Overview(enforcer.limiter, routes)
         except (RateLimitError, OSError) as error:
             raise CommandError(str(error)) from None
@@ -46,10 +46,11 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             self._explain(enforcer, overview, options["method"], options["path"], options["host"])
 
     def _explain(self, enforcer: Enforcer, overview: Overview, method: str, path: str, host: str) -> None:
-        match = match_of(None, path)
-        endpoint = UNMATCHED if match is None else template_of(match.route)
-        view = View() if match is None else enforcer.routes().view(match.func, method)
-        self._print(overview.explained(method, path, host, endpoint, view))
+        language = translation.get_language_from_path(path) or settings.LANGUAGE_CODE
+        with translation.override(language):
+            route, _ = enforcer.routes().find(path)
+        view = route.marked.of(method)
+        self._print(overview.explained(method, path, host, route.template, view))
         if not overview.looks(method, path, host, view):
             raise CommandError("nothing limits this request")
 
@@ -58,14 +59,9 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             self.stdout.write(line)
 
 
-def _routes(routes: Routes) -> list[Route]:
-    found = ((template, callback, routes.of(callback)) for template, callback in routes.patterns)
-    return [Route(template, _methods_of(callback), marked) for template, callback, marked in found if marked]
-
-
 def _methods_of(callback: Any) -> tuple[str, ...]:
     """Those that a class-based view answers; a function may answer any."""
-    cls = getattr(callback, "view_class", None) or getattr(callback, "cls", None)
+    cls = class_of(callback)
     answered = getattr(callback, "actions", None) or [name for name in METHODS if hasattr(cls, name.lower())]
     found = {name.upper() for name in answered} - {"HEAD", "OPTIONS"}
     return tuple(sorted(found)) or tuple(name for name in METHODS if name not in ("HEAD", "OPTIONS"))
