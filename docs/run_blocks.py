@@ -5,7 +5,7 @@ A page is played from top to bottom in an empty folder. What happens to a block 
 * `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name. A file whose name starts with
   "wrong" has to be refused.
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
-  for `/` six times and has to answer with rate limit headers.
+  for `/` six times and has to answer with rate limit headers. What is named `test_...` or `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run, `curl` asks the application that the last
   `uvicorn`, `gunicorn` or `flask ... run` line names; `pip install` and `make` lines are held against pyproject.toml
   and the Makefile. `pytest` runs the tests that the page has written so far. Any other line is an error.
@@ -115,6 +115,8 @@ class Player:
     def _import(self, block: Block) -> str:
         path = Path(block.file_name or f"block_{block.line}.py")
         path.write_text(block.text)
+        if path.stem.startswith(("test_", "conftest")):
+            return "saved"
         sys.modules.pop(path.stem, None)
         importlib.invalidate_caches()
         out = io.StringIO()

@@ -1,5 +1,5 @@
 """FastAPI: limits in a file, as dependencies and on views, logins that count failures, users, an answer of its own."""
-# Run it: uvicorn --lifespan on --app-dir examples fastapi_app:app --port 8000
+# Run it: uvicorn --app-dir examples fastapi_app:app --port 8000
 
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,5 @@
 """Starlette: limits in a file and on views, logins that count failures, users, an answer of its own."""
-# Run it: uvicorn --lifespan on --app-dir examples starlette_app:app --port 8000
+# Run it: uvicorn --app-dir examples starlette_app:app --port 8000
 
 from pathlib import Path
 
