@@ -22,6 +22,7 @@ from .limiter import Limiter
 from .marks import decided as note_decided
 from .plan import Plan
 from .routing.applications import Applications
+from .routing.building import Mistaken, is_built_by_starlette
 from .routing.exchange import Exchange
 from .routing.index import RouteIndex
 from .routing.routed import NOWHERE, Routed
@@ -47,7 +48,8 @@ class RateLimitMiddleware:
     Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
     functions of the request, by feature name, sync or async; ``rejection`` is your own answer: a function of the
     request and the verdict that returns a ``Rejection`` or an ASGI application. ``trusted_proxies``, ``headers``
-    and the other HTTP settings may be given here too. Raises ``ConfigError`` when built for what cannot work.
+    and the other HTTP settings may be given here too. Raises ``ConfigError`` when built for what cannot work; where
+    Starlette builds it, the start of the application fails with that.
 
     The application finds the verdict in ``scope["state"]["ratelimit"]``.
     """
@@ -63,12 +65,19 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._guard = guard = Guard(settings, limiter, features or {}, rejection, user_of, options, routes=True)
+        self._applications: Applications | Mistaken | None
+        try:
+            self._guard = guard = Guard(settings, limiter, features or {}, rejection, user_of, options, routes=True)
+        except Exception as error:
+            if not is_built_by_starlette():
+                raise
+            self._applications = Mistaken(error)
+            return
         self.limiter = guard.limiter
         self._mine = (self.limiter,)
         self._headers = guard.writer.headers
         self._names = guard.writer.names
-        self._applications: Applications | None = Applications(guard, app, self._adopted)
+        self._applications = Applications(guard, app, self._adopted)
         self._adopted()
 
     def _adopted(self) -> None:

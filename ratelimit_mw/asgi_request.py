@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 
 from .errors import MissingMiddlewareError
 from .http.asgi_body import body_of
@@ -11,6 +12,8 @@ from .http.request import Request
 from .routing.index import RouteIndex
 
 __all__ = ["ASGIRequest", "user_of"]
+
+_log = logging.getLogger("ratelimit_mw")
 
 
 class ASGIRequest(Request):
@@ -67,6 +70,8 @@ class ASGIRequest(Request):
 def user_of(request: Request) -> str | None:
     """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before: what is unique comes first."""
     user = request.native.get("user")
+    if "user" not in request.native:
+        _warn_of_no_users()
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):
@@ -76,3 +81,12 @@ def user_of(request: Request) -> str | None:
         except NotImplementedError:
             continue  # Starlette's BaseUser leaves both to its subclasses
     return None
+
+
+@cache
+def _warn_of_no_users() -> None:
+    """Once: such a limit may never apply."""
+    _log.warning(
+        "a rule counts by user, and nobody said whose request this is: no AuthenticationMiddleware ran before"
+        " RateLimitMiddleware, which has no features={'user': function} either"
+    )

@@ -12,8 +12,8 @@ from fastapi.responses import PlainTextResponse
 from test_fastapi import limited, statuses
 from test_fastapi_dependencies import by_user, current_user, remaining, view
 
-from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, exempt
+from ratelimit_mw import ConfigError, Limiter, Rule, asgi_request
+from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt
 from ratelimit_mw.testing import ManualClock
 
 
@@ -50,6 +50,23 @@ def test_a_limit_that_fastapi_calls_twice_counts_once() -> None:
     limited(app)
     assert statuses(app, *["/"] * 3, headers={"x-user": "ann"}) == [200, 200, 429]
     assert ask(app).headers["x-ratelimit-remaining"] == "6"
+
+
+def test_a_feature_that_is_given_is_asked_of_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    """The middleware's own function, and a word on users that are missing, are for limits that are given nobody."""
+    asked: list[str] = []
+
+    async def other(request: Any) -> str:
+        asked.append(request["path"])
+        return "other"
+
+    asgi_request._warn_of_no_users.cache_clear()
+    for features in ({}, {"user": other}):
+        app = FastAPI(dependencies=[Depends(by_user("1/minute"))])
+        app.add_api_route("/", view)
+        app.add_middleware(RateLimitMiddleware, limiter=Limiter(clock=ManualClock(1.0)), features=features)
+        assert statuses(app, *["/"] * 2, headers={"x-user": "ann"}) == [200, 429]
+    assert (asked, [record.getMessage() for record in caplog.records if "user" in record.getMessage()]) == ([], [])
 
 
 def test_allowed_responses_tell_all_decisions() -> None:

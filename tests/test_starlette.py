@@ -14,7 +14,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from ratelimit_mw import Limiter, RateLimitError, Rule
+from ratelimit_mw import Limiter, RateLimitError, Rule, asgi_request
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
 
@@ -98,6 +98,16 @@ def test_the_view_reads_the_verdict() -> None:
 
     app = application([Route("/", view)], Rule(name="all", limits="9/minute"))
     assert ask(app).text == "{'all': 8, 'own': 2}"
+
+
+def test_a_key_that_nobody_can_give_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """A rule by user where nobody finds out who that is would never apply: the log says so, once."""
+    asgi_request._warn_of_no_users.cache_clear()
+    app = application([Route("/", hello)], Rule(limits="1/minute", key=["user"]))
+    assert statuses(app, *["/"] * 3) == [200, 200, 200]
+    said = [record.getMessage() for record in caplog.records if "counts by user" in record.getMessage()]
+    assert len(said) == 1
+    assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in said[0]
 
 
 def test_the_user_of_the_authentication_middleware_is_the_user() -> None:

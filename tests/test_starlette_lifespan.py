@@ -186,10 +186,28 @@ app.add_middleware(RateLimitMiddleware, settings={})
 """
 
 
+MISTYPED = """
+from starlette.applications import Starlette
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+app = Starlette()
+app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"}]})
+"""
+
+
 @pytest.mark.parametrize("lifespan", ["auto", "on"])
-def test_a_real_server_does_not_start_with_a_mistake(lifespan: str, tmp_path: Path) -> None:
-    """uvicorn ends and prints the mistake, also when it was not told that there is a lifespan."""
-    (tmp_path / "mistaken.py").write_text(PROGRAM)
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (PROGRAM, "@exempt on mistaken.view: there is no rule 'nobody'"),
+        (MISTYPED, "rules[0].limits: cannot read the quota '5/minit'"),
+        (MISTYPED.replace("settings=", "setings="), "the middleware has no argument 'setings'"),
+        (MISTYPED.replace("={", "='nowhere.toml' or {"), "No such file or directory: 'nowhere.toml'"),
+    ],
+)
+def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str, lifespan: str, tmp_path: Path) -> None:
+    """uvicorn ends and prints the mistake, in decorators or settings, also when it was told of no lifespan."""
+    (tmp_path / "mistaken.py").write_text(program)
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "--lifespan", lifespan]
     ended = subprocess.run(
         [*command, "mistaken:app"],
@@ -200,4 +218,4 @@ def test_a_real_server_does_not_start_with_a_mistake(lifespan: str, tmp_path: Pa
         check=False,
     )
     assert ended.returncode != 0
-    assert "@exempt on mistaken.view: there is no rule 'nobody'" in ended.stderr
+    assert message in ended.stderr

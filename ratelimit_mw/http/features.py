@@ -95,6 +95,11 @@ class FeatureReader:
             found[name] = read(request)
         return found
 
+    def rest_of(self, plan: Plan, request: Request, given: Mapping[str, Any]) -> dict[str, Any]:
+        """``of`` where something is given already; nobody is asked for that."""
+        needs = [name for name in plan.needs if name in self._reads and name not in given]
+        return {**given, **{name: self._reads[name](request) for name in needs}}
+
     def _peer(self, request: Request) -> str | None:
         """The client's address where no proxy is trusted."""
         peer = request.peer

@@ -60,6 +60,7 @@ class Guard:
         options: HttpOptions,
         routes: bool = False,
     ) -> None:
+        _check_names(options)
         if (settings is None) == (limiter is None):
             raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
         self.limiter = limiter if limiter is not None else Limiter.from_settings(settings)  # type: ignore[arg-type]
@@ -124,7 +125,7 @@ class Guard:
 
     async def decide(self, plan: Plan, request: Request, given: Mapping[str, Any]) -> Verdict:
         """The verdict of a plan on a request of which more is known than can be read: what is ``given``."""
-        features = {**self.reader.of(plan, request), **given}
+        features = self.reader.rest_of(plan, request, given)
         for name, value in features.items():
             if inspect.isawaitable(value):
                 features[name] = await value
@@ -141,12 +142,15 @@ class Guard:
         return any(mine is other or (mine.settings.rules and mine.settings == other.settings) for other in others)
 
 
-def _with_options(settings: Settings, options: HttpOptions) -> Settings:
-    """The HTTP settings, where the middleware's arguments replace the file's."""
+def _check_names(options: HttpOptions) -> None:
     for name in options:
         if name not in HttpOptions.__annotations__:
             raise ConfigError(
                 f"the middleware has no argument {name!r}; it has {', '.join(HttpOptions.__annotations__)}"
             )
+
+
+def _with_options(settings: Settings, options: HttpOptions) -> Settings:
+    """The HTTP settings, where the middleware's arguments replace the file's."""
     given = load_settings(dict(options))
     return dataclasses.replace(settings, **{name: getattr(given, name) for name in options})

@@ -1,0 +1,35 @@
+"""A middleware that Starlette could not build: what is wrong is told to the server when the application starts.
+
+Starlette builds its middleware when it is first called. Of an error raised there, servers that are not told otherwise
+(uvicorn without ``--lifespan on``) think that nobody wants to hear of the start, and go on to answer every request
+with 500.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any, Final, Never
+
+__all__ = ["Mistaken", "is_built_by_starlette"]
+
+_BUILDER: Final = "build_middleware_stack"
+
+
+class Mistaken:
+    """Stands in the place of ``Applications``: who asks for routes, at the start or at a request, hears the error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error, self._raised_at = error, error.__traceback__
+
+    def index_of(self, scope: Mapping[str, Any]) -> Never:
+        raise self._error.with_traceback(self._raised_at)  # not where it was raised last, which would grow
+
+
+def is_built_by_starlette() -> bool:
+    """Whether an application of Starlette or FastAPI is building its middleware now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != _BUILDER:
+        frame = frame.f_back
+    return frame is not None
