@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from servers import wait_for
 
 from ratelimit_mw.cli import commands
 from ratelimit_mw.cli.traffic import KINDS, ONE_ACCOUNT, ONE_ADDRESS, SIGNING_IN, traffic
@@ -226,7 +227,7 @@ def test_killed_it_takes_the_server_along(how: signal.Signals) -> None:
             assert connection.recv(1) == b""
     except (ConnectionRefusedError, ConnectionResetError):
         pass
-    assert not is_served(address)
+    wait_for(lambda: not is_served(address), "the port to be free")
 
 
 def test_a_server_that_does_not_come_up_is_quoted() -> None:

@@ -119,8 +119,8 @@ def _progress(requests: int) -> Iterator[Callable[[Outcome], None]]:
         TextColumn("[red]{task.fields[refused]:,} refused"),
         TimeElapsedColumn(),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=requests, refused=0)
         refused = 0
 

@@ -82,7 +82,8 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
 def _progress(file: IO[bytes]) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr, when that is a terminal. How far there is to go is known of a file, not of a pipe."""
     columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=_size(file), lines=0)
         yield lambda lines, read: progress.update(task, completed=read, lines=lines)
 
