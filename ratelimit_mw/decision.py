@@ -6,12 +6,13 @@ Inside, times are whole microseconds (``*_us``); what users read is in seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .clock import SECOND
 from .errors import RateLimitExceeded
 from .quota import checked_cost
+from .spending import Change, Spending, Spent
 
 if TYPE_CHECKING:
     from .limit import Limit
@@ -105,23 +106,6 @@ make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
 """A ``Hit`` from its three fields, faster than calling the class."""
 
 
-class Spent(NamedTuple):
-    """What a hit has spent: at which store time (microseconds), how much, and after which delay."""
-
-    at_us: int
-    cost: int
-    delay_us: int = 0
-
-
-class Change(NamedTuple):
-    """A correction after the fact: ``cost`` of what was ``spent`` is given back, or, with None, charged anew."""
-
-    limit: Limit
-    key: str
-    cost: int
-    spent: Spent | None
-
-
 class Verdict:
     """The answer to one request. True when it is allowed, so ``if verdict:`` means what it says.
 
@@ -212,80 +196,3 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
-
-
-class Settles(Protocol):
-    """What can settle a verdict: a limiter."""
-
-    def settle(self, verdict: Verdict, cost: int) -> None: ...
-
-
-class Spending:
-    """What a verdict has spent and not got back, so that giving back twice gives back once."""
-
-    def __init__(self, verdict: Verdict, spent: bool = True, store: Any = None, unavailable: bool = False) -> None:
-        self._verdict = verdict
-        self.store = store
-        self.unavailable = unavailable
-        self._spends = spent
-        self._settles: Settles | None = None
-        self.true_cost: int | None = None
-
-    @cached_property
-    def spent(self) -> list[list[Spent] | None]:
-        """For each hit what it has spent, made when it is asked for; None where nothing may be spent."""
-        spends = self._spends and self._verdict.allowed
-        return [
-            [Spent(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
-            for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
-        ]
-
-    def state(self, cost: int) -> None:
-        """Note the true cost; settle it at once when the response is out of the adapter's hands."""
-        self.true_cost = cost
-        if self._settles is not None:
-            self._settles.settle(self._verdict, cost)
-
-    def settle_with(self, limiter: Settles) -> None:
-        """From now on a stated cost is settled at once; so is one that was stated before."""
-        self._settles = limiter
-        if self.true_cost is not None:
-            limiter.settle(self._verdict, self.true_cost)
-
-    def changes(self, due: Sequence[int]) -> list[tuple[list[Spent], Change]]:
-        """What makes ``due`` the amount that each hit has spent: the newest is given back first."""
-        found = []
-        for (limit, key, _), spends, target in zip(self._verdict.hits, self.spent, due, strict=True):
-            if spends is None:
-                continue
-            over = sum(spent.cost for spent in spends) - target
-            if over < 0:
-                found.append((spends, Change(limit, key, -over, None)))
-            for spent in reversed(spends):
-                back = min(over, spent.cost)
-                if back > 0:
-                    found.append((spends, Change(limit, key, back, spent)))
-                    over -= back
-        return found
-
-    def renewals(self) -> list[Change]:
-        """What keeps the slots that are held: a give-back of nothing."""
-        return [
-            Change(limit, key, 0, spent)
-            for (limit, key, _), spends in zip(self._verdict.hits, self.spent, strict=True)
-            for spent in spends or ()
-            if limit.quota.concurrent
-        ]
-
-    @staticmethod
-    def changed(changes: Sequence[tuple[list[Spent], Change]], times: Sequence[int] | None) -> None:
-        """Note that a store has carried the changes out, at its ``times``; None: it could not."""
-        for (spends, change), at in zip(changes, times or (), strict=times is not None):
-            if change.spent is None and spends and change.limit.algorithm.delays:
-                # In a queue it stands behind the hit, as one with it: to be given back while nobody stands on both.
-                spends[-1] = spends[-1]._replace(cost=spends[-1].cost + change.cost)
-            elif change.spent is None:
-                # A clock that went back since the hit counts where the hit was counted.
-                spends.append(Spent(max([at, *(spent.at_us for spent in spends)]), change.cost))
-            else:
-                spends[spends.index(change.spent)] = change.spent._replace(cost=change.spent.cost - change.cost)

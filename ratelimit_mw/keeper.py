@@ -5,6 +5,7 @@ One thread a limiter, started when a slot is held and gone when none has been fo
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +17,8 @@ from .decision import Verdict
 __all__ = ["Keeper"]
 
 _BETWEEN: Final = to_seconds(LEASE_LIFE) / 3
+_NAME: Final = "ratelimit_mw leases"
+_log = logging.getLogger("ratelimit_mw")
 
 
 class Keeper:
@@ -33,8 +36,10 @@ class Keeper:
         """Renew this verdict's leases until it is released."""
         with self._lock:
             self._held.add(verdict)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ratelimit_mw leases", daemon=True)
+            # A child has none of its parent's threads, and whoever was closed may be used again.
+            if self._thread is None or not self._thread.is_alive():
+                self._stop = threading.Event()
+                self._thread = threading.Thread(target=self._run, args=(self._stop,), name=_NAME, daemon=True)
                 self._thread.start()
 
     def release(self, verdict: Verdict) -> None:
@@ -43,14 +48,23 @@ class Keeper:
 
     def close(self) -> None:
         """Let the thread go."""
-        self._stop.set()
+        with self._lock:
+            self._thread = None
+            self._stop.set()
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._between):
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(self._between):
             with self._lock:
                 held = list(self._held)
                 if not held:
                     self._thread = None
                     return
             for verdict in held:
-                self._renew(verdict)
+                self._try_to_renew(verdict)
+
+    def _try_to_renew(self, verdict: Verdict) -> None:
+        """One that fails does not end the others'."""
+        try:
+            self._renew(verdict)
+        except Exception:
+            _log.exception("the slots of a request in flight were not renewed; without that they end within a minute")

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
+from .afterwards import Afterwards
 from .clock import Clock, checked_clock, now_us
 from .decision import Decision, Hit, Verdict
 from .errors import ConfigError, placed
 from .features import Features
-from .keeper import Keeper
 from .leases import Leases
 from .lists import Listed
 from .marks import Mark
@@ -72,7 +72,7 @@ class Limiter:
         self.waits = self._shared is not None
         self._leases = self._leasing()
         self._decides = self._leases or self._shared
-        self._keeper = Keeper(self._renew)
+        self._afterwards = Afterwards(self.store, self._shared, self._refusals, self._now, self._statuses)
 
     @classmethod
     def from_settings(
@@ -208,26 +208,29 @@ class Limiter:
         """The key, apart from all others while a test has put this limiter on its clock."""
         return key if self._clock is not None else key + switch.ending
 
+    def _statuses(self, rule: str) -> frozenset[int] | None:
+        """The outcomes of a rule that count; None: all."""
+        compiled = self.rules.by_name.get(rule)
+        return None if compiled is None else compiled.rule.statuses
+
     # -- afterwards ----------------------------------------------------------------------------------------
 
     def refund(self, verdict: Verdict) -> None:
         """Give back what this verdict spent, where it was counted; a second time, nothing."""
-        self._keeper.release(verdict)
-        self._correct(verdict, [0] * len(verdict.hits))
+        self._afterwards.refund(verdict)
 
     async def arefund(self, verdict: Verdict) -> None:
-        self._keeper.release(verdict)
-        await self._acorrect(verdict, [0] * len(verdict.hits))
+        await self._afterwards.arefund(verdict)
 
     def settle(self, verdict: Verdict, cost: int) -> None:
         """Make ``cost`` what this verdict has spent: the rest is given back, more is charged without asking.
 
         Slots of requests in flight stay as they are; they end with the request.
         """
-        self._correct(verdict, _settled(verdict, checked_cost(cost)))
+        self._afterwards.settle(verdict, cost)
 
     async def asettle(self, verdict: Verdict, cost: int) -> None:
-        await self._acorrect(verdict, _settled(verdict, checked_cost(cost)))
+        await self._afterwards.asettle(verdict, cost)
 
     def slot(self, features: Features, cost: int | None = None) -> Slot:
         """``with`` or ``async with``: hold a slot of every concurrency rule that matches while the block runs.
@@ -238,79 +241,36 @@ class Limiter:
 
     def hold(self, verdict: Verdict) -> None:
         """Keep the slots of this verdict for as long as it takes; ``conclude`` gives them back."""
-        if any(limit.quota.concurrent for limit, _, _ in verdict.hits):
-            self._keeper.hold(verdict)
-
-    def _renew(self, verdict: Verdict) -> None:
-        renewals = verdict.spending.renewals()
-        if self._shared is None:
-            self.store.correct(renewals, self._now())
-        else:
-            self._shared.correct(verdict.spending.store, renewals, self._now())
+        self._afterwards.hold(verdict)
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
         """After the response: give slots back, apply the true cost that was stated, undo what does not count.
 
         ``status`` None: nobody knows how the request ended; what was reserved for its outcome stays spent.
         """
-        self._keeper.release(verdict)
-        self._correct(verdict, self._due(verdict, status))
+        self._afterwards.conclude(verdict, status)
 
     async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        self._keeper.release(verdict)
-        await self._acorrect(verdict, self._due(verdict, status))
-
-    def _due(self, verdict: Verdict, status: int | None) -> list[int]:
-        """What each hit should have spent in the end."""
-        due = []
-        for (limit, _, _), spends in zip(verdict.hits, verdict.spending.spent, strict=True):
-            rule = self.rules.by_name.get(limit.rule)
-            statuses = rule.rule.statuses if rule else None
-            held = sum(spent.cost for spent in spends or ())
-            true_cost = held if verdict.true_cost is None else verdict.true_cost
-            counts = statuses is None or status is None or status in statuses
-            due.append(true_cost if counts and not limit.quota.concurrent else 0)
-        return due
-
-    def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
-        noted = verdict.spending.changes(due)
-        changes = [change for _, change in noted]
-        if not changes:
-            return
-        self._refusals.forget(change.key for change in changes)
-        if self._shared is None:
-            times: list[int] | None = self.store.correct(changes, self._now())
-        else:
-            times = self._shared.correct(verdict.spending.store, changes, self._now())
-        verdict.spending.changed(noted, times)
-
-    async def _acorrect(self, verdict: Verdict, due: Sequence[int]) -> None:
-        if self._shared is None:
-            self._correct(verdict, due)
-            return
-        noted = verdict.spending.changes(due)
-        changes = [change for _, change in noted]
-        if changes:
-            self._refusals.forget(change.key for change in changes)
-            times = await self._shared.acorrect(verdict.spending.store, changes, self._now())
-            verdict.spending.changed(noted, times)
+        await self._afterwards.aconclude(verdict, status)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget one key of one rule. ``ConfigError`` for a rule that nobody has and for a key that is unknown."""
-        keys = self._fresh(rule, features)
+        keys = self._keys(rule, features)
         self.store.forget(keys)
+        self._forget(keys)
 
     async def areset(self, rule: str, features: Features) -> None:
-        keys = self._fresh(rule, features)
-        await self.store.aforget(keys)
-
-    def _fresh(self, rule: str, features: Features) -> list[str]:
-        """The keys that are to be fresh, of which this process has forgotten what it knew."""
         keys = self._keys(rule, features)
+        await self.store.aforget(keys)
+        self._forget(keys)
+
+    def _forget(self, keys: Sequence[str]) -> None:
+        """What this process knows of keys beside the store."""
         self._refusals.forget(keys)
         if self._leases is not None:
             self._leases.forget(keys)
-        return keys
+        if self._shared is not None:
+            self._shared.local.forget(keys)
 
     def _keys(self, rule: str, features: Features) -> list[str]:
         compiled = self.rules.by_name.get(rule)
@@ -323,13 +283,13 @@ class Limiter:
 
     def close(self) -> None:
         """Give back what leases have left and close the store; harmless when called twice."""
-        self._keeper.close()
+        self._afterwards.close()
         if self._leases is not None:
             self._leases.close(self._now())
         self.store.close()
 
     async def aclose(self) -> None:
-        self._keeper.close()
+        self._afterwards.close()
         if self._leases is not None:
             await self._leases.aclose(self._now())
         if self._shared is not None:
@@ -341,12 +301,6 @@ def _steady_us() -> int:
     """What passes in this process, for limiters that were given no clock."""
     clock = switch.clock
     return now_us() if clock is None else clock()
-
-
-def _settled(verdict: Verdict, cost: int) -> list[int]:
-    """What each hit is to have spent; slots are not a matter of cost."""
-    held = [sum(spent.cost for spent in spends or ()) for spends in verdict.spending.spent]
-    return [own if hit[0].quota.concurrent else cost for hit, own in zip(verdict.hits, held, strict=True)]
 
 
 def _verdict(

@@ -22,6 +22,8 @@ from .stores import MemoryStore, Store
 
 __all__ = ["Answer", "Resilient"]
 
+Times = Sequence[int | None]
+
 _RETRY_DENIED = 1_000_000
 _log = logging.getLogger("ratelimit_mw")
 
@@ -76,10 +78,10 @@ class Resilient:
         self._breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
-    def correct(self, store: Store | None, changes: Sequence[Change], now: int | None) -> list[int] | None:
+    def correct(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
         """The times of the changes in ``store``, the local one or else the shared one.
 
-        None when it could not carry them out: what was spent stays spent.
+        Of a store that was asked and did not answer, nobody knows them; None: it was not asked.
         """
         if store is self.local:
             return self.local.correct(changes, self._clock())
@@ -89,9 +91,9 @@ class Resilient:
             return self.store.correct(changes, now)
         except StoreError as error:
             self._failed(error)
-            return None
+            return [None] * len(changes)
 
-    async def acorrect(self, store: Store | None, changes: Sequence[Change], now: int | None) -> list[int] | None:
+    async def acorrect(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
         if store is self.local:
             return self.local.correct(changes, self._clock())
         if self._breaker.open:
@@ -100,7 +102,7 @@ class Resilient:
             return await self.store.acorrect(changes, now)
         except StoreError as error:
             self._failed(error)
-            return None
+            return [None] * len(changes)
 
     def _without_store(self, hits: Sequence[Hit], spend: bool) -> Answer:
         policies = [hit.limit.on_store_error or self._policy for hit in hits]

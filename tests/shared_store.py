@@ -11,12 +11,16 @@ from ratelimit_mw.stores import MemoryStore, Store
 
 
 class SharedStore(Store):
-    """Real states, real decisions; ``down`` makes every call fail, ``calls`` counts those that were made."""
+    """Real states, real decisions; ``down`` makes every call fail, ``calls`` counts those that were made.
+
+    ``mute``: what is corrected is corrected, and nobody hears of it.
+    """
 
     def __init__(self) -> None:
         self.states = MemoryStore()
         self.calls = 0
         self.down = False
+        self.mute = False
 
     def _called(self) -> None:
         self.calls += 1
@@ -29,7 +33,10 @@ class SharedStore(Store):
 
     def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
         self._called()
-        return self.states.correct(changes, now)
+        times = self.states.correct(changes, now)
+        if self.mute:
+            raise StoreError("it is not heard")
+        return times
 
     def forget(self, keys: Iterable[str]) -> None:
         self._called()

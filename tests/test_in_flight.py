@@ -108,13 +108,13 @@ def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock:
 def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
     """A request of two minutes keeps its slot; once it is over the thread that renewed it goes."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._keeper = Keeper(limiter._renew, between=0.01)
+    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
     with limiter.slot(WHO):
         for _ in range(4):
             clock.advance(40)
             until(lambda: ends_in(limiter) == 60.0)
         assert free(limiter) == 0
-    until(lambda: limiter._keeper._thread is None)
+    until(lambda: limiter._afterwards._keeper._thread is None)
     with limiter.slot(WHO):
         clock.advance(40)
         until(lambda: ends_in(limiter) == 60.0)

@@ -111,12 +111,68 @@ def test_a_correction_that_cannot_be_made_is_no_error() -> None:
     store.down = True
     mine.refund(verdict)
     asyncio.run(mine.arefund(verdict))
-    for _ in range(5):
-        mine.settle(verdict, 0)
-        asyncio.run(mine.asettle(verdict, 0))
-    assert store.calls == 4
     store.down = False
-    assert [spent.cost for spents in verdict.spending.spent for spent in spents or ()] == [1]
+    assert not mine.hit(WHO)
+
+
+@pytest.mark.parametrize("cost", [0, 3])
+def test_a_correction_that_was_not_answered_is_not_asked_again(cost: int) -> None:
+    """It may have been carried out: asked again, it would be given back or charged twice."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local", "4/minute")])
+    verdict = mine.hit(WHO)
+    calls = store.calls
+    store.mute = True
+    for _ in range(2):
+        mine.settle(verdict, cost)
+        asyncio.run(mine.asettle(verdict, cost))
+    assert store.calls == calls + 1
+    store.mute = False
+    assert mine.peek(WHO, 0).decisions[0].remaining == 4 - cost
+
+
+def test_a_correction_that_was_not_asked_may_be_made_later() -> None:
+    """While the breaker is open the store is left alone, so nothing is noted as done."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local", "10/minute")])
+    verdict, other = mine.hit(WHO), mine.hit(WHO)
+    store.down = True
+    for _ in range(3):
+        mine.hit(WHO)
+    for _ in range(2):
+        mine.refund(verdict)
+        asyncio.run(mine.asettle(other, 4))
+    store.down = False
+    until(lambda: mine.hit(WHO, 0).ledger is None)
+    mine.refund(verdict)
+    mine.settle(other, 4)
+    assert mine.peek(WHO, 0).decisions[0].remaining == 6
+
+
+def test_a_refund_forgets_refusals_when_it_is_made() -> None:
+    """Who is refused while a refund is on its way is not refused any more once it has come."""
+
+    async def scenario() -> None:
+        store = SharedStore()
+        mine = Limiter([rule("local", "1/minute")], store, ManualClock(1_000_000.0))
+        verdict = await mine.ahit(WHO)
+        meanwhile, _ = await asyncio.gather(mine.ahit(WHO), mine.arefund(verdict))
+        assert not meanwhile
+        assert await mine.ahit(WHO)
+
+    asyncio.run(scenario())
+
+
+def test_a_reset_forgets_what_was_counted_without_the_store() -> None:
+    """A key that is fresh is fresh in the next outage, too."""
+    store = SharedStore()
+    mine = limiter(store, [rule("local", "1/minute")])
+    store.down = True
+    assert [mine.hit(WHO).allowed for _ in range(2)] == [True, False]
+    store.down = False
+    mine.reset("api", WHO)
+    store.down = True
+    assert mine.hit(WHO)
 
 
 def test_a_reset_that_cannot_be_made_is_an_error() -> None:

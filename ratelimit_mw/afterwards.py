@@ -1,0 +1,107 @@
+"""What a limiter does about a verdict after it has decided: refund, settle, hold its slots, conclude.
+
+What an outcome or a true cost makes of each hit is worked out here, and carried out where the hit was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from .decision import Change, Verdict
+from .keeper import Keeper
+from .quota import checked_cost
+from .refusals import Refusals
+from .resilience import Resilient
+from .stores import Store
+
+__all__ = ["Afterwards"]
+
+
+class Afterwards:
+    """``shared`` stands before a store that may fail. ``statuses`` tells which outcomes of a rule count, None all."""
+
+    def __init__(
+        self,
+        store: Store,
+        shared: Resilient | None,
+        refusals: Refusals,
+        now: Callable[[], int | None],
+        statuses: Callable[[str], frozenset[int] | None],
+    ) -> None:
+        self._store = store
+        self._shared = shared
+        self._refusals = refusals
+        self._now = now
+        self._statuses = statuses
+        self._keeper = Keeper(self._renew)
+
+    def refund(self, verdict: Verdict) -> None:
+        self._keeper.release(verdict)
+        self._correct(verdict, [0] * len(verdict.hits))
+
+    async def arefund(self, verdict: Verdict) -> None:
+        self._keeper.release(verdict)
+        await self._acorrect(verdict, [0] * len(verdict.hits))
+
+    def settle(self, verdict: Verdict, cost: int) -> None:
+        self._correct(verdict, _settled(verdict, checked_cost(cost)))
+
+    async def asettle(self, verdict: Verdict, cost: int) -> None:
+        await self._acorrect(verdict, _settled(verdict, checked_cost(cost)))
+
+    def hold(self, verdict: Verdict) -> None:
+        if any(limit.quota.concurrent for limit, _, _ in verdict.hits):
+            self._keeper.hold(verdict)
+
+    def conclude(self, verdict: Verdict, status: int | None) -> None:
+        self._keeper.release(verdict)
+        self._correct(verdict, self._due(verdict, status))
+
+    async def aconclude(self, verdict: Verdict, status: int | None) -> None:
+        self._keeper.release(verdict)
+        await self._acorrect(verdict, self._due(verdict, status))
+
+    def close(self) -> None:
+        self._keeper.close()
+
+    def _due(self, verdict: Verdict, status: int | None) -> list[int]:
+        """What each hit should have spent in the end."""
+        due = []
+        for (limit, _, _), held in zip(verdict.hits, verdict.spending.held, strict=True):
+            statuses = self._statuses(limit.rule)
+            true_cost = held if verdict.true_cost is None else verdict.true_cost
+            counts = statuses is None or status is None or status in statuses
+            due.append(true_cost if counts and not limit.quota.concurrent else 0)
+        return due
+
+    def _renew(self, verdict: Verdict) -> None:
+        self._carry_out(verdict, verdict.spending.renewals())
+
+    def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
+        noted = verdict.spending.changes(due)
+        if noted:
+            changes = [change for _, _, change in noted]
+            verdict.spending.answered(noted, self._carry_out(verdict, changes))
+            self._refusals.forget(change.key for change in changes)
+
+    async def _acorrect(self, verdict: Verdict, due: Sequence[int]) -> None:
+        if self._shared is None:
+            self._correct(verdict, due)
+            return
+        noted = verdict.spending.changes(due)
+        if noted:
+            changes = [change for _, _, change in noted]
+            times = await self._shared.acorrect(verdict.spending.store, changes, self._now())
+            verdict.spending.answered(noted, times)
+            self._refusals.forget(change.key for change in changes)
+
+    def _carry_out(self, verdict: Verdict, changes: Sequence[Change]) -> Sequence[int | None] | None:
+        if self._shared is None:
+            return self._store.correct(changes, self._now())
+        return self._shared.correct(verdict.spending.store, changes, self._now())
+
+
+def _settled(verdict: Verdict, cost: int) -> list[int]:
+    """What each hit is to have spent; slots are not a matter of cost."""
+    hits = zip(verdict.hits, verdict.spending.held, strict=True)
+    return [held if limit.quota.concurrent else cost for (limit, _, _), held in hits]
