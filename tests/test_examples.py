@@ -24,7 +24,7 @@ COMMANDS = [
 ]
 COMES_UP_WITHIN = 60.0
 MORE_THAN_ANY_LIMIT = 150
-FRAMEWORKS = ("starlette_app", "fastapi_app", "flask_app")
+FRAMEWORKS = ("starlette_app", "fastapi_app", "flask_app", "django_app")
 _hosts = count(2)
 
 
