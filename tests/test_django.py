@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse, JsonResponse
 from django.test import override_settings
 from django.urls import path
@@ -17,7 +19,7 @@ from django_calls import CLIENT, MIDDLEWARE, Project, ahello, hello, one_rule, p
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.django import RateLimitMiddleware, limit
+from ratelimit_mw.django import limit, limiter
 from ratelimit_mw.http.rejection import Rejection
 from ratelimit_mw.switch import limits_off
 
@@ -90,10 +92,11 @@ def test_without_settings_decorators_say_all() -> None:
         ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', and nothing gives it"),
     ],
 )
-def test_what_cannot_work_is_an_error_at_the_start(given: Any, message: str) -> None:
-    """A mistake in the settings stops Django when it builds its middleware."""
+@pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])
+def test_what_cannot_work_is_an_error_at_the_start(application: Any, given: Any, message: str) -> None:
+    """A mistake in the settings stops Django when its application is built, and is named with its place."""
     with project(given), pytest.raises(ConfigError, match=message):
-        RateLimitMiddleware(hello)
+        application()
 
 
 def test_overridden_settings_count() -> None:
@@ -103,6 +106,28 @@ def test_overridden_settings_count() -> None:
         with override_settings(RATELIMIT_MW=TWICE):
             assert served.statuses() == [200, 200, 429]
         assert served.statuses(times=2) == [200, 429]
+
+
+def test_what_was_made_for_overridden_settings_is_closed(tmp_path: Path) -> None:
+    """Tests that override settings leave no store open; a limiter that they gave is left alone."""
+    file = tmp_path / "counts"
+    with project({**TWICE, "store": f"memory://?snapshot={file}"}) as served:
+        served.ask()
+        given = one_rule()
+        with override_settings(RATELIMIT_MW=given):
+            served.ask()
+            assert file.exists()
+        assert served.ask()["x-ratelimit-remaining"] == "0"
+        assert given.peek({"ip": CLIENT}).decisions[0].remaining == 0
+
+
+@both
+def test_the_limiter_is_at_hand(is_async: bool) -> None:
+    """What has decided can be asked, and told to forget."""
+    with project(TWICE, is_async=is_async) as served:
+        assert served.statuses() == [200, 200, 429]
+        limiter().reset("api", {"ip": CLIENT})
+        assert served.statuses() == [200, 200, 429]
 
 
 def shown(request: Any) -> HttpResponse:

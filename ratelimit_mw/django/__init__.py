@@ -1,9 +1,10 @@
-"""Django: ``RateLimitMiddleware`` decides, ``limit`` and ``exempt`` mark views.
+"""Django: ``RateLimitMiddleware`` decides, ``limit`` and ``exempt`` mark views; ``limiter()`` is what decides.
 
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """
 
+from .conf import limiter
 from .decorators import exempt, limit
 from .middleware import RateLimitMiddleware
 
-__all__ = ["RateLimitMiddleware", "exempt", "limit"]
+__all__ = ["RateLimitMiddleware", "exempt", "limit", "limiter"]

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import django.conf
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, placed
@@ -20,22 +22,47 @@ from ..limiter import Limiter
 from .enforcer import Enforcer
 from .request import SCOPE, user_of
 
-__all__ = ["SETTING", "enforcer"]
+__all__ = ["SETTING", "enforcer", "limiter"]
 
 SETTING: Final = "RATELIMIT_MW"
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # what settings name is imported in it, and may ask for the limiter
 _current: list[tuple[object, Enforcer]] = []
+
+
+def limiter() -> Limiter:
+    """The limiter behind ``settings.RATELIMIT_MW``: to ``reset`` a key, say, or to ``peek``."""
+    return enforcer().limiter
 
 
 def enforcer() -> Enforcer:
     """The limits of this process. Overridden settings count from the next request on, with counts of their own."""
     source = getattr(django.conf.settings, SETTING, None)
-    if not _current or _current[0][0] is not source:
+    for known, made in _current:
+        if known is source:
+            return made
+    with _lock:
+        if not _current or _current[0][0] is not source:
+            made = _enforcer(source)
+            _close()
+            _current.append((source, made))
+        return _current[0][1]
+
+
+def _close() -> None:
+    """What was made here for settings that no longer hold is closed; a limiter that was given is not ours to close."""
+    while _current:
+        _, made = _current.pop()
+        if made.owned:
+            made.limiter.close()
+
+
+@receiver(setting_changed)  # type: ignore[untyped-decorator] # Django has no types
+def _forget(setting: str, **_: Any) -> None:
+    """A test begins or ends to override settings: the same ones again count anew, too."""
+    if setting == SETTING:
         with _lock:
-            if not _current or _current[0][0] is not source:
-                _current[:] = [(source, _enforcer(source))]
-    return _current[0][1]
+            _close()
 
 
 def _enforcer(source: Any) -> Enforcer:
@@ -51,7 +78,7 @@ def _enforcer(source: Any) -> Enforcer:
         if told is None and limiter is None:
             told, given = given, {}
         guard = Guard(told, limiter, own, rejection, user_of, given, routes=True)  # type: ignore[arg-type]
-        return Enforcer(guard, own)
+        return Enforcer(guard, own, owned=limiter is None)
 
 
 def _kind_of(source: object) -> str:

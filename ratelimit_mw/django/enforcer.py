@@ -45,10 +45,14 @@ class Asked:
 
 
 class Enforcer:
-    """The limits of a project, for all its URLconfs. ``own`` names the features that functions of yours give."""
+    """The limits of a project, for all its URLconfs. ``own`` names the features that functions of yours give.
 
-    def __init__(self, guard: Guard, own: Collection[str]) -> None:
+    ``owned``: its limiter was made for it.
+    """
+
+    def __init__(self, guard: Guard, own: Collection[str], owned: bool) -> None:
         self.guard = guard
+        self.owned = owned
         self.gives_user = "user" in own
         self._known: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
         self._reading = threading.Lock()
