@@ -15,7 +15,7 @@ from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb import LmdbStore
-from ratelimit_mw.stores.lmdb_keys import META
+from ratelimit_mw.stores.lmdb.keys import META
 
 NOW = 1_767_268_820
 SIZE = 64 << 20

@@ -13,7 +13,7 @@ from lmdb_kit import SIZE, hit, limit_of, open_at
 from ratelimit_mw.errors import ConfigError, StoreError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.lmdb import LmdbStore
-from ratelimit_mw.stores.lmdb_keys import PREFIX
+from ratelimit_mw.stores.lmdb.keys import PREFIX
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from lmdb_kit import NOW, SIZE, hit, limit_of, names, open_at, states
 
 from ratelimit_mw.decision import Change, Hit, Spent
 from ratelimit_mw.stores.lmdb import LmdbStore
-from ratelimit_mw.stores.lmdb_keys import END, PREFIX, state_name
+from ratelimit_mw.stores.lmdb.keys import END, PREFIX, state_name
 from ratelimit_mw.testing import ManualClock
 
 

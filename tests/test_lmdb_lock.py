@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.lmdb_lock import FileLock
+from ratelimit_mw.stores.lmdb.lock import FileLock
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import pytest
 from lmdb_kit import SIZE, SPAWN, hit, limit_of, mark_of, open_at, start
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import lmdb_mark
-from ratelimit_mw.stores.lmdb import LmdbStore
+from ratelimit_mw.stores.lmdb import LmdbStore, mark
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def store(path: Path) -> Iterator[LmdbStore]:
 
 def test_the_mark_says_open_before_the_first_write_and_closed_after_the_last(store: LmdbStore, path: Path) -> None:
     """What the next start of the machine has to know is on the disk while anything is at risk."""
-    boot = Path(lmdb_mark.BOOT_ID).read_text().strip()
+    boot = Path(mark.BOOT_ID).read_text().strip()
     hit(store, limit_of())
     assert mark_of(path) == ["ratelimit_mw", boot, "open"]
     store.close()
@@ -58,7 +57,7 @@ def test_after_a_clean_stop_it_goes_on(path: Path, monkeypatch: pytest.MonkeyPat
     assert hit(store, limit_of("2/day", "token-bucket"), cost=2).allowed
     store.close()
     (tmp_path / "boot_id").write_text("another-boot\n")
-    monkeypatch.setattr(lmdb_mark, "BOOT_ID", str(tmp_path / "boot_id"))
+    monkeypatch.setattr(mark, "BOOT_ID", str(tmp_path / "boot_id"))
     ahead = time.time_ns() + 3_600_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: ahead)
     refused = hit(store, limit_of("2/day", "token-bucket"))

@@ -15,7 +15,7 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb import LmdbStore
-from ratelimit_mw.stores.lmdb_keys import META
+from ratelimit_mw.stores.lmdb.keys import META
 from ratelimit_mw.testing import ManualClock
 
 

@@ -12,7 +12,7 @@ from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
 from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.decision import Spent
-from ratelimit_mw.stores.lmdb_series import PAGE, dump, load, pages_of
+from ratelimit_mw.stores.lmdb.series import PAGE, dump, load, pages_of
 
 NOW = 1_767_268_820_500_000
 LOGS = {

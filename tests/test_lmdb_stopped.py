@@ -15,8 +15,7 @@ from lmdb_kit import FORK, decide_on, end, hit, limit_of, mark_of, open_at, star
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import lmdb_environment
-from ratelimit_mw.stores.lmdb import LmdbStore
+from ratelimit_mw.stores.lmdb import LmdbStore, environment
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def test_threads_wait_for_a_stopped_worker_no_longer_than_one_does(tmp_path: Pat
 
 def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server can end. What was not closed in order says so, and the process may open it again."""
-    monkeypatch.setattr(lmdb_environment, "_CLOSING_US", 50_000)
+    monkeypatch.setattr(environment, "_CLOSING_US", 50_000)
     store = open_at(tmp_path)
     hit(store, limit_of("20/day"))
     with stopped_inside(tmp_path):

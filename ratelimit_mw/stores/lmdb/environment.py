@@ -23,12 +23,12 @@ from typing import Final
 
 import lmdb
 
-from ..errors import ConfigError, StoreError
-from .lmdb_keys import END, META, PREFIX
-from .lmdb_ledger import Ledger
-from .lmdb_lock import FileLock
-from .lmdb_mark import Mark, boot_id, read_mark, sync_folder, write_mark
-from .lmdb_records import Identity
+from ...errors import ConfigError, StoreError
+from .keys import END, META, PREFIX
+from .ledger import Ledger
+from .lock import FileLock
+from .mark import Mark, boot_id, read_mark, sync_folder, write_mark
+from .records import Identity
 
 __all__ = ["Environment", "environment_at", "let_go"]
 

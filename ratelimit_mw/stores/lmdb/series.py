@@ -14,7 +14,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias, cast
 
-from ..algorithms.window_log import Series
+from ...algorithms.window_log import Series
 
 __all__ = ["PAGE", "Pages", "dump", "load", "pages_of"]
 

@@ -16,12 +16,12 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 
 import lmdb
 
-from ..clock import SECOND
-from ..decision import Change, Decision, Hit
-from ..errors import StoreError
-from .base import decide_all
-from .lmdb_keys import END, FIRST_SWEPT, META
-from .lmdb_records import FROZEN, ROOMY, SHARING, Identity, NoRoomError, Records
+from ...clock import SECOND
+from ...decision import Change, Decision, Hit
+from ...errors import StoreError
+from ..base import decide_all
+from .keys import END, FIRST_SWEPT, META
+from .records import FROZEN, ROOMY, SHARING, Identity, NoRoomError, Records
 
 __all__ = ["Ledger"]
 

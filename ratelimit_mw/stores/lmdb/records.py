@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
-from ..algorithms.window_log import Series
-from ..clock import SECOND
-from ..limit import Limit
-from . import lmdb_series as series
-from .lmdb_keys import META, page_name, prefix_of, share_name, state_name
+from ...algorithms.window_log import Series
+from ...clock import SECOND
+from ...limit import Limit
+from . import series
+from .keys import META, page_name, prefix_of, share_name, state_name
 
 __all__ = ["FROZEN", "ROOMY", "SHARING", "Found", "Identity", "NoRoomError", "Records"]
 

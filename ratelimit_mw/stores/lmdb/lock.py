@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from ..errors import StoreError
+from ...errors import StoreError
 
 __all__ = ["FileLock"]
 

@@ -1,33 +1,28 @@
-"""The LMDB store: all worker processes of one machine count together, exactly, without a server, across restarts.
+"""``LmdbStore``: a call takes the lock within its time budget, does its work in one transaction, and lets go.
 
-``lmdb:///var/lib/app/ratelimit?size=1GiB``. A call takes the environment's lock within its time budget, does its
-work in one transaction, and lets go: some twenty microseconds. What is decided and kept is the ledger's; what a
-transaction is opened on, the environment's.
+What is decided and kept is the ledger's; what a transaction is opened on, the environment's.
 """
 
 from __future__ import annotations
 
 import mmap
-import re
 import struct
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
-from urllib.parse import SplitResult, unquote
 
 import lmdb
 
-from ..clock import Clock
-from ..decision import Change, Decision, Hit
-from ..errors import ConfigError, StoreError
-from .base import Store
-from .lmdb_environment import Environment, environment_at, let_go
-from .lmdb_ledger import Ledger
+from ...clock import Clock
+from ...decision import Change, Decision, Hit
+from ...errors import ConfigError, StoreError
+from ..base import Store
+from .environment import Environment, environment_at, let_go
+from .ledger import Ledger
 
-__all__ = ["OPTIONS", "LmdbStore", "open_address"]
+__all__ = ["LmdbStore"]
 
-_UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SMALLEST: Final = 4 << 20
 _FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
 _Answer = TypeVar("_Answer")
@@ -128,24 +123,3 @@ class LmdbStore(Store):
 
 def _failed(home: Environment, error: Exception) -> StoreError:
     return StoreError(f"the store in {home.path} failed: {type(error).__name__}: {error}")
-
-
-OPTIONS: Final = ("size", "durable")
-
-
-def open_address(address: SplitResult, options: dict[str, str], timeout_us: int) -> LmdbStore:
-    """``lmdb:///var/lib/app/ratelimit?size=1GiB&durable=true``."""
-    path = unquote(address.path)
-    if address.netloc or address.fragment or not path.startswith("/") or "\0" in path:
-        raise ConfigError("lmdb:// is followed by the absolute path of a directory: lmdb:///var/lib/app/ratelimit")
-    durable = options.get("durable", "false")
-    if durable not in ("true", "false"):
-        raise ConfigError(f"durable is true or false; got {durable!r}")
-    return LmdbStore(path, _bytes(options.get("size", "1GiB")), durable == "true", timeout_us)
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", text.strip().lower(), re.ASCII)
-    if found is None:
-        raise ConfigError(f'size is a number of bytes such as "1GiB", "64MiB" or "1048576"; got {text!r}')
-    return int(found[1]) * _UNITS[found[2] or ""]
