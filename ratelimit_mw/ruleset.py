@@ -21,6 +21,7 @@ from .secret import NO_SECRET, Secret
 __all__ = ["RuleSet"]
 
 _PATHS_KEPT: Final = 10_000
+_PLANS_KEPT: Final = 10_000
 _LONGEST_PATH_KEPT: Final = 256
 _METHODS_KEPT: Final = 32
 _OTHER_METHOD: Final = "*"
@@ -59,7 +60,7 @@ class RuleSet:
         self._by_path: dict[str, dict[str, _Choice]] = {}
         self._by_view: dict[tuple[_Choice, View, str], _Choice] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
-        self._numbers: dict[Plan, tuple[int, ...]] = {}
+        self._number_of = {rule: i for i, rule in enumerate(self.rules)}
         self._any_path = all(not rule.matches.paths for rule in rules)
 
     @property
@@ -106,7 +107,7 @@ class RuleSet:
         named = self._named(method)
         known = self._by_view.get((choice, view, named))
         if known is None:
-            numbers = choice if isinstance(choice, tuple) else self._numbers[choice]
+            numbers = choice if isinstance(choice, tuple) else tuple(self._number_of[rule] for rule in choice.rules)
             numbers += tuple(self._of_mark[mark] for mark in view.marks)
             numbers = tuple(i for i in numbers if not _is_exempt(view, self.rules[i]))
             numbers = tuple(i for i in numbers if self.rules[i].rule.matches.takes_method(named))
@@ -143,8 +144,11 @@ class RuleSet:
     def _plan_of(self, numbers: tuple[int, ...]) -> Plan:
         plan = self._plans.get(numbers)
         if plan is None:
+            if len(self._plans) >= _PLANS_KEPT:
+                # Patterns that match apart from each other make more combinations than anybody can keep.
+                self._plans.clear()
+                self._by_view.clear()
             plan = self._plans[numbers] = Plan([self.rules[i] for i in numbers], self.lists)
-            self._numbers[plan] = numbers
         return plan
 
 

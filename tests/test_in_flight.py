@@ -15,7 +15,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.in_flight import InFlight
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.decision import Spent
+from ratelimit_mw.decision import Spent, Verdict
 from ratelimit_mw.keeper import Keeper
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock
@@ -119,6 +119,37 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
         clock.advance(40)
         until(lambda: ends_in(limiter) == 60.0)
     limiter.close()
+
+
+def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock) -> None:
+    """An application that is stopped and started in one process keeps the slots of its second life, too."""
+    limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
+    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
+    for _ in range(2):
+        with limiter.slot(WHO):
+            clock.advance(40)
+            until(lambda: ends_in(limiter) == 60.0)
+        limiter.close()
+
+
+def test_a_renewal_that_fails_ends_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever goes wrong with one request, the others keep their slots; it is logged."""
+    renewed = threading.Event()
+    bad, good = Verdict((), ()), Verdict((), ())
+
+    def renew(verdict: Verdict) -> None:
+        if verdict is bad:
+            raise ValueError("broken")
+        renewed.set()
+
+    keeper = Keeper(renew, between=0.01)
+    keeper.hold(bad)
+    keeper.hold(good)
+    for _ in range(2):
+        renewed.clear()
+        assert renewed.wait(5)
+    keeper.close()
+    assert "were not renewed" in caplog.text
 
 
 def ends_in(limiter: Limiter) -> float:

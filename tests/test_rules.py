@@ -8,10 +8,13 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Quota, Rule
 from ratelimit_mw.features import UNREADABLE
+from ratelimit_mw.http.client_ip import ClientIP
+from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.plan import Plan
 from ratelimit_mw.rules import Match, one_of
 from ratelimit_mw.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi import WSGIRequest
 
 
 def rules_for(rules: list[Rule], method: str = "GET", path: str = "/", host: str = "") -> list[str]:
@@ -85,6 +88,19 @@ def test_no_client_can_make_the_matcher_remember_without_bound() -> None:
     assert long not in rules._by_path
     assert len(rules._by_path["/login"]) <= 32
     assert len(rules._plans) <= 4
+
+
+def test_no_client_can_make_plans_without_bound() -> None:
+    """Patterns that match apart from each other have as many plans as combinations; few of them are remembered."""
+    rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))
+    reader = FeatureReader(["ip"], ClientIP(), {}, lambda request: None)
+    request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
+    for chosen in range(1 << 14):
+        names = [i for i in range(14) if chosen >> i & 1]
+        plan = rules.plan("GET", "/" + "/".join(map(str, names)))
+        assert [rule.name for rule in plan.rules] == [f"rule-{i + 1}" for i in names]
+        assert reader.of(plan, request) == ({"ip": "192.0.2.7"} if names else {})
+    assert max(len(rules._plans), len(reader._by_plan)) <= 10_000
 
 
 HOSTS = named(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..errors import ConfigError
 from ..features import UNREADABLE, checked_name
@@ -17,6 +17,8 @@ from .request import Request
 __all__ = ["FeatureReader", "Read"]
 
 Read = Callable[[Request], Any]
+
+_PLANS_KEPT: Final = 10_000
 
 _FAMILIES: dict[str, Callable[[str], Read]] = {
     "header": lambda name: lambda request: request.headers.get(name),
@@ -89,6 +91,8 @@ class FeatureReader:
             reads = self._by_plan[plan]
         except KeyError:
             reads = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
+            if len(self._by_plan) >= _PLANS_KEPT:
+                self._by_plan.clear()
             self._by_plan[plan] = reads
         found = {}
         for name, read in reads:
