@@ -8,7 +8,8 @@ A page is played from top to bottom in an empty folder. What happens to a block 
   for `/` six times and has to answer with rate limit headers. What is named `test_...` or `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run, `curl` asks the application that the last
   `uvicorn`, `gunicorn` or `flask ... run` line names; `pip install` and `make` lines are held against pyproject.toml
-  and the Makefile. `pytest` runs the tests that the page has written so far. Any other line is an error.
+  and the Makefile. `pytest` runs the tests that the page has written so far, `python NAME.py` a program of the page.
+  Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` stands for any lines, none included,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -119,6 +120,8 @@ class Player:
             return "saved"
         sys.modules.pop(path.stem, None)
         importlib.invalidate_caches()
+        if "settings.configure(" in block.text:
+            _forget_django()
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
             module = self._modules[path.stem] = importlib.import_module(path.stem)
@@ -186,11 +189,11 @@ class Player:
 
     @staticmethod
     def _run_pytest(words: list[str]) -> str:
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - it is our page
-        if result.returncode:
-            raise BlockError(f"exit {result.returncode}: {result.stdout}{result.stderr}")
-        return result.stdout
+        return _run_by_python("-m", "pytest", "-p", "no:cacheprovider", *words)
+
+    @staticmethod
+    def _run_python(words: list[str]) -> str:
+        return _run_by_python(*words)
 
     @staticmethod
     def _run_pip(words: list[str]) -> str:
@@ -237,6 +240,24 @@ def _probe(app: Any) -> str:
     if "ratelimit" not in responses[0].headers and "x-ratelimit-limit" not in responses[0].headers:
         raise BlockError(f"an application whose answer has no rate limit headers: {responses[0].headers}")
     return " ".join(str(response.status_code) for response in responses)
+
+
+def _run_by_python(*words: str) -> str:
+    command = [sys.executable, *words]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - it is our page
+    if result.returncode:
+        raise BlockError(f"exit {result.returncode}: {result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def _forget_django() -> None:
+    """Its settings can be configured once in a process; each program of a page has its own."""
+    from django.conf import settings
+    from django.urls import clear_url_caches
+    from django.utils.functional import empty
+
+    settings._wrapped = empty
+    clear_url_caches()
 
 
 def _lines(text: str) -> list[str]:
