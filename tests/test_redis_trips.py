@@ -154,13 +154,48 @@ def test_what_nobody_waits_for_is_not_spent(own_server: Server, server: redis.Re
 
     async def test(store: RedisStore) -> None:
         limit = limit_of("1000/hour", "gcra")
-        task = asyncio.create_task(store.aapply([hit(limit)]))
+        first, second = (asyncio.create_task(store.aapply([hit(limit)])) for _ in range(2))
         await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(0.05)
-        assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 1000
+        second.cancel()  # the first is out, so it waits
+        assert (await first)[0].remaining == 999
+        assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 999
 
     on_a_loop(own_server, test)
+
+
+def test_who_was_alone_and_goes_away_leaves_the_way_free(own_server: Server, server: redis.Redis) -> None:
+    """A lone request that is cancelled while its call is out holds up neither those that wait nor those that come."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("1000/hour", "gcra")
+        for _ in range(20):
+            tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(3)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(found[0], asyncio.CancelledError)
+            assert all(isinstance(answer, list) for answer in found[1:])
+        assert 940 <= (await store.aapply([hit(limit, cost=0)]))[0].remaining <= 960
+
+    on_a_loop(own_server, test)
+
+
+def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Redis) -> None:
+    """Requests one after another, each alone, fail in their own time while the server is silent, then pass again."""
+
+    async def test(store: RedisStore) -> None:
+        limit, loop = limit_of("1000/hour", "gcra"), asyncio.get_running_loop()
+        await store.aapply([hit(limit)])
+        server.client_pause(60_000, all=False)
+        for _ in range(2):
+            start = loop.time()
+            with pytest.raises(StoreError, match="time budget"):
+                await store.aapply([hit(limit)])
+            assert 0.19 < loop.time() - start < 0.4
+        server.client_unpause()
+        assert (await store.aapply([hit(limit)]))[0].allowed
+
+    on_a_loop(own_server, test, timeout_us=200_000)
 
 
 def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Redis) -> None:

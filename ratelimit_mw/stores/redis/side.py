@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
 from ...errors import StoreError
@@ -33,7 +33,7 @@ class Side:
         self._trips = Trips(self.server.ask, self._message)
         self._trips_by_slot: dict[int, Trips] | None = {} if address.cluster else None
 
-    def ask(self, request: Request, due: float) -> asyncio.Future[Any]:
+    def ask(self, request: Request, due: float) -> Awaitable[Any]:
         """The answer to come; ``StoreError`` when it does not by ``due``, in the loop's time."""
         trips = self._trips if self._trips_by_slot is None else self._to_slot(request, self._trips_by_slot)
         return trips.join(request, due)

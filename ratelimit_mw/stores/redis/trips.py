@@ -1,7 +1,7 @@
 """Sharing trips to a server on an event loop: requests that arrive while calls are out join the next one.
 
-There is no timer to wait for company: a lone request leaves at once. A call that fails fails its own members only, and
-each member waits no longer than it would alone.
+There is no timer to wait for company: a lone request leaves at once, and makes its call itself while others do so, too.
+A call that fails fails its own members only, and each member waits no longer than it would alone.
 """
 
 from __future__ import annotations
@@ -38,25 +38,49 @@ class Trips:
         self._message = message
         self._waiting: list[_Member] = []
         self._out: set[asyncio.Task[None]] = set()
+        self._alone_out = False
+        self._quiet = True  # the last to leave was alone
 
     @property
     def idle(self) -> bool:
-        return not self._out
+        return not self._out and not self._alone_out
 
-    def join(self, request: Request, due: float) -> asyncio.Future[Any]:
+    def join(self, request: Request, due: float) -> Awaitable[Any]:
         """The answer to come; ``StoreError`` when it does not by ``due``."""
+        out = len(self._out) + self._alone_out
+        if out == 0 and self._quiet and not self._waiting:
+            return self._alone(request, due)
         future = self._loop.create_future()
-        waiting, out = self._waiting, len(self._out)
-        waiting.append((request, future, due))
-        if out == 0 or (len(waiting) >= _WORTHWHILE and out < _AT_ONCE):
-            # The task begins when all that is ready now has run: those who came together leave together.
-            self._out.add(self._loop.create_task(self._go()))
+        self._waiting.append((request, future, due))
+        if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _AT_ONCE):
+            self._leave()
         return future
+
+    async def _alone(self, request: Request, due: float) -> Any:
+        """A call within its request's own task: the loop has no other to begin and to wake."""
+        self._alone_out = True
+        try:
+            async with asyncio.timeout_at(due):
+                answer = await self._answer(request)
+        except TimeoutError as error:
+            raise late() from error
+        finally:
+            self._alone_out = False
+            if self._waiting and not self._out:
+                self._leave()
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    def _leave(self) -> None:
+        # The task begins when all that is ready now has run: those who came together leave together.
+        self._out.add(self._loop.create_task(self._go()))
 
     async def _go(self) -> None:
         """Call after call, as long as somebody waits."""
         try:
             while members := self._boarded():
+                self._quiet = len(members) == 1
                 await self._call(members)
         finally:
             self._out.discard(cast("asyncio.Task[None]", asyncio.current_task()))
@@ -100,9 +124,9 @@ class Trips:
             if not is_split(error) or len(requests) == 1:
                 raise
         # Nothing was carried out. Each alone has its keys in one place.
-        return await asyncio.gather(*map(self._alone, requests))
+        return await asyncio.gather(*map(self._answer, requests))
 
-    async def _alone(self, request: Request) -> Any:
+    async def _answer(self, request: Request) -> Any:
         try:
             return (await self._answers([request]))[0]
         except Exception as error:
