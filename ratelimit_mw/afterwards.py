@@ -5,7 +5,8 @@ What an outcome or a true cost makes of each hit is worked out here, and carried
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 from .decision import Change, Verdict
 from .keeper import Keeper
@@ -34,6 +35,7 @@ class Afterwards:
         self._now = now
         self._statuses = statuses
         self._keeper = Keeper(self._renew)
+        self._abandoned: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
         self._keeper.release(verdict)
@@ -52,6 +54,20 @@ class Afterwards:
     def hold(self, verdict: Verdict) -> None:
         if any(limit.quota.concurrent for limit, _, _ in verdict.hits):
             self._keeper.hold(verdict)
+
+    async def kept(self, decision: Awaitable[Verdict]) -> Verdict:
+        """The verdict. Who is cancelled while the store decides never sees it, and keeps no slot that it has taken."""
+        deciding = asyncio.ensure_future(decision)
+        try:
+            return await asyncio.shield(deciding)
+        except asyncio.CancelledError:
+            abandoned = asyncio.ensure_future(self._abandon(deciding))
+            self._abandoned.add(abandoned)
+            abandoned.add_done_callback(self._abandoned.discard)
+            raise
+
+    async def _abandon(self, deciding: Awaitable[Verdict]) -> None:
+        await self.aconclude(await deciding, None)
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
         self._keeper.release(verdict)

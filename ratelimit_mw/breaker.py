@@ -16,7 +16,7 @@ _LAST_PROBE: Final = SECOND
 
 
 class Breaker:
-    """Closed while the store answers; open after three failures in a row, until a probe has succeeded.
+    """Closed while the store answers; open after three failures, one after the other, until a probe has succeeded.
 
     Probes come 0.25 s after opening, then ever later, but at most a second apart; each with up to a fifth taken
     off at random, so that a fleet does not ask as one. Times are whole microseconds of any steady clock.
@@ -25,6 +25,7 @@ class Breaker:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failures = 0
+        self._known_at = 0
         self._opened_at = 0
         self._probe_at = 0
         self._wait = _FIRST_PROBE
@@ -35,9 +36,15 @@ class Breaker:
         if self._failures:
             self._failures = 0
 
-    def failed(self, now: int) -> bool:
-        """A call was not answered; True when that opens the breaker."""
+    def failed(self, began: int, now: int) -> bool:
+        """A call that began then was not answered; True when that opens the breaker.
+
+        Calls that were out together fail as one, and what began before the breaker closed says nothing of now.
+        """
         with self._lock:
+            if began < self._known_at:
+                return False
+            self._known_at = now
             self._failures += 1
             if self.open or self._failures < _FAILURES:
                 return False
@@ -63,6 +70,7 @@ class Breaker:
             if not self.open:
                 return 0
             self.open = False
+            self._known_at = now
             return now - self._opened_at
 
     def _soon(self) -> int:

@@ -165,7 +165,11 @@ class Limiter:
         steady = self._steady()
         if spend and (known := self._refusals.recall(hits, steady)):
             return Verdict(*known, allowed=False)
-        return self._answered(await self._decides.aapply(hits, self._now(), spend), spend, steady)
+        asked = self._asked(self._decides, hits, spend, steady)
+        return await (self._afterwards.kept(asked) if spend and plan.holds else asked)
+
+    async def _asked(self, decides: Resilient | Leases, hits: Sequence[Hit], spend: bool, steady: int) -> Verdict:
+        return self._answered(await decides.aapply(hits, self._now(), spend), spend, steady)
 
     def _taken(self, leases: Leases, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
         """One limit out of a lease, with as little ado as in memory; None when it takes more."""

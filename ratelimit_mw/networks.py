@@ -17,8 +17,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def parse_network(text: object) -> Network:
     """An address or a network; ``ConfigError`` for anything else, a network with host bits included."""
+    if not isinstance(text, str):  # a number would be an address, too
+        raise ConfigError(f'expected an address or a network such as "10.0.0.0/8"; got {text!r}')
     try:
-        return ipaddress.ip_network(text)  # type: ignore[arg-type]
+        return ipaddress.ip_network(text)
     except ValueError as error:
         raise ConfigError(f'expected an address or a network such as "10.0.0.0/8": {error}') from None
 

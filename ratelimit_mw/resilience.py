@@ -55,10 +55,11 @@ class Resilient:
             if self._breaker.takes_probe(now_us()):
                 threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
             return self._without_store(hits, spend)
+        began = now_us()
         try:
             decisions = self.store.apply(hits, now, spend)
         except StoreError as error:
-            self._failed(error)
+            self._failed(error, began)
             return self._without_store(hits, spend)
         self._breaker.succeeded()
         return Answer(hits, decisions, self.store)
@@ -70,10 +71,11 @@ class Resilient:
                 self._probes.add(probe)
                 probe.add_done_callback(self._probes.discard)
             return self._without_store(hits, spend)
+        began = now_us()
         try:
             decisions = await self.store.aapply(hits, now, spend)
         except StoreError as error:
-            self._failed(error)
+            self._failed(error, began)
             return self._without_store(hits, spend)
         self._breaker.succeeded()
         return Answer(hits, decisions, self.store)
@@ -87,10 +89,11 @@ class Resilient:
             return self.local.correct(changes, self._clock())
         if self._breaker.open:
             return None
+        began = now_us()
         try:
             return self.store.correct(changes, now)
         except StoreError as error:
-            self._failed(error)
+            self._failed(error, began)
             return [None] * len(changes)
 
     async def acorrect(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
@@ -98,10 +101,11 @@ class Resilient:
             return self.local.correct(changes, self._clock())
         if self._breaker.open:
             return None
+        began = now_us()
         try:
             return await self.store.acorrect(changes, now)
         except StoreError as error:
-            self._failed(error)
+            self._failed(error, began)
             return [None] * len(changes)
 
     def _without_store(self, hits: Sequence[Hit], spend: bool) -> Answer:
@@ -120,8 +124,8 @@ class Resilient:
             share = self._shares[hit.limit] = hit.limit.share(self._fleet_size)
         return hit._replace(limit=share)
 
-    def _failed(self, error: StoreError) -> None:
-        if self._breaker.failed(now_us()):
+    def _failed(self, error: StoreError, began: int) -> None:
+        if self._breaker.failed(began, now_us()):
             _log.warning("the store does not answer (%s); limits go on by their on_store_error until it does", error)
 
     def _probe(self) -> None:
@@ -143,8 +147,11 @@ class Resilient:
             _log.warning("the store answers again, after %.1f s", to_seconds(passed))
 
     async def aclose(self) -> None:
+        """Take this loop's probes along; those of another, which may be closed, are that one's."""
+        loop = asyncio.get_running_loop()
         for probe in list(self._probes):
-            probe.cancel()
+            if probe.get_loop() is loop:
+                probe.cancel()
 
 
 def _denial(limit: Limit, now: int) -> Decision:

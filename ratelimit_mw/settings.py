@@ -33,14 +33,10 @@ __all__ = ["Settings", "load_settings", "schema"]
 FAMILIES: Final = ("x-ratelimit", "ratelimit")
 
 _UNKNOWN: Final = "unknown field "
-_SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
-_MOST_BODY: Final = 16 * 1024**2
 
 Limits = str | list[str]
 Duration = str | int | float
 Size = str | int
-
-_SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
 
 # Values that Rule checks itself, for it can say which one is wrong; here only editors are told.
 _TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -146,6 +142,13 @@ def load_settings(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
     >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
     'api'
     """
+    try:
+        return _loaded(source)
+    except RecursionError:
+        raise ConfigError("there are tables or lists within each other, deeper than anything here can mean") from None
+
+
+def _loaded(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
     if isinstance(source, Mapping):
         return _settings(dict(source), Path(), "")
     path = Path(fspath(source))
@@ -167,6 +170,8 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         table = msgspec.convert(data, SettingsTable)
     except msgspec.ValidationError as error:
         raise _readable(error) from None
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"expected text in Unicode; got {error.object!r}, which has half a character") from None
     rules, replacements = _rules(table, data, folder)
     _check_http(table)
     with placed("lists"):

@@ -93,6 +93,29 @@ def test_an_error_gives_the_slot_back(limiter: Limiter) -> None:
     assert free(limiter) == 2
 
 
+@pytest.mark.parametrize("patience", range(4))
+def test_who_is_cancelled_while_the_store_decides_holds_nothing(clock: ManualClock, patience: int) -> None:
+    """Nobody sees the verdict, so nobody could give its slot back: it comes back as soon as the store has answered."""
+    limiter = Limiter([Rule(name="api", limits="2 concurrent")], SharedStore(), clock)
+
+    async def held() -> None:
+        async with limiter.slot(WHO):
+            await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(held())
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert free(limiter) == 2
+
+
 def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock: ManualClock) -> None:
     """What nobody renews ends by itself, not a microsecond early; giving it back then takes nobody else's."""
     lost = [limiter.hit(WHO), limiter.hit(WHO)]

@@ -248,3 +248,17 @@ def test_closing_takes_a_probe_along() -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(scenario())
+
+
+def test_closing_leaves_the_probes_of_other_loops_alone() -> None:
+    """A loop that was closed with a probe on it is no reason to fail."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    store.down = True
+    other = asyncio.new_event_loop()
+    for _ in range(3):
+        other.run_until_complete(mine.ahit(WHO))
+    until(lambda: bool(other.run_until_complete(mine.ahit(WHO)) and mine._shared and mine._shared._probes))
+    asyncio.run(mine.aclose())
+    other.run_until_complete(asyncio.sleep(0.01))
+    other.close()

@@ -30,6 +30,7 @@ RULE = {"limits": "5/minute"}
         ({"limit": "5/minute"}, ": unknown field 'limit'; expected one of limits, "),
         ({"name": "a b"}, ".name: a rule's name is"),
         ({"name": 5}, ".name: Expected 'str | null', got 'int'"),
+        ({"match": {"ip": [5]}}, ".match.ip: expected an address or a network"),
         ({"match": {"path": 5}}, ".match.path: expected a path pattern"),
         ({"match": {"path": ["/a", "b"]}}, ".match.path: expected a path pattern"),
         ({"match": {"paths": "/a"}}, ".match: unknown feature 'paths': did you mean 'path'"),
@@ -148,3 +149,19 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
         path.write_bytes(b'a = "\xff"')
         with pytest.raises(ConfigError, match=f"{name}: cannot be read"):
             load_settings(path)
+
+
+def test_half_a_character_is_shown() -> None:
+    """Text that no file can hold, from a dictionary."""
+    with pytest.raises(ConfigError, match=r"got '\\ud800', which has half a character"):
+        load_settings({"\ud800": 1})
+
+
+@pytest.mark.parametrize("place", ["key", "match", "per", "limits", "algorithm"])
+def test_what_nests_without_end_is_a_mistake(place: str) -> None:
+    """It says what is wrong, whatever it nests in."""
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = {"a": deep} if place in ("match", "per", "algorithm") else [deep]
+    with pytest.raises(ConfigError):
+        load_settings({"rules": [{**RULE, place: {"path": deep} if place == "match" else deep}]})

@@ -43,7 +43,10 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     ``ConfigError`` for an unknown scheme or option, ``MissingExtraError`` when its library is not installed;
     neither shows what may hold a password.
     """
-    split = urlsplit(address)
+    try:
+        split = urlsplit(address)
+    except ValueError as error:
+        raise ConfigError(f"expected the address of a store: {error}") from None
     split = split._replace(scheme=_ALSO_CALLED.get(split.scheme, split.scheme))
     if split.scheme not in _OPENERS:
         known = ", ".join(f"{scheme}://" for scheme in _OPENERS)
@@ -55,9 +58,12 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
         if error.name is not None and error.name.startswith(__package__):
             raise
         raise MissingExtraError(f"the store {split.scheme}://", extra) from error
-    options = dict(parse_qsl(split.query, keep_blank_values=True))
-    for option in options:
+    options: dict[str, str] = {}
+    for option, value in parse_qsl(split.query, keep_blank_values=True):
         if option not in module.OPTIONS:
             raise ConfigError(f"{split.scheme}:// has no option {option!r}; it has {', '.join(module.OPTIONS)}")
+        if option in options:
+            raise ConfigError(f"{split.scheme}:// has its option {option!r} twice")
+        options[option] = value
     store: Store = module.open_address(split, options, timeout_us)
     return store

@@ -31,6 +31,7 @@ _SHARED_STATES: Final = 1 << 16
 _DROPPED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table could take many
 _SHORTEST_SPAN: Final = SECOND
 _LIMITS_KNOWN: Final = 10_000
+_MOST_DIGITS: Final = 12
 
 
 class MemoryStore(Store):
@@ -57,7 +58,7 @@ class MemoryStore(Store):
         self._dying: list[Table] = []
         self._keys = 0
         self._limit_by_prefix: dict[str, Limit] = {}
-        self._snapshot = None if snapshot is None else Path(snapshot)
+        self._snapshot = None if snapshot is None else _snapshot_file(Path(snapshot))
         self._saved: Snapshot | None = None
         if self._snapshot is not None and (saved := read(self._snapshot)):
             self._saved, self._secret = saved, saved.secret
@@ -249,6 +250,13 @@ class MemoryStore(Store):
         self._keys -= freed
 
 
+def _snapshot_file(path: Path) -> Path:
+    """The path itself, where a file can be; better found at the start than when all is to be saved."""
+    if not path.name or not path.parent.is_dir():
+        raise ConfigError(f"expected a file in a folder that is there; got {str(path)!r}", "snapshot")
+    return path
+
+
 def _dumped(tables: list[Table], limits: dict[str, Limit]) -> dict[str, dict[bytes, bytes]]:
     found: dict[str, dict[bytes, bytes]] = {prefix: {} for prefix in limits}
     for table in tables:
@@ -272,6 +280,6 @@ def open_address(address: SplitResult, options: dict[str, str], _timeout_us: int
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
     text = options.get("max_keys", "1000000")
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(f"max_keys is a whole number; got {text!r}")
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        raise ConfigError(f"max_keys is a whole number; got {text[:99]!r}")
     return MemoryStore(int(text), snapshot=options.get("snapshot"))
