@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from . import described
 from .limiter import Limiter
-from .marks import Mark, View
+from .marks import Mark, MessageMark, View
 from .paths import pattern_matches
 from .plan import CompiledRule
 
@@ -51,6 +51,7 @@ class Overview:
         self._rules = limiter.rules
         self._replaced = limiter.settings.replacements
         self._stands: dict[str, list[str]] = {}
+        self._of_messages: set[str] = set()
         self.exempt: list[str] = []
         """Who is left alone by what: "/health from every rule"."""
         for route in routes:
@@ -63,6 +64,7 @@ class Overview:
             name = self._rules.of(mark).name
             methods = [method for method, view in views if mark in _all_of(view) and not _exempt(view, name)]
             self._stands.setdefault(name, []).extend(route.at(methods))
+            self._of_messages |= {name} if isinstance(mark, MessageMark) else set()
 
     def _note_exemptions(self, route: Route) -> None:
         views = route.views().items()
@@ -106,7 +108,8 @@ class Overview:
         """Where a rule comes from."""
         if rule.name not in self._stands:
             return "settings"
-        return "@limit and settings" if rule.name in self._replaced else "@limit"
+        decorator = "@messages" if rule.name in self._of_messages else "@limit"
+        return f"{decorator} and settings" if rule.name in self._replaced else decorator
 
     def looks_at(self, rule: CompiledRule) -> list[str]:
         """Which requests a rule looks at: those of its views, or those that it matches."""

@@ -139,7 +139,16 @@ def test_a_middleware_around_an_application() -> None:
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/hello", ["site", "big", "hello"])
     chat = explained("shop:wrapped", "GET", "/below/hello")["rules"][-1]
     assert (chat["rule"], chat["why_not"]) == ("chat", "stands on /below/chat")
-    assert "chat   @limit" in run("check", "--app", "shop:wrapped").stdout
+    assert "chat   @messages" in run("check", "--app", "shop:wrapped").stdout
+
+
+def test_a_websocket_is_known_by_its_handshake() -> None:
+    """A GET of a WebSocket's route meets the rules of its handshake; those of its messages count later."""
+    answer = explained("shop:wrapped", "GET", "/below/chat")
+    assert (answer["features"]["endpoint"], looking(answer)) == ("/below/chat", ["site", "big"])
+    why = {rule["rule"]: rule.get("why_not") for rule in answer["rules"]}
+    assert why["chat"] == "it counts the messages that come afterwards"
+    assert explained("shop:wrapped", "POST", "/below/chat")["features"]["endpoint"] == "unmatched"
 
 
 def test_an_application_without_routes() -> None:

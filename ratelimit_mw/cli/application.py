@@ -16,6 +16,7 @@ import click
 
 from .. import asgi, wsgi
 from ..asgi_request import ASGIRequest
+from ..features import UNMATCHED
 from ..limiter import Limiter
 from ..marks import View
 from ..overview import Overview
@@ -68,8 +69,10 @@ class Application:
         if self._index is None:
             return View(), {}
         headers = [(b"host", host.encode("latin-1", "replace"))]
-        asked = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
-        endpoint, view, params = going(self._index, ASGIRequest({**self._scope, **asked}))
+        asked = {"method": method, "path": path, "query_string": b"", "headers": headers, **self._scope}
+        endpoint, view, params = going(self._index, ASGIRequest({**asked, "type": "http"}))
+        if endpoint == UNMATCHED and method == "GET":  # it may be the handshake of a WebSocket
+            endpoint, view, params = going(self._index, ASGIRequest({**asked, "type": "websocket"}))
         return view, {"endpoint": endpoint, **{f"path:{name}": str(value) for name, value in params.items()}}
 
     def _middleware_of(self, app: Any) -> asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware:
