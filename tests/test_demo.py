@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -145,10 +146,13 @@ def test_it_shows_a_refusal_as_sent_and_that_its_word_is_kept(shown: subprocess.
 
 
 def test_the_commands_that_it_recommends_work(shown: subprocess.CompletedProcess[str], tmp_path: Path) -> None:
-    """Each line under "Where to go next" runs as it stands, given a log."""
+    """Each line under "Where to go next" runs as it stands, given a log; the program is named as it can be found."""
     log = tmp_path / "access.log"
     log.write_bytes(line("192.0.2.1", "GET / HTTP/1.1"))
-    listed = re.findall(r"^  ratelimit-mw (.+)$", shown.stdout, re.MULTILINE)
+    listed = re.findall(r"^  \S*ratelimit-mw (.+)$", shown.stdout, re.MULTILINE)
+    programs = set(re.findall(r"^  (\S*ratelimit-mw) ", shown.stdout, re.MULTILINE))
+    assert all(shutil.which(program) for program in programs)
+    assert len(programs) == 1
     assert [command.split()[0] for command in listed] == ["check", "explain", "replay", "demo"]
     for command in listed[:3]:
         words = [str(log) if word.endswith("access.log") else word for word in shlex.split(command)]

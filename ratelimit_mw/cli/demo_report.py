@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -122,13 +123,13 @@ class Report:
             self._print(f"Asked again after {sample.wait} s, as Retry-After says: {sample.then}", "green")
 
     def _next(self) -> None:
-        path = shlex.quote(self._shown_path)
+        path, program = shlex.quote(self._shown_path), shlex.quote(_program())
         self._heading("Where to go next")
         for line in (
-            f"ratelimit-mw check {path}",
-            f"ratelimit-mw explain {path} POST /login",
-            f"ratelimit-mw replay {path} /var/log/nginx/access.log",
-            "ratelimit-mw demo --log /var/log/nginx/access.log",
+            f"{program} check {path}",
+            f"{program} explain {path} POST /login",
+            f"{program} replay {path} /var/log/nginx/access.log",
+            f"{program} demo --log /var/log/nginx/access.log",
         ):
             self._print(f"  {line}", "bold")
         self._print(f"The application: {_short(self._settings.with_name('demo_app.py'))}")
@@ -170,6 +171,12 @@ def _of_limit(tally: Tally) -> tuple[int, int, int]:
 
 def _number(number: int) -> str:
     return f"{number:,}"
+
+
+def _program() -> str:
+    """This command as a person here can type it, also where it stands in an environment that is not active."""
+    name = "ratelimit-mw"
+    return name if shutil.which(name) else _short(Path(sys.executable).with_name(name))
 
 
 def _short(path: Path) -> str:
