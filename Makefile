@@ -5,9 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# The lowest versions that are supported, and the tests that prove it. What is deprecated in them is theirs.
-OLDEST := starlette==0.40.0 fastapi==0.115.3
-OLDEST_TESTS := tests/test_starlette*.py tests/test_fastapi*.py
+# The lowest versions of everything, as pyproject.toml has them. FastAPI keeps included routers in another way since
+# 0.137, so it is there twice. What is deprecated in old versions is theirs; some have no wheels for Python after 3.11.
+OLDEST := .venv-oldest
+OLDEST_TESTS := $(wildcard $(addprefix tests/test_,starlette*.py fastapi*.py flask*.py django*.py asgi*.py wsgi*.py \
+	body*.py cli*.py demo*.py lmdb*.py redis*.py region.py replay*.py servers.py settings*.py))
+FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
+FASTAPI_137_TESTS := tests/test_starlette*.py tests/test_fastapi*.py
+PYTEST_OLDEST := -m pytest -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-oldest check bench docs clean
@@ -31,13 +36,18 @@ demo: $(STAMP) ## start a real server, play real traffic at it, show who was ser
 test: $(STAMP) ## run all tests, with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term
 
-test-oldest: .venv-oldest/.installed ## run the tests of frameworks with the lowest versions supported
-	.venv-oldest/bin/python -m pytest -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning $(OLDEST_TESTS)
+test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions
+	$(OLDEST)/bin/python $(PYTEST_OLDEST) $(OLDEST_TESTS)
+	$(OLDEST)-137/bin/python $(PYTEST_OLDEST) $(FASTAPI_137_TESTS)
 
-.venv-oldest/.installed: pyproject.toml Makefile
-	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv-oldest/bin/python -m pip install --quiet --editable ".[all]" --group test $(OLDEST)
+$(OLDEST)-137/.installed: VERSIONS := $(FASTAPI_137)
+$(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/lowest.py Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "The lowest versions go with Python 3.11; name one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(PYTHON) tests/lowest.py $(VERSIONS) > $(@D)/lowest.txt
+	$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group test --constraint $(@D)/lowest.txt
 	@touch $@
 
 check: $(STAMP) ## types, lint, format, import rules
@@ -55,4 +65,4 @@ docs: $(STAMP) ## draw the pictures and write the generated parts of docs/ again
 	$(BIN)/python docs/generate.py
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .venv-oldest .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(OLDEST) $(OLDEST)-137 .coverage .hypothesis .mypy_cache .ruff_cache .pytest_cache
