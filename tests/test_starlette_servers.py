@@ -1,4 +1,4 @@
-"""Starlette behind a real server: what a client sees of refused handshakes and of messages too many."""
+"""WebSockets behind a real server: what a client sees of refused handshakes and of messages too many."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from servers import Server, running
+from uvicorn.config import WS_PROTOCOLS
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
@@ -33,19 +35,50 @@ app.add_middleware(RateLimitMiddleware, settings={})
 """
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    (tmp_path / "sockets.py").write_text(PROGRAM)
+ROUTER = """
+from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, messages
+
+rooms = APIRouter(dependencies=[Depends(RateLimit("1/hour", name="rooms", key=["path:room"]))])
+
+@rooms.websocket("/rooms/{room}")
+@messages("2/hour", name="messages", over="drop", algorithm="sliding-window-log")
+async def room(websocket: WebSocket, room: str):
+    await websocket.accept()
+    async for text in websocket.iter_text():
+        await websocket.send_text(room + text)
+
+app = FastAPI()
+app.include_router(rooms, prefix="/v1")
+app.get("/left")(lambda: "left")
+rules = [{"name": "all", "limits": "5/hour", "algorithm": "sliding-window-log"}]
+app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
+"""
+
+
+def serving(program: str, protocol: str, folder: Path) -> Any:
+    """uvicorn with one of the ways in which it speaks WebSocket."""
+    (folder / "sockets.py").write_text(program)
 
     def command(port: int) -> list[str]:
-        return [sys.executable, "-m", "uvicorn", "--ws", "websockets-sansio", "--port", str(port), "sockets:app"]
+        return [sys.executable, "-m", "uvicorn", "--ws", protocol, "--port", str(port), "sockets:app"]
 
-    with running(command, tmp_path) as started:
+    return running(command, folder)
+
+
+@pytest.fixture(params=sorted(WS_PROTOCOLS.keys() - {"auto", "none"}))
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server(protocol: str, tmp_path: Path) -> Iterator[Server]:
+    with serving(PROGRAM, protocol, tmp_path) as started:
         yield started
 
 
-def opened(server: Server) -> Any:
-    return connect(f"ws://127.0.0.1:{server.port}/ws", proxy=None, open_timeout=30)
+def opened(server: Server, path: str = "/ws") -> Any:
+    return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=30)
 
 
 def test_a_client_is_told_why_its_handshake_was_refused(server: Server) -> None:
@@ -72,3 +105,23 @@ def test_a_connection_with_messages_too_many_is_closed(server: Server) -> None:
         with pytest.raises(ConnectionClosed) as closed:
             socket.recv(30)
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1013, "Too many requests")
+
+
+def test_sockets_of_a_fastapi_router_share_their_counts_with_requests(protocol: str, tmp_path: Path) -> None:
+    """Handshakes spend the router's limit, by the room, and the file's, which requests over HTTP spend, too."""
+    with serving(ROUTER, protocol, tmp_path) as server:
+        with opened(server, "/v1/rooms/a") as socket:
+            for text in "123":
+                socket.send(text)
+            assert [socket.recv(30), socket.recv(30)] == ["a1", "a2"]
+            socket.close()
+            with pytest.raises(ConnectionClosed):
+                socket.recv(30)  # what was one too many is dropped: nothing came of it
+        with opened(server, "/v1/rooms/b"):
+            pass
+        with pytest.raises(InvalidStatus) as refused, opened(server, "/v1/rooms/a"):
+            pass
+        left = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
+    assert refused.value.response.status_code == 429
+    assert b'"violated-policies": ["rooms"]' in refused.value.response.body
+    assert left.headers["x-ratelimit-remaining"] == "2"  # of five: two handshakes and this
