@@ -146,6 +146,20 @@ def test_the_fixtures_in_each_framework(application: str, tmp_path: Path) -> Non
     assert "9 passed" in run(tmp_path)
 
 
+def test_tests_that_are_coroutines(tmp_path: Path) -> None:
+    """The clock moves for what a test awaits, too."""
+    (tmp_path / "test_awaited.py").write_text(
+        "import pytest\n\nfrom ratelimit_mw import Limiter, Rule\n\n"
+        "limiter = Limiter([Rule(name='api', limits='1/minute', key=[])])\n\n\n"
+        "@pytest.mark.anyio\n@pytest.mark.parametrize('anyio_backend', ['asyncio'])\n"
+        "async def test_awaited(ratelimit_clock):\n"
+        "    assert [bool(await limiter.ahit({})) for _ in range(2)] == [True, False]\n"
+        "    ratelimit_clock.advance(120)\n"
+        "    assert await limiter.ahit({})\n"
+    )
+    assert "1 passed" in run(tmp_path)
+
+
 def test_a_project_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
     """Nothing of the package is imported, nor what it depends on, before a fixture is used."""
     (tmp_path / "test_alone.py").write_text(
