@@ -71,6 +71,9 @@ typo = Starlette(
 
 class Factory:
     app = app
+
+    def create():
+        return app
 """
 FLASK = """
 from flask import Flask
@@ -160,8 +163,9 @@ def test_an_application_without_routes() -> None:
 
 
 def test_a_name_may_have_dots() -> None:
-    """As servers take it: an attribute of an attribute."""
-    assert run("check", "--app", "shop:Factory.app").exit_code == run("check", "--app", "shop:app").exit_code
+    """As servers take it: an attribute of an attribute, or a function that makes the application."""
+    for name in ("shop:Factory.app", "shop:Factory.create()"):
+        assert run("check", "--app", name).stdout == run("check", "--app", "shop:app").stdout.replace("shop:app", name)
 
 
 def test_check_as_json() -> None:

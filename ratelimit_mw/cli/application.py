@@ -103,20 +103,24 @@ def _opened(_ctx: click.Context, _param: click.Parameter, name: str | None) -> A
 
 
 def _imported(name: str) -> Any:
-    """The object that a server would import by this name. What it prints while it is imported goes to stderr."""
+    """What a server would import by this name: "shop:app", or "shop:create()". What it prints then goes to stderr."""
     module, colon, attributes = name.partition(":")
     if not (module and colon and attributes) or module.startswith("."):
         raise click.BadParameter(f"expected MODULE:NAME, such as shop:app; got {name!r}")
+    with contextlib.redirect_stdout(sys.stderr):
+        found = _module(module)
+        for attribute in attributes.removesuffix("()").split("."):
+            if not hasattr(found, attribute):
+                raise click.BadParameter(f"{module} has no {attributes!r}")
+            found = getattr(found, attribute)
+        return found() if attributes.endswith("()") else found
+
+
+def _module(name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            found = importlib.import_module(module)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise click.BadParameter(f"there is no module {error.name!r} here") from None
-    for attribute in attributes.split("."):
-        if not hasattr(found, attribute):
-            raise click.BadParameter(f"{module} has no {attributes!r}")
-        found = getattr(found, attribute)
-    return found
