@@ -108,15 +108,14 @@ class RateLimitMiddleware:
         environ[DECIDED] = (*decided, self.limiter)
         if not verdict.allowed:
             return self._refuse(request, verdict, start_response)
-        if plan.delays and verdict.delay:
-            time.sleep(verdict.delay)
         response = _Response(start_response, self._guard.writer.headers(verdict), self._guard.writer.names)
+        app = _Queued(self.app, verdict.delay) if plan.delays and verdict.delay else self.app
         if plan.ends:
             self.limiter.hold(verdict)
-            return _Concluded(self.app, environ, response, verdict, self.limiter)
+            return _Concluded(app, environ, response, verdict, self.limiter)
         try:
             # Handed on as it is, so that servers still see their file wrappers and lengths.
-            return self.app(environ, response.start)
+            return app(environ, response.start)
         finally:
             verdict.spending.settle_with(self.limiter)  # a cost that is stated from now on is settled at once
 
@@ -151,6 +150,18 @@ class _Response:
             return self._start_response(status, headers, exc_info)
         finally:
             del exc_info  # it would keep every frame of the failure alive
+
+
+class _Queued:
+    """The application, once a request's turn has come."""
+
+    def __init__(self, app: WSGIApplication, delay: float) -> None:
+        self._app = app
+        self._delay = delay
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        time.sleep(self._delay)
+        return self._app(environ, start_response)
 
 
 class _Concluded:

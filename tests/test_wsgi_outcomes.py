@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -175,4 +177,25 @@ def test_what_cannot_be_iterated_gives_its_slot_back() -> None:
         Served(RateLimitMiddleware(lambda environ, start: None, limiter=rate))  # type: ignore[arg-type, return-value]
     assert rate.peek({}, cost=0).decisions[0].remaining == 1
     assert rate._afterwards._keeper._held == set()
+    rate.close()
+
+
+def test_who_is_told_to_stop_in_a_queue_holds_no_slot() -> None:
+    """A worker that ends while a request waits for its turn gives back the slot that the request has taken."""
+    queue = Rule(name="q", limits="1/minute burst 2", key=[], algorithm={"name": "leaky-bucket", "mode": "queue"})
+    rate = Limiter([queue, Rule(name="slots", limits="2 concurrent", key=[])])
+    app = RateLimitMiddleware(listing, limiter=rate)
+
+    def stop(*_: object) -> None:
+        raise SystemExit
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        Served(app)
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(SystemExit):
+            Served(app)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [0, 2]
     rate.close()
