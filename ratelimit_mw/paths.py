@@ -71,17 +71,17 @@ class _Node:
             return self.globs.setdefault(segment, (_glob(segment), _Node()))[1]
         return self.exact.setdefault(segment, _Node())
 
-    def after(self, segment: str) -> Iterable[_Node]:
+    def after(self, segment: str) -> list[_Node]:
         """The nodes behind a segment of a path."""
-        if segment in self.exact:
-            yield self.exact[segment]
-        for pattern, node in self.globs.values():
-            if pattern.fullmatch(segment):
-                yield node
+        exact = self.exact.get(segment)
+        found = [] if exact is None else [exact]
+        if self.globs:
+            found += [node for pattern, node in self.globs.values() if pattern.fullmatch(segment)]
         if self.single is not None:
-            yield self.single
+            found.append(self.single)
         if self.repeats:
-            yield self
+            found.append(self)
+        return found
 
 
 class PathTree:
@@ -93,20 +93,27 @@ class PathTree:
     """
 
     def __init__(self, patterns: Iterable[tuple[int, str]]) -> None:
-        self._root = _Node()
+        root = _Node()
+        self._has_deep = False
         for number, pattern in patterns:
-            node = self._root
+            node = root
             for segment in _segments(pattern):
                 node = node.child(segment)
+                self._has_deep = self._has_deep or node.repeats
             node.found.append(number)
+        self._start = _with_deep([root])
 
     def match(self, path: str) -> tuple[int, ...]:
         """In rising order. The walk keeps a set of nodes, so no path can make it branch without bound."""
-        nodes = _with_deep([self._root])
+        nodes = self._start
         for segment in _split(normalised(path)):
-            nodes = _with_deep(node for here in nodes for node in here.after(segment))
+            nodes = nodes[0].after(segment) if len(nodes) == 1 else [n for node in nodes for n in node.after(segment)]
             if not nodes:
                 return ()
+            if self._has_deep:
+                nodes = _with_deep(nodes)
+        if len(nodes) == 1 and len(nodes[0].found) == 1:
+            return (nodes[0].found[0],)
         return tuple(sorted({number for node in nodes for number in node.found}))
 
 
