@@ -5,27 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
-from django.core.handlers.asgi import ASGIHandler
-from django.core.handlers.wsgi import WSGIHandler
+from asgiref.sync import SyncToAsync, iscoroutinefunction
 from django.http import HttpResponse, JsonResponse
-from django.test import override_settings
+from django.test import AsyncRequestFactory
 from django.urls import path
 from django_calls import CLIENT, MIDDLEWARE, Project, ahello, hello, one_rule, project
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.django import limit, limiter
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.django import RateLimitMiddleware, limit
 from ratelimit_mw.http.rejection import Rejection
 from ratelimit_mw.switch import limits_off
 
-TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
 FIELDS = {"x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-policy", "ratelimit"}
-
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
@@ -51,83 +46,6 @@ def test_every_request_is_decided(is_async: bool) -> None:
         assert asked == ["2", "1"]
         assert "ratelimit" not in served.ask(method="OPTIONS").headers
         assert [served.ask(method="HEAD").status_code, served.ask().status_code] == [200, 429]
-
-
-@pytest.mark.parametrize("place", ["dictionary", "file", "named file", "limiter", "named limiter", "none"])
-def test_where_the_rules_come_from(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RATELIMIT_MW is settings, a file, a limiter, or names one of these beside your functions; or is not there."""
-    file = tmp_path / "limits.json"
-    file.write_text(json.dumps(TWICE))
-    monkeypatch.setattr("django_calls.limiter", one_rule(), raising=False)
-    given: Any = {
-        "dictionary": TWICE,
-        "file": file,
-        "named file": {"settings": str(file), "headers": ["ratelimit"]},
-        "limiter": one_rule(),
-        "named limiter": {"limiter": "django_calls.limiter"},
-        "none": {},
-    }[place]
-    with project(given) as served:
-        assert served.statuses() == [200, 200, 200 if place == "none" else 429]
-        assert ("x-ratelimit-limit" in served.ask().headers) is (place not in ("named file", "none"))
-
-
-def test_without_settings_decorators_say_all() -> None:
-    """A project without RATELIMIT_MW has the limits of its decorators."""
-    with project(None, path("", limit("1/minute")(hello))) as served, override_settings():
-        del settings.RATELIMIT_MW
-        assert served.statuses(times=2) == [200, 429]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"rules": [{"limits": "5/minit"}]}, "RATELIMIT_MW.*rules.0.*minit"),
-        ({"settings": TWICE, "limiter": "django_calls.CLIENT"}, "either settings"),
-        ({"limiter": "django_calls.CLIENT"}, "expected a Limiter"),
-        ({"settings": TWICE, "rules": []}, "no argument 'rules'"),
-        ({**TWICE, "features": {"user": "django_calls.CLIENT"}}, "expected a function"),
-        ({**TWICE, "features": ["user"]}, "expected a table"),
-        ({**TWICE, "rejection": "nowhere.busy"}, "RATELIMIT_MW.rejection: cannot be imported"),
-        ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', and nothing gives it"),
-    ],
-)
-@pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])
-def test_what_cannot_work_is_an_error_at_the_start(application: Any, given: Any, message: str) -> None:
-    """A mistake in the settings stops Django when its application is built, and is named with its place."""
-    with project(given), pytest.raises(ConfigError, match=message):
-        application()
-
-
-def test_overridden_settings_count() -> None:
-    """What a test overrides holds from the next request on, with counts of its own."""
-    with project({"rules": [{"limits": "1/minute"}]}) as served:
-        assert served.statuses(times=2) == [200, 429]
-        with override_settings(RATELIMIT_MW=TWICE):
-            assert served.statuses() == [200, 200, 429]
-        assert served.statuses(times=2) == [200, 429]
-
-
-def test_what_was_made_for_overridden_settings_is_closed(tmp_path: Path) -> None:
-    """Tests that override settings leave no store open; a limiter that they gave is left alone."""
-    file = tmp_path / "counts"
-    with project({**TWICE, "store": f"memory://?snapshot={file}"}) as served:
-        served.ask()
-        given = one_rule()
-        with override_settings(RATELIMIT_MW=given):
-            served.ask()
-            assert file.exists()
-        assert served.ask()["x-ratelimit-remaining"] == "0"
-        assert given.peek({"ip": CLIENT}).decisions[0].remaining == 0
-
-
-@both
-def test_the_limiter_is_at_hand(is_async: bool) -> None:
-    """What has decided can be asked, and told to forget."""
-    with project(TWICE, is_async=is_async) as served:
-        assert served.statuses() == [200, 200, 429]
-        limiter().reset("api", {"ip": CLIENT})
-        assert served.statuses() == [200, 200, 429]
 
 
 def shown(request: Any) -> HttpResponse:
@@ -270,22 +188,60 @@ def test_limits_can_be_turned_off(is_async: bool) -> None:
         assert served.ask().status_code == 429
 
 
-def test_an_async_stack_stays_in_one_thread() -> None:
-    """Where all of Django is async, features, decision and view run on the event loop's own thread."""
-    threads: list[int] = []
+def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Django is async, all that the middleware does or calls is done on the event loop, and no thread is asked.
 
-    def plan(request: Any) -> str:
-        threads.append(threading.get_ident())
-        return "pro"
+    That is features, costs, bodies, a store that is awaited, outcomes, slots, refusals and their answers.
+    """
+    done: list[tuple[str, int]] = []
+
+    def note(what: str, gives: Any) -> Any:
+        def noting(*_: Any) -> Any:
+            done.append((what, threading.get_ident()))
+            return gives
+
+        return noting
+
+    class Store(SharedStore):
+        def _called(self) -> None:
+            note("store", None)()
 
     async def view(request: Any) -> HttpResponse:
-        threads.append(threading.get_ident())
-        return HttpResponse()
+        return note("view", HttpResponse(status=401))()
 
-    given = {"limiter": one_rule("5/minute", key=["plan"]), "features": {"plan": plan}}
-    with project(given, path("", limit("5/minute")(view)), is_async=True) as served:
-        assert served.ask().status_code == 200
-    assert threads == [threading.get_ident()] * 2
+    def hop(*_: Any) -> None:
+        raise AssertionError
+
+    told = {"key": ["plan", "form:email"], "cost": note("cost", 1), "count_when": {"status": 401}}
+    rules = [Rule(name="api", limits="1/minute", **told), Rule(name="slots", limits="5 concurrent")]
+    given = {
+        "limiter": Limiter(rules, Store()),
+        "features": {"plan": note("plan", "pro")},
+        "rejection": note("answer", HttpResponse(status=429)),
+    }
+
+    async def asked() -> list[int]:
+        served = RateLimitMiddleware(view)
+        form = {"data": "email=a@b.org", "content_type": "application/x-www-form-urlencoded"}
+        return [(await served(AsyncRequestFactory().post("/", **form))).status_code for _ in range(2)]
+
+    with project(given, path("", hello)):
+        RateLimitMiddleware(view)
+        monkeypatch.setattr(SyncToAsync, "__call__", hop)
+        before = set(threading.enumerate())
+        assert asyncio.run(asked()) == [401, 429]
+    assert {what for what, _ in done} == {"plan", "cost", "store", "view", "answer"}
+    assert {thread for _, thread in done} == {threading.get_ident()}
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw leases"}
+    given["limiter"].close()
+
+
+@both
+def test_the_stack_stays_what_it_is(is_async: bool) -> None:
+    """Django adapts nothing around the middleware: it is a coroutine function in an async stack, and only there."""
+    middleware = RateLimitMiddleware(ahello if is_async else hello)
+    assert (middleware.sync_capable, middleware.async_capable) == (True, True)
+    assert iscoroutinefunction(middleware) is is_async
 
 
 def test_threads_together_get_what_one_gets() -> None:

@@ -1,24 +1,19 @@
-"""What is settled when a request to Django is over: outcomes, costs, slots, delays; streams, by Django's handlers."""
+"""What is settled when a request to Django is over: outcomes, costs, slots, delays."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import io
 import threading
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import django
 import pytest
-from calls import CLIENT, aask, ask, ask_wsgi, http_scope
+from calls import ask, ask_wsgi
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
-from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import path
 from django_calls import Project, hello, one_rule, project
-from wsgi_calls import environ_of
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware as Around
@@ -92,159 +87,6 @@ def test_the_true_cost_is_stated_in_the_view(is_async: bool) -> None:
 
     with project(one_rule("10/minute", cost=3), path("<int:cost>", view), is_async=is_async) as served:
         assert [served.ask(f"/{cost}")["x-ratelimit-remaining"] for cost in (0, 5, 1)] == ["7", "7", "2"]
-
-
-def streaming(request: Any) -> StreamingHttpResponse:
-    def chunks() -> Iterator[str]:
-        yield "some "
-        request.ratelimit.settle(6)
-        yield "words"
-
-    return StreamingHttpResponse(chunks())
-
-
-async def astreaming(request: Any) -> StreamingHttpResponse:
-    async def chunks() -> AsyncIterator[str]:
-        yield "some "
-        request.ratelimit.settle(6)
-        yield "words"
-
-    return StreamingHttpResponse(chunks())
-
-
-def sending(request: Any) -> FileResponse:
-    return FileResponse(io.BytesIO(b"some words"))
-
-
-def by_wsgi() -> tuple[int, bytes]:
-    answer = ask_wsgi(WSGIHandler())
-    return answer.status_code, answer.content
-
-
-def by_asgi() -> tuple[int, bytes]:
-    answer = ask(ASGIHandler())
-    return answer.status_code, answer.content
-
-
-@pytest.mark.parametrize(("served", "view"), [(by_wsgi, streaming), (by_wsgi, sending), (by_asgi, astreaming)])
-def test_a_stream_is_sent_as_it_is_and_settled_at_its_end(served: Any, view: Any) -> None:
-    """Through Django's own handlers a stream arrives whole, with headers; a cost stated in it is settled."""
-    limiter = one_rule("10/minute")
-    with project(limiter, path("", view)):
-        assert served() == (200, b"some words")
-    spent = 1 if view is sending else 6
-    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - spent - 1
-
-
-def test_a_slot_is_held_while_the_response_streams() -> None:
-    """Under WSGI a stream in flight takes its slot until it is closed, a file included."""
-
-    def chunks() -> Iterator[str]:
-        yield str(by_wsgi()[0])
-
-    views = (path("", lambda request: StreamingHttpResponse(chunks())), path("file", sending))
-    with project(one_rule("1 concurrent"), *views):
-        assert by_wsgi() == (200, b"429")
-        assert by_wsgi() == (200, b"429")
-        handler = WSGIHandler()
-        body = handler(environ_of(PATH_INFO="/file"), lambda *_: None)
-        assert by_wsgi()[0] == 429
-        body.close()
-        assert by_wsgi()[0] == 200
-
-
-def test_a_slot_is_held_while_an_async_response_streams() -> None:
-    """Under ASGI, too."""
-
-    async def view(request: Any) -> StreamingHttpResponse:
-        async def chunks() -> AsyncIterator[str]:
-            yield str((await aask(ASGIHandler())).status_code)
-
-        return StreamingHttpResponse(chunks())
-
-    with project(one_rule("1 concurrent"), path("", view)):
-        assert by_asgi() == (200, b"429")
-        assert by_asgi() == (200, b"429")
-
-
-@pytest.mark.parametrize("when", ["view", "stream"])
-def test_a_slot_comes_back_when_the_client_goes_away(when: str) -> None:
-    """A client of ASGI that disconnects, while the view runs or in the middle of a stream, gives its slot back."""
-
-    async def scenario() -> int:
-        gone = asyncio.Event()
-
-        async def chunks() -> AsyncIterator[str]:
-            yield "a"
-            gone.set()
-            await asyncio.sleep(3600)
-
-        async def view(request: Any) -> StreamingHttpResponse:
-            if when == "view":
-                gone.set()
-                await asyncio.sleep(3600)
-            return StreamingHttpResponse(chunks())
-
-        waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
-
-        async def receive() -> Any:
-            if waiting:
-                return waiting.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        with project(one_rule("1 concurrent"), path("", view), path("other", hello)):
-            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), receive, send))
-            if django.VERSION < (5, 0):  # it does not listen for that; servers may cancel it
-                await gone.wait()
-                serving.cancel()
-            await asyncio.wait([serving])
-            return (await aask(ASGIHandler(), "/other")).status_code
-
-    assert asyncio.run(scenario()) == 200
-
-
-def failing(request: Any) -> StreamingHttpResponse:
-    def chunks() -> Iterator[str]:
-        yield "some "
-        request.ratelimit.settle(3)
-        raise ZeroDivisionError
-
-    return StreamingHttpResponse(chunks())
-
-
-async def afailing(request: Any) -> StreamingHttpResponse:
-    async def chunks() -> AsyncIterator[str]:
-        yield "some "
-        request.ratelimit.settle(3)
-        raise ZeroDivisionError
-
-    return StreamingHttpResponse(chunks())
-
-
-@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume", "ignore::ResourceWarning")
-@pytest.mark.parametrize("served", [by_asgi, by_wsgi])
-@pytest.mark.parametrize("view", [failing, afailing])
-def test_a_stream_that_fails_is_settled(served: Any, view: Any) -> None:
-    """Django closes no response whose stream fails under ASGI; its slot comes back and its cost is settled anyway."""
-    limiter = Limiter([Rule(name="api", limits="10/minute"), Rule(name="slots", limits="1 concurrent")])
-    with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
-        served()
-    gc.collect()  # Django leaves the request's body open, too
-    left = limiter.peek({"ip": CLIENT})
-    assert (left.allowed, left.decisions[0].remaining) == (True, 10 - 3 - 1)
-
-
-def test_a_stream_that_nobody_reads_is_settled_when_it_is_closed() -> None:
-    """A client that asks for the headers alone leaves no slot taken."""
-    with project(one_rule("1 concurrent"), path("", streaming)):
-        body = WSGIHandler()(environ_of(), lambda *_: None)
-        assert by_wsgi()[0] == 429
-        body.close()
-        assert by_wsgi()[0] == 200
 
 
 @both

@@ -1,0 +1,89 @@
+"""Served by real servers in ``test_django_servers.py``: a Django project under WSGI and ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import django
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpResponse, StreamingHttpResponse
+from django.urls import path
+
+from ratelimit_mw.django import exempt, limit
+
+CHUNKS = 600 if django.VERSION >= (5, 0) else 60  # Django 4.2 sends on when the client has gone
+LOG = {"algorithm": "sliding-window-log"}  # exact, whatever the hour is
+
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["*"],
+    SECRET_KEY="for tests only",
+    MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
+    RATELIMIT_MW={
+        "rules": [
+            {"name": "email", "match": {"path": "/echo"}, "key": ["form:email"], "limits": "1/hour", **LOG},
+            {"name": "route", "match": {"path": "/by/**"}, "key": ["endpoint"], "limits": "1/hour", **LOG},
+            {"name": "nowhere", "match": {"path": "/nowhere/**"}, "key": ["endpoint"], "limits": "1/hour", **LOG},
+        ]
+    },
+)
+
+
+def echo(request: Any) -> HttpResponse:
+    body = request.body
+    return HttpResponse(f"{len(body)} {hashlib.sha256(body).hexdigest()}")
+
+
+@limit("50/hour", name="many", key=[], **LOG)
+def many(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+@limit("3/hour", name="login", key=[], count_when={"status": 500}, **LOG)
+def login(request: Any) -> HttpResponse:
+    time.sleep(0.2)
+    raise ZeroDivisionError
+
+
+@limit("1 concurrent", name="stream", key=["path"])
+def stream(request: Any) -> StreamingHttpResponse:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(CHUNKS):
+            yield b"x" * 100_000
+            time.sleep(0.05)
+
+    return StreamingHttpResponse(chunks())
+
+
+@limit("1 concurrent", name="astream", key=["path"])
+async def astream(request: Any) -> StreamingHttpResponse:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(CHUNKS):
+            yield b"x" * 100_000
+            await asyncio.sleep(0.05)
+
+    return StreamingHttpResponse(chunks())
+
+
+@exempt
+def free(request: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+urlpatterns = [
+    path("echo", echo),
+    path("many", many),
+    path("login", login),
+    path("stream", stream),
+    path("astream", astream),
+    path("by/<path:rest>", lambda request, rest: HttpResponse()),
+    path("free", free),
+]
+wsgi = get_wsgi_application()
+asgi = get_asgi_application()

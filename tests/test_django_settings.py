@@ -1,0 +1,99 @@
+"""Where the limits of a Django project come from, what becomes of them in tests, and what stops the start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.test import override_settings
+from django.urls import path
+from django_calls import CLIENT, hello, one_rule, project
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.django import limit, limiter
+
+TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+@pytest.mark.parametrize("place", ["dictionary", "file", "named file", "limiter", "named limiter", "none"])
+def test_where_the_rules_come_from(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RATELIMIT_MW is settings, a file, a limiter, or names one of these beside your functions; or is not there."""
+    file = tmp_path / "limits.json"
+    file.write_text(json.dumps(TWICE))
+    monkeypatch.setattr("django_calls.limiter", one_rule(), raising=False)
+    given: Any = {
+        "dictionary": TWICE,
+        "file": file,
+        "named file": {"settings": str(file), "headers": ["ratelimit"]},
+        "limiter": one_rule(),
+        "named limiter": {"limiter": "django_calls.limiter"},
+        "none": {},
+    }[place]
+    with project(given) as served:
+        assert served.statuses() == [200, 200, 200 if place == "none" else 429]
+        assert ("x-ratelimit-limit" in served.ask().headers) is (place not in ("named file", "none"))
+
+
+def test_without_settings_decorators_say_all() -> None:
+    """A project without RATELIMIT_MW has the limits of its decorators."""
+    with project(None, path("", limit("1/minute")(hello))) as served, override_settings():
+        del settings.RATELIMIT_MW
+        assert served.statuses(times=2) == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rules": [{"limits": "5/minit"}]}, "RATELIMIT_MW.*rules.0.*minit"),
+        ({"settings": TWICE, "limiter": "django_calls.CLIENT"}, "either settings"),
+        ({"limiter": "django_calls.CLIENT"}, "expected a Limiter"),
+        ({"settings": TWICE, "rules": []}, "no argument 'rules'"),
+        ({**TWICE, "features": {"user": "django_calls.CLIENT"}}, "expected a function"),
+        ({**TWICE, "features": ["user"]}, "expected a table"),
+        ({**TWICE, "rejection": "nowhere.busy"}, "RATELIMIT_MW.rejection: cannot be imported"),
+        ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', and nothing gives it"),
+    ],
+)
+@pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])
+def test_what_cannot_work_is_an_error_at_the_start(application: Any, given: Any, message: str) -> None:
+    """A mistake in the settings stops Django when its application is built, and is named with its place."""
+    with project(given), pytest.raises(ConfigError, match=message):
+        application()
+
+
+def test_overridden_settings_count() -> None:
+    """What a test overrides holds from the next request on, with counts of its own."""
+    with project({"rules": [{"limits": "1/minute"}]}) as served:
+        assert served.statuses(times=2) == [200, 429]
+        with override_settings(RATELIMIT_MW=TWICE):
+            assert served.statuses() == [200, 200, 429]
+        assert served.statuses(times=2) == [200, 429]
+
+
+def test_what_was_made_for_overridden_settings_is_closed(tmp_path: Path) -> None:
+    """Tests that override settings leave no store open; a limiter that they gave is left alone."""
+    file = tmp_path / "counts"
+    with project({**TWICE, "store": f"memory://?snapshot={file}"}) as served:
+        served.ask()
+        given = one_rule()
+        with override_settings(RATELIMIT_MW=given):
+            served.ask()
+            assert file.exists()
+        assert served.ask()["x-ratelimit-remaining"] == "0"
+        assert given.peek({"ip": CLIENT}).decisions[0].remaining == 0
+
+
+@both
+def test_the_limiter_is_at_hand(is_async: bool) -> None:
+    """What has decided can be asked, and told to forget."""
+    with project(TWICE, is_async=is_async) as served:
+        assert served.statuses() == [200, 200, 429]
+        limiter().reset("api", {"ip": CLIENT})
+        assert served.statuses() == [200, 200, 429]
