@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from calls import BODY, START, asend_bare, http_scope, sending
 from redis_handles import PATIENT, client, hit
@@ -134,14 +133,10 @@ class Seen(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """Answers by policy, when the store was there again, and the longest stall of the loop in seconds.
-
-    ``elsewhere`` is the longest stall of a process that does nothing else, at the same time: the machine's doing.
-    """
+    """Answers by policy, when the store was there again, and the longest stall of the loop in seconds."""
 
     seen: dict[str, list[Seen]]
     back_at: float
-    elsewhere: float
     stall: float = 0.0
 
 
@@ -173,7 +168,6 @@ def goes_and_returns(outage: Outage) -> float:
 async def watched_on_a_loop(outage: Outage) -> Watched:
     """Three ASGI applications, one for each policy, that are asked all the time."""
     spend(outage.address)
-    elsewhere = Elsewhere()
     limiters = {policy: limiter(outage.address, policy) for policy in POLICIES}
     seen: dict[str, list[Seen]] = {policy: [] for policy in POLICIES}
     ends = asyncio.Event()
@@ -190,53 +184,41 @@ async def watched_on_a_loop(outage: Outage) -> Watched:
     await asyncio.gather(*clients)
     for each in limiters.values():
         await each.aclose()
-    return Watched(seen, back_at, elsewhere.stall(), await stall)
+    return Watched(seen, back_at, await stall)
 
 
 async def _asking(app: RateLimitMiddleware, seen: list[Seen], ends: asyncio.Event) -> None:
     while not ends.is_set():
-        at = time.monotonic()
+        at, began = time.monotonic(), clock()
         start = (await asend_bare(app, http_scope()))[0]
         fields = dict(start["headers"])
         left = fields.get(b"x-ratelimit-remaining")
-        seen.append(Seen(at, time.monotonic() - at, start["status"], None if left is None else int(left)))
+        seen.append(Seen(at, clock() - began, start["status"], None if left is None else int(left)))
         await asyncio.sleep(0.01)
 
 
-async def longest_stall(ends: Any) -> float:
+async def longest_stall(ends: asyncio.Event) -> float:
     """The longest time by which a turn of the loop that was to be in 1 ms came late, in seconds."""
-    longest, before = 0.0, time.monotonic()
+    longest, before = 0.0, clock()
     while not ends.is_set():
         await asyncio.sleep(0.001)
-        now = time.monotonic()
+        now = clock()
         longest, before = max(longest, now - before - 0.001), now
     return longest
 
 
-class Elsewhere:
-    """A process whose loop turns and does nothing else."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("fork")
-        self._ends, self._found = context.Event(), context.SimpleQueue()
-        self._process = context.Process(target=self._run, daemon=True)
-        self._process.start()
-
-    def _run(self) -> None:
-        self._found.put(asyncio.run(longest_stall(self._ends)))
-
-    def stall(self) -> float:
-        """Ends it; its longest stall in seconds."""
-        self._ends.set()
-        found: float = self._found.get()
-        self._process.join()
-        return found
+def clock() -> float:
+    """Seconds, without those in which this thread was ready to run and the machine had no processor for it."""
+    try:
+        waited = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text("ascii").split()[1]
+    except OSError:  # no Linux
+        waited = "0"
+    return time.monotonic() - int(waited) / 1e9
 
 
 def watched_in_threads(outage: Outage) -> Watched:
     """Three limiters, one for each policy, that threads ask all the time."""
     spend(outage.address)
-    elsewhere = Elsewhere()
     limiters = {policy: limiter(outage.address, policy) for policy in POLICIES}
     seen: dict[str, list[Seen]] = {policy: [] for policy in POLICIES}
     ends = threading.Event()
@@ -255,14 +237,14 @@ def watched_in_threads(outage: Outage) -> Watched:
         thread.join()
     for each in limiters.values():
         each.close()
-    return Watched(seen, back_at, elsewhere.stall())
+    return Watched(seen, back_at)
 
 
 def _hitting(asked: Limiter, seen: list[Seen], ends: threading.Event) -> None:
     while not ends.is_set():
-        at = time.monotonic()
+        at, began = time.monotonic(), clock()
         verdict = asked.hit({"ip": "192.0.2.7"})
         status = 200 if verdict.allowed else 503 if verdict.unavailable else 429
         left = verdict.decisions[0].remaining if verdict.decisions else None
-        seen.append(Seen(at, time.monotonic() - at, status, left))
+        seen.append(Seen(at, clock() - began, status, left))
         ends.wait(0.01)

@@ -25,19 +25,19 @@ def longest_away(watched: Watched) -> float:
 
 
 def held(watch: Callable[[Outage], Watched], name: str, folder: Path) -> None:
-    """What is promised of every answer holds in each try; what is promised in seconds in one of a few, beside what the
-    machine does to a process that only looks at the clock: a missing bound makes all of them late."""
-    late: list[tuple[float, float, float, float]] = []
+    """What is promised of every answer holds in each try; what is promised in seconds in one of a few, as a busy
+    machine may hold up the server: a missing bound makes all of them late."""
+    late: list[tuple[float, float, float]] = []
     while len(late) < TRIES:
         with OUTAGES[name](folder) as outage:
             found = watch(outage)
         for policy in POLICIES:
             assert {one.status for one in found.seen[policy]} <= STATUSES[policy]
             assert {one.by_store for one in found.seen[policy]} == {True, False}, "nothing has happened"
-        late.append((slowest(found) - BUDGET, found.stall, longest_away(found), found.elsewhere))
-        if max(late[-1][:2]) <= SLACK + found.elsewhere and late[-1][2] <= BACK:
+        late.append((slowest(found) - BUDGET, found.stall, longest_away(found)))
+        if max(late[-1][:2]) <= SLACK and late[-1][2] <= BACK:
             return
-    raise AssertionError(f"late by, stalled for, back after, stalled elsewhere for: {late}")
+    raise AssertionError(f"late by, stalled for, back after: {late}")
 
 
 @pytest.mark.parametrize("name", OUTAGES)

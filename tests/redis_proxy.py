@@ -1,0 +1,98 @@
+"""Stands between a store and its server: hears every command, and may swallow answers, fall silent, or cut lines."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hiredis import Reader
+from servers import HOST
+
+
+class Proxy:
+    """Connections made while it is ``deaf`` or before it fell silent lead nowhere: no end, no reset, no answer."""
+
+    def __init__(self, port: int) -> None:
+        self._server_port = port
+        self._listener = socket.create_server((HOST, 0))
+        self.port = int(self._listener.getsockname()[1])
+        self.heard: list[list[bytes]] = []
+        self.hears: Callable[[list[bytes]], Any] = lambda command: None
+        self.swallows = False
+        self._lines: list[tuple[socket.socket, socket.socket]] = []
+        self._silent: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def count(self, key: str) -> int:
+        """How many commands had this key."""
+        return sum(any(part.endswith(key.encode()) for part in command) for command in self.heard)
+
+    def fall_silent(self) -> None:
+        """Lines that there are lead nowhere from now on; new ones are as good as ever."""
+        self._silent.update(near for near, _ in self._lines)
+
+    def cut(self) -> None:
+        """Lines that there are end."""
+        for pair in self._lines:
+            for end in pair:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection((HOST, self._server_port))
+            self._lines.append((near, far))
+            for carry in (self._there, self._back):
+                threading.Thread(target=carry, args=(near, far), daemon=True).start()
+
+    def _there(self, near: socket.socket, far: socket.socket) -> None:
+        reader = Reader()
+        while data := _received(near):
+            if near in self._silent:
+                continue
+            reader.feed(data)
+            while command := reader.gets():
+                self.heard.append(command)
+                self.hears(command)
+            with contextlib.suppress(OSError):
+                far.sendall(data)
+        near.close()
+        far.close()
+
+    def _back(self, near: socket.socket, far: socket.socket) -> None:
+        while data := _received(far):
+            if not self.swallows and near not in self._silent:
+                with contextlib.suppress(OSError):
+                    near.sendall(data)
+        with contextlib.suppress(OSError):
+            near.shutdown(socket.SHUT_RDWR)
+
+
+def _received(end: socket.socket) -> bytes:
+    try:
+        return end.recv(65_536)
+    except OSError:
+        return b""
+
+
+@contextmanager
+def proxied(port: int) -> Iterator[Proxy]:
+    proxy = Proxy(port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
