@@ -33,6 +33,21 @@ def test_methods_of_a_class_are_limited_each() -> None:
     assert found == [200, 200, 200, 429, 429]
 
 
+@pytest.mark.parametrize("calls_super", [False, True])
+def test_a_limit_on_a_method_holds_where_it_is_overridden(calls_super: bool) -> None:
+    """A subclass has the limits of the methods that it overrides, and its own on top."""
+
+    class Overriding(ByMethod):
+        @limit("5/minute", name="own")
+        async def get(self, request: Any) -> Response:
+            return await super().get(request) if calls_super else PlainTextResponse("overridden")
+
+    app = application([Route("/", Overriding)])
+    answers = [ask(app) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[0].headers["ratelimit-policy"].endswith('"own";q=5;w=60')
+
+
 def test_methods_that_belong_to_an_object_are_limited() -> None:
     """A bound method is marked where its function is."""
 

@@ -60,8 +60,8 @@ class Marking:
         if not inspect.isclass(branch.target):
             return
         for method in _METHODS:
-            if handler := _handler(branch.target, method):
-                branch.views[method] = self._known(view_of([*things, handler]), branch)
+            if handlers := _handlers(branch.target, method):
+                branch.views[method] = self._known(view_of([*things, *handlers]), branch)
 
     def _known(self, view: View, branch: Branch | None = None) -> View | None:
         if view == _NOTHING:
@@ -108,7 +108,7 @@ def _forms_of(endpoint: Any) -> Iterator[object]:
         endpoint = getattr(endpoint, "__wrapped__", None)
 
 
-def _handler(cls: Any, method: str) -> Any:
-    """The method of a class that answers a request, as Starlette looks for it."""
-    found = getattr(cls, method.lower(), None)
-    return found if found is not None or method != "HEAD" else getattr(cls, "get", None)
+def _handlers(cls: type, method: str) -> list[object]:
+    """The method of a class that answers a request, as Starlette looks for it, after those that it overrides."""
+    name = "get" if method == "HEAD" and not hasattr(cls, "head") else method.lower()
+    return [vars(base)[name] for base in reversed(cls.__mro__) if name in vars(base)]
