@@ -1,12 +1,52 @@
-"""``make bench``: every comparison, as Markdown tables on stdout. Reports; proves nothing."""
+"""``make bench``: every comparison, as Markdown tables on stdout. Reports; proves nothing.
+
+``python -m benchmarks redis leases`` runs those that are named; flood.py, which takes minutes, is run by itself.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import platform
+import time
+from importlib import import_module
 
-from benchmarks import decisions, middleware
+from benchmarks.timing import MissingError, progress
 
-print(f"Python {platform.python_version()}, {platform.machine()}.")
-print("Medians of interleaved rounds; compare ratios, not times.\n")
-for part in (decisions, middleware):
-    print(part.report())
+PARTS = {
+    "decisions": "decisions",
+    "middleware": "middleware",
+    "routes": "routes",
+    "redis": "redis_store",
+    "leases": "leases",
+    "lmdb": "lmdb_store",
+}
+
+
+def report(part: str) -> str:
+    """The tables of one part; where something is missing, a line that says what."""
+    try:
+        return str(import_module(f"benchmarks.{PARTS[part]}").report())
+    except ImportError as error:
+        return f"Not run: {part}: {error}. To install it: pip install --group bench -e '.[all]'\n"
+    except (MissingError, SystemExit) as error:
+        return f"Not run: {part}: {error}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all of them when none is named")
+    asked = parser.parse_args()
+    if unknown := set(asked.parts).difference(PARTS):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    print(f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores.")
+    print("Medians of interleaved rounds; compare ratios, not times.\n", flush=True)
+    for part in asked.parts or PARTS:
+        began = time.monotonic()
+        progress(part)
+        print(report(part), flush=True)
+        progress(f"{part}: {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
-"""The Redis store beside ``limits``, on the same server in the same run, in turns: ``python -m benchmarks.redis_store``
+"""The Redis store beside ``limits``, on the same server, in turns: ``python -m benchmarks redis``
 
-Decisions a second, each of them the full answer: with ``limits`` that is ``hit`` alone, which tells less (neither what
-is left nor when to come again). Needs the programs and libraries of ``make bench``, and redis-server.
+A decision here is the full answer: allowed, remaining, reset, retry. ``limits`` gives it with ``hit`` and then
+``get_window_stats``; ``hit`` alone says yes or no. The plain script is an ``INCRBY`` by ``EVALSHA``, sent by redis-py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -24,16 +23,20 @@ from limits.aio import strategies as aio_strategies
 from limits.aio.storage import RedisStorage as AsyncRedisStorage
 from limits.storage import RedisStorage
 
-from benchmarks.timing import table
+from benchmarks.timing import MissingError, in_turns, progress, ratio, table
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.stores import open_store
 
-ROUNDS = 7
-CONCURRENT = {1: 1_000, 64: 6_400, 256: 12_800}
+ROUNDS = 21
 ALGORITHMS = {"fixed-window": "FixedWindow", "sliding-window-counter": "SlidingWindowCounter"}
-PLENTY = "1000000000/minute"
-THREE = ("1000000000/minute", "2000000000/hour", "3000000000/day")
+LIMITS = ("1000000000/minute", "2000000000/hour", "3000000000/day")
 PLAIN = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
+CLIENTS = 256
+NAMES = [f"192.0.2.{i}" for i in range(CLIENTS)]
+FEATURES = [{"ip": name} for name in NAMES]
+SYNC_CALLS = 100
+ASYNC_CALLS = {1: 100, 64: 640, 256: 1_280}
+HEAD = ("", "a second", "decisions a command", "`limits`, full", "`limits`, `hit`", "plain script")
 
 Call = Callable[[int], Any]
 AsyncCall = Callable[[int], Awaitable[Any]]
@@ -41,18 +44,19 @@ AsyncCall = Callable[[int], Awaitable[Any]]
 
 @contextmanager
 def server() -> Iterator[int]:
-    """A Redis of its own on a free port."""
-    program = shutil.which("redis-server") or sys.exit("redis-server is not installed: apt-get install redis-server")
+    """A Redis of its own, on a free port."""
+    program = shutil.which("redis-server")
+    if program is None:
+        raise MissingError("redis-server is not installed: apt-get install redis-server")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning"]
+    quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning", "--bind", "127.0.0.1"]
     process = subprocess.Popen([program, "--port", str(port), *quiet], stdout=subprocess.DEVNULL)
     try:
-        client = redis.Redis(port=port)
-        while not _answers(client):
-            time.sleep(0.01)
-        client.close()
+        with redis.Redis(port=port) as client:
+            while not _answers(client):
+                time.sleep(0.01)
         yield port
     finally:
         process.kill()
@@ -66,130 +70,173 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
-def ours(port: int, algorithm: str, limits: tuple[str, ...] = (PLENTY,)) -> Limiter:
+def ours(port: int, algorithm: str, limits: int = 1) -> Limiter:
     # The time budget is not what is measured, and a machine under load would break it.
     store = open_store(f"redis://127.0.0.1:{port}/0", timeout_us=5_000_000)
-    return Limiter([Rule(name="api", limits=list(limits), algorithm=algorithm)], store=store)
+    return Limiter([Rule(name=f"api-{limits}", limits=list(LIMITS[:limits]), algorithm=algorithm)], store=store)
 
 
-FEATURES = [{"ip": f"192.0.2.{i}"} for i in range(256)]
-NAMES = [f"192.0.2.{i}" for i in range(256)]
+class Scripts:
+    """How many script calls the server has had from some candidates."""
+
+    def __init__(self, port: int) -> None:
+        self._client = redis.Redis(port=port)
+
+    def counted(self, run: Callable[[], int]) -> str:
+        """Decisions a command, of one more run."""
+        self._client.config_resetstat()
+        decisions = run()
+        return f"{decisions / self._client.info('commandstats')['cmdstat_evalsha']['calls']:.0f}"
+
+
+def compared(name: str, candidates: list[Callable[[], int]], scripts: Scripts) -> tuple[str, ...]:
+    """A row: this package, the others, and how many times as fast as each."""
+    progress(f"redis: {name}")
+    mine, *others = in_turns(candidates, ROUNDS)
+    ratios = (f"{ratio(mine, theirs):.2f}" for theirs in others)
+    return name, f"{statistics.median(mine):,.0f}", scripts.counted(candidates[0]), *ratios
 
 
 # -- blocking ----------------------------------------------------------------------------------------------------
 
 
-def sync_calls(port: int) -> dict[str, tuple[Call, ...]]:
-    """(ours, of limits, a plain EVALSHA) for each row."""
-    storage = RedisStorage(f"redis://127.0.0.1:{port}")
+def sync_row(port: int, algorithm: str, limits: int) -> tuple[str, ...]:
+    limiter = ours(port, algorithm, limits)
+    theirs = getattr(strategies, f"{ALGORITHMS[algorithm]}RateLimiter")(RedisStorage(f"redis://127.0.0.1:{port}"))
+    items = [parse(limit) for limit in LIMITS[:limits]]
     client = redis.Redis(port=port)
     sha = client.script_load(PLAIN)
-    rows: dict[str, tuple[Call, ...]] = {}
-    for algorithm, name in ALGORITHMS.items():
-        limiter, theirs = ours(port, algorithm), getattr(strategies, f"{name}RateLimiter")(storage)
-        item = parse(PLENTY)
-        rows[f"{algorithm}, one limit"] = (
-            lambda i, limiter=limiter: limiter.hit(FEATURES[i]),
-            lambda i, theirs=theirs, item=item: theirs.hit(item, NAMES[i]),
-            lambda i: client.evalsha(sha, 1, NAMES[i], 1),
-        )
-        limiter = ours(port, algorithm, THREE)
-        items = [parse(limit) for limit in THREE]
-        rows[f"{algorithm}, three limits"] = (
-            lambda i, limiter=limiter: limiter.hit(FEATURES[i]),
-            lambda i, theirs=theirs, items=items: [theirs.hit(item, NAMES[i]) for item in items],
-            lambda i: client.evalsha(sha, 1, NAMES[i], 1),
-        )
-    return rows
+
+    def in_full(i: int) -> None:
+        for item in items:
+            theirs.hit(item, NAMES[i])
+            theirs.get_window_stats(item, NAMES[i])
+
+    calls: list[Call] = [
+        lambda i: limiter.hit(FEATURES[i]),
+        in_full,
+        lambda i: [theirs.hit(item, NAMES[i]) for item in items],
+        lambda i: client.evalsha(sha, 1, NAMES[i], 1),
+    ]
+    name = f"{algorithm}, {limits} limit{'s' * (limits > 1)}"
+    row = compared(name, [repeated(call) for call in calls], Scripts(port))
+    limiter.close()
+    return row
 
 
-def sync_rate(call: Call, calls: int = 1_000) -> float:
-    start = time.perf_counter()
-    for i in range(calls):
-        call(i % 256)
-    return calls / (time.perf_counter() - start)
+def repeated(call: Call) -> Callable[[], int]:
+    def run() -> int:
+        for i in range(SYNC_CALLS):
+            call(i % CLIENTS)
+        return SYNC_CALLS
+
+    return run
 
 
 # -- on an event loop --------------------------------------------------------------------------------------------
 
 
-def async_calls(port: int, limiters: list[Limiter]) -> dict[str, tuple[AsyncCall, ...]]:
-    address = f"async+redis://127.0.0.1:{port}"
-    storage = AsyncRedisStorage(address, implementation="redispy", max_connections=1_000)
-    client = redis.asyncio.Redis(port=port, max_connections=1_000)
-    script = client.register_script(PLAIN)
-    rows: dict[str, tuple[AsyncCall, ...]] = {}
-    for algorithm, name in ALGORITHMS.items():
-        limiter, theirs = ours(port, algorithm), getattr(aio_strategies, f"{name}RateLimiter")(storage)
-        limiters.append(limiter)
-        item = parse(PLENTY)
-        rows[algorithm] = (
-            lambda i, limiter=limiter: limiter.ahit(FEATURES[i]),
-            lambda i, theirs=theirs, item=item: theirs.hit(item, NAMES[i]),
-            lambda i: script([NAMES[i]], [1]),
-        )
-    return rows
+class Peers:
+    """The clients that ``limits`` can use on an event loop; the fastest is the one to compare with."""
+
+    def __init__(self, runner: asyncio.Runner, port: int) -> None:
+        address = f"async+redis://127.0.0.1:{port}"
+        pool = redis.asyncio.BlockingConnectionPool.from_url(f"redis://127.0.0.1:{port}", max_connections=16)
+        self._storages = {
+            "redis-py": AsyncRedisStorage(address, implementation="redispy", max_connections=1_000),
+            "redis-py, 16 connections": AsyncRedisStorage(address, implementation="redispy", connection_pool=pool),
+        }
+        self._held = asyncio.Event()
+        try:
+            self._storages["coredis"] = runner.run(self._coredis(address))
+        except ImportError:
+            progress("redis: limits without coredis, which is not installed: pip install --group bench")
+
+    async def _coredis(self, address: str) -> AsyncRedisStorage:
+        """Its client works within a block of its own, which a task holds open."""
+        storage, entered = AsyncRedisStorage(address, implementation="coredis"), asyncio.Event()
+
+        async def hold() -> None:
+            async with storage.bridge.get_connection():
+                entered.set()
+                await self._held.wait()
+
+        self._holder = asyncio.create_task(hold())
+        await entered.wait()
+        return storage
+
+    def fastest(self, runner: asyncio.Runner, concurrent: int) -> tuple[str, AsyncRedisStorage]:
+        calls = [_hit(storage, "sliding-window-counter") for storage in self._storages.values()]
+        rates = in_turns([gathered(runner, call, concurrent) for call in calls], 7)
+        medians = dict(zip(self._storages, map(statistics.median, rates), strict=True))
+        best = max(medians, key=medians.__getitem__)
+        return best, self._storages[best]
 
 
-async def async_rate(call: AsyncCall, concurrent: int) -> float:
-    total = CONCURRENT[concurrent]
+def _hit(storage: AsyncRedisStorage, algorithm: str, in_full: bool = False) -> AsyncCall:
+    theirs, item = getattr(aio_strategies, f"{ALGORITHMS[algorithm]}RateLimiter")(storage), parse(LIMITS[0])
+
+    async def full(i: int) -> None:
+        await theirs.hit(item, NAMES[i])
+        await theirs.get_window_stats(item, NAMES[i])
+
+    return full if in_full else lambda i: theirs.hit(item, NAMES[i])
+
+
+def gathered(runner: asyncio.Runner, call: AsyncCall, concurrent: int) -> Callable[[], int]:
+    """So many at a time, each client with one request after another."""
+    total = ASYNC_CALLS[concurrent]
 
     async def worker(i: int) -> None:
         for _ in range(total // concurrent):
             await call(i)
 
-    start = time.perf_counter()
-    await asyncio.gather(*map(worker, range(concurrent)))
-    return total / (time.perf_counter() - start)
+    async def workers() -> int:
+        await asyncio.gather(*map(worker, range(concurrent)))
+        return total
+
+    return lambda: runner.run(workers())
 
 
-async def async_rows(port: int) -> list[tuple[str, ...]]:
-    limiters: list[Limiter] = []
-    rows = []
-    for algorithm, calls in async_calls(port, limiters).items():
-        for concurrent in CONCURRENT:
-            found: list[list[float]] = [[] for _ in calls]
-            for _ in range(ROUNDS + 1):
-                for rates, call in zip(found, calls, strict=True):
-                    rates.append(await async_rate(call, concurrent))
-            rows.append(row(f"{algorithm}, {concurrent} at a time", found))
-    for limiter in limiters:
-        await limiter.aclose()
-    return rows
+def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The rows, and for each number at a time the client that ``limits`` is fastest with."""
+    peers = Peers(runner, port)
+    rows, chosen = [], []
+    for concurrent in ASYNC_CALLS:
+        progress(f"redis: the best client for limits, {concurrent} at a time")
+        name, storage = peers.fastest(runner, concurrent)
+        chosen.append(f"{name} at {concurrent}")
+        rows += [async_row(port, runner, algorithm, concurrent, storage) for algorithm in ALGORITHMS]
+    return rows, chosen
 
 
-# -- both --------------------------------------------------------------------------------------------------------
-
-
-def row(name: str, found: list[list[float]]) -> tuple[str, ...]:
-    """Medians without the first round, and how many times as fast as the others."""
-    mine, theirs, plain = (statistics.median(rates[1:]) for rates in found)
-    return name, f"{mine:,.0f}", f"{theirs:,.0f}", f"{plain:,.0f}", f"{mine / theirs:.2f}", f"{mine / plain:.2f}"
+def async_row(
+    port: int, runner: asyncio.Runner, algorithm: str, concurrent: int, storage: AsyncRedisStorage
+) -> tuple[str, ...]:
+    limiter = ours(port, algorithm)
+    client = redis.asyncio.Redis(port=port, max_connections=1_000)
+    sha = runner.run(client.script_load(PLAIN))
+    calls: list[AsyncCall] = [
+        lambda i: limiter.ahit(FEATURES[i]),
+        _hit(storage, algorithm, in_full=True),
+        _hit(storage, algorithm),
+        lambda i: client.evalsha(sha, 1, NAMES[i], 1),
+    ]
+    candidates = [gathered(runner, call, concurrent) for call in calls]
+    row = compared(f"{algorithm}, {concurrent} at a time", candidates, Scripts(port))
+    runner.run(limiter.aclose())
+    runner.run(client.aclose())
+    return row
 
 
 def report() -> str:
-    head = ("", "this package", "limits 5.8", "one plain EVALSHA", "of limits", "of the plain one")
     with server() as port:
-        rows = []
-        for name, calls in sync_calls(port).items():
-            found: list[list[float]] = [[] for _ in calls]
-            for _ in range(ROUNDS + 1):
-                for rates, call in zip(found, calls, strict=True):
-                    rates.append(sync_rate(call))
-            rows.append(row(name, found))
-        parts = [table("Redis, blocking, one thread: decisions a second", rows, head)]
-        for loop, run in _loops().items():
-            parts.append(table(f"Redis, {loop}, one event loop: decisions a second", run(async_rows(port)), head))
+        rows = [sync_row(port, algorithm, limits) for limits in (1, 3) for algorithm in ALGORITHMS]
+        parts = [table("Redis, blocking, one thread", rows, HEAD)]
+        with asyncio.Runner() as runner:
+            rows, chosen = async_rows(port, runner)
+        parts += [table("Redis, asyncio, one limit", rows, HEAD), f"`limits` with {', '.join(chosen)}.\n"]
     return "\n".join(parts)
-
-
-def _loops() -> dict[str, Callable[[Any], Any]]:
-    loops: dict[str, Callable[[Any], Any]] = {"asyncio": asyncio.run}
-    try:
-        import uvloop
-    except ImportError:
-        return loops
-    return {**loops, "uvloop": uvloop.run}
 
 
 if __name__ == "__main__":

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["per_call", "table"]
+__all__ = ["MissingError", "in_turns", "per_call", "progress", "ratio", "table"]
 
 ROUNDS = 15
+
+
+class MissingError(Exception):
+    """A comparison needs what is not installed; the text says what, and how to get it."""
 
 
 def per_call(candidates: Mapping[str, Callable[[int], None]], calls: int, rounds: int = ROUNDS) -> dict[str, float]:
@@ -26,6 +31,35 @@ def per_call(candidates: Mapping[str, Callable[[int], None]], calls: int, rounds
     finally:
         gc.enable()
     return {name: statistics.median(times[1:]) for name, times in taken.items()}
+
+
+def in_turns(candidates: Sequence[Callable[[], int]], rounds: int, patience: float = 10.0) -> list[list[float]]:
+    """Calls a second of each candidate in each round; a candidate makes some calls and says how many.
+
+    One round warms up. Rounds are short and begin with another candidate each time, so that what else the machine does
+    falls on all alike. On a machine that is slow or busy there are fewer, at least five: ``patience`` is in seconds.
+    """
+    found: list[list[float]] = [[] for _ in candidates]
+    ends = time.monotonic() + patience
+    for number in range(rounds + 1):
+        if number > 5 and time.monotonic() > ends:
+            break
+        for i in range(len(candidates)):
+            place = (number + i) % len(candidates)
+            start = time.perf_counter()
+            calls = candidates[place]()
+            found[place].append(calls / (time.perf_counter() - start))
+    return [rates[1:] for rates in found]
+
+
+def ratio(rates: Sequence[float], others: Sequence[float]) -> float:
+    """How many times as fast as others, round by round: the median."""
+    return statistics.median(mine / theirs for mine, theirs in zip(rates, others, strict=True))
+
+
+def progress(text: str) -> None:
+    """What is being done, for those who wait; the tables alone go to stdout."""
+    print(f"... {text}", file=sys.stderr, flush=True)
 
 
 def table(title: str, rows: list[tuple[str, ...]], head: tuple[str, ...]) -> str:

@@ -1,0 +1,136 @@
+"""What does not reach the server: hits out of leases and refusals that are remembered: ``python -m benchmarks leases``
+
+Beside the memory store, which is the least that a decision costs, and beside a trip to Redis, which is what they save.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Callable
+
+import redis
+
+from benchmarks.redis_store import server
+from benchmarks.timing import in_turns, progress, ratio, table
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import Store, open_store
+
+ROUNDS = 15
+PER_LEASE = (10, 100, 1_000)
+HITS = 5_000
+REFUSED = 500
+
+
+def shared(port: int) -> Store:
+    return open_store(f"redis://127.0.0.1:{port}/0", timeout_us=5_000_000)
+
+
+def limiter_of(store: Store | str, per_lease: int) -> Limiter:
+    """A hundred leases are the whole limit, so a key is not used up by ``HITS`` or nine tenths of it."""
+    return Limiter([Rule(name=f"leased-{per_lease}", limits=f"{per_lease * 100}/hour", lease="1%")], store)
+
+
+def spending(limiter: Limiter, per_lease: int) -> Callable[[], int]:
+    """Hits on one key, another one each time."""
+    hits, keys = min(HITS, per_lease * 90), itertools.count()
+
+    def run() -> int:
+        features = {"ip": f"client-{next(keys)}"}
+        for _ in range(hits):
+            limiter.hit(features)
+        return hits
+
+    return run
+
+
+def aspending(limiter: Limiter, per_lease: int, runner: asyncio.Runner) -> Callable[[], int]:
+    hits, keys = min(HITS, per_lease * 90), itertools.count()
+
+    async def run() -> int:
+        features = {"ip": f"aclient-{next(keys)}"}
+        for _ in range(hits):
+            await limiter.ahit(features)
+        return hits
+
+    return lambda: runner.run(run())
+
+
+def leased_row(name: str, candidates: list[Callable[[], int]], port: int) -> tuple[str, ...]:
+    progress(f"leases: {name}")
+    memory, leased, alone = in_turns(candidates, ROUNDS)
+    with redis.Redis(port=port) as client:
+        client.config_resetstat()
+        hits = candidates[1]()
+        commands = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    slower = f"{ratio(memory, leased):.2f}"
+    return name, _us(memory), _us(leased), slower, f"{ratio(leased, alone):.1f}", f"{commands / hits * 1000:.0f}"
+
+
+def leased_rows(port: int, runner: asyncio.Runner) -> list[tuple[str, ...]]:
+    rows = []
+    for per_lease in PER_LEASE:
+        memory, leased = limiter_of("memory://", per_lease), limiter_of(shared(port), per_lease)
+        alone = Limiter([Rule(name="alone", limits="1000000000/hour")], shared(port))
+        trips = [spending(memory, per_lease), spending(leased, per_lease), spending(alone, 2)]
+        rows.append(leased_row(f"{per_lease:,} hits a lease, `hit`", trips, port))
+        trips = [
+            aspending(limiter, count, runner) for limiter, count in zip((memory, leased), [per_lease] * 2, strict=True)
+        ]
+        rows.append(leased_row(f"{per_lease:,} hits a lease, `ahit`", [*trips, aspending(alone, 2, runner)], port))
+        for limiter in (leased, alone):
+            runner.run(limiter.aclose())
+    return rows
+
+
+def refused(limiter: Limiter) -> Callable[[], int]:
+    """Hits on a key that has nothing left."""
+    features = {"ip": "192.0.2.7"}
+    while limiter.hit(features):
+        pass
+
+    def run() -> int:
+        for _ in range(REFUSED):
+            limiter.hit(features)
+        return REFUSED
+
+    return run
+
+
+def refused_rows(port: int) -> list[tuple[str, ...]]:
+    progress("leases: refusals that are remembered")
+    rules = [Rule(name="refused", limits="1/day")]
+    limiters = {
+        "a trip for each": Limiter(rules, shared(port), settings=Settings(remember_refusals=0)),
+        "remembered for 1 s": Limiter(rules, shared(port)),
+        "memory store": Limiter(rules),
+    }
+    found = in_turns([refused(limiter) for limiter in limiters.values()], ROUNDS)
+    for limiter in limiters.values():
+        limiter.close()
+    return [(name, _us(rates), f"{ratio(rates, found[0]):.1f}") for name, rates in zip(limiters, found, strict=True)]
+
+
+def _us(rates: list[float]) -> str:
+    return f"{1e6 / statistics.median(rates):.1f}"
+
+
+def report() -> str:
+    with server() as port, asyncio.Runner() as runner:
+        head = (
+            "",
+            "memory, us",
+            "leased, us",
+            "times the memory store",
+            "as fast as a trip for each",
+            "trips for 1,000",
+        )
+        leases = table("Leases on Redis, one key", leased_rows(port, runner), head)
+        refusals = table("A refused hit, Redis, blocking", refused_rows(port), ("", "us", "as fast as a trip"))
+    return f"{leases}\n{refusals}"
+
+
+if __name__ == "__main__":
+    print(report())
