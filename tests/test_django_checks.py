@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +59,30 @@ def test_a_project_is_checked(limits: Any, patterns: Any, middleware: Any, expec
     """Each mistake of a project has its id; a project without one has none."""
     with project(limits, *patterns, middleware=middleware):
         assert ids() == expected
+
+
+PROGRAM = """
+import sys
+from django.conf import settings
+from django.core.management import execute_from_command_line
+
+settings.configure(
+    ROOT_URLCONF=__name__,
+    INSTALLED_APPS=["ratelimit_mw.django"],
+    MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
+    RATELIMIT_MW={"rules": [{"limits": "5/minute", "key": ["user|ip"]}]},
+)
+urlpatterns = []
+execute_from_command_line(sys.argv)
+"""
+
+
+def test_a_project_without_users_is_checked(tmp_path: Path) -> None:
+    """Where Django's own users are not installed, nothing of theirs is imported to look for them."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(tmp_path / "program.py"), "check"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "ratelimit_mw.W003" in found.stderr
 
 
 def test_a_store_that_workers_do_not_share_is_said_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:

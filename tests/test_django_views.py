@@ -7,10 +7,13 @@ import functools
 from typing import Any
 
 import pytest
+from django.contrib.syndication.views import Feed
 from django.http import HttpResponse
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.vary import vary_on_headers
 from django.views.generic import TemplateView
 from django_calls import ahello, hello, one_rule, project, still, urls
 
@@ -156,6 +159,46 @@ def test_a_decorator_in_between_hides_nothing(keeps: bool) -> None:
         return functools.wraps(view)(inner) if keeps else inner
 
     with project(None, path("", plain(limit("1/minute")(hello)))) as served:
+        assert served.statuses(times=2) == [200, 429]
+
+
+class Called:
+    """As Django's feeds are: an object is the view."""
+
+    @method_decorator(limit("1/minute", name="called"))
+    def __call__(self, request: Any) -> HttpResponse:
+        return HttpResponse("hello")
+
+
+@limit("1/minute", name="feed")
+class Latest(Feed):
+    title = link = description = "news"
+
+    def items(self) -> list[str]:
+        return []
+
+
+def bound(view: Any) -> Any:
+    """A view that is a method, as those of libraries often are."""
+    return type("Site", (), {"index": limit("1/minute", name="index")(view)})().index
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        functools.partial(limit("1/minute")(lambda request, word: HttpResponse(word)), word="hello"),
+        Called(),
+        Latest(),
+        bound(lambda self, request: HttpResponse("hello")),
+        vary_on_headers("x")(csrf_exempt(limit("1/minute")(hello))),
+        csrf_exempt(vary_on_headers("x")(limit("1/minute")(subclass(Items)).as_view())),
+    ],
+    ids=["partial", "object", "feed", "bound method", "decorated", "decorated class"],
+)
+@both
+def test_views_of_odd_kinds_are_limited(view: Any, is_async: bool) -> None:
+    """A part of a function, an object that is called, a bound method, a view in Django's own decorators."""
+    with project(None, path("", view), is_async=is_async) as served:
         assert served.statuses(times=2) == [200, 429]
 
 

@@ -19,6 +19,7 @@ from .middleware import RateLimitMiddleware
 __all__ = ["check_deployment", "check_project"]
 
 _WORKERS: Final = "WEB_CONCURRENCY"
+_OURS: Final = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
 
 def check_project(**_: Any) -> list[Any]:
@@ -55,7 +56,7 @@ def check_deployment(**_: Any) -> list[Any]:
 
 
 def _missing(marked: bool) -> Iterator[Any]:
-    if marked and _place_of(RateLimitMiddleware) is None:
+    if marked and _place_of(_OURS) is None:
         yield checks.Warning(
             "Views are limited by decorators, and no middleware decides their limits: they will refuse to run.",
             hint='Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
@@ -86,14 +87,16 @@ def _without_language() -> Iterator[Any]:
 
 def _stands_before(other: str, missing: bool) -> bool:
     """Whether the middleware stands before another one; what is ``missing`` where there is no other."""
-    place, place_of_other = _place_of(RateLimitMiddleware), _place_of(import_string(other))
+    place, place_of_other = _place_of(_OURS), _place_of(other)
     if place is None:
         return False
     return missing if place_of_other is None else place < place_of_other
 
 
-def _place_of(middleware: type) -> int | None:
-    """Where it, or a class made of it, stands in ``MIDDLEWARE``."""
-    # What cannot be imported is not ours to report, and cannot start.
-    found = map(import_string, django.conf.settings.MIDDLEWARE)
-    return next((i for i, cls in enumerate(found) if isinstance(cls, type) and issubclass(cls, middleware)), None)
+def _place_of(name: str) -> int | None:
+    """Where it, or a class made of it, stands in ``MIDDLEWARE``. By name: not all of Django can be imported always."""
+    # What stands there and cannot be imported is not ours to report, and cannot start.
+    for place, found in enumerate(map(import_string, django.conf.settings.MIDDLEWARE)):
+        if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(found, "__mro__", ())):
+            return place
+    return None

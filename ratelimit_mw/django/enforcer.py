@@ -112,7 +112,9 @@ class Enforcer:
     def answer(self, asked: Asked, current: Current, own: Any) -> HttpResponseBase:
         """The response to a refusal: what your own function gave, else the package's."""
         pending = current.pending[-1]
-        answer = own or self.guard.rejection(asked.request, pending.verdict, pending.headers)
+        answer = own
+        if answer is None:
+            answer = self.guard.rejection(asked.request, pending.verdict, pending.headers)
         if isinstance(answer, Rejection):
             body = b"" if asked.request.method == "HEAD" else answer.body
             return HttpResponse(body, status=answer.status, headers=dict(answer.headers))

@@ -55,8 +55,8 @@ def _marks_of(thing: Any) -> View:
 
 
 def _held_by(function: Any) -> list[Any]:
-    """What a function that was made by another one keeps of it; of a bound method, whose it is."""
-    held = [function.__self__] if hasattr(function, "__self__") else []
+    """What a view calls: whose bound method it is, of what it is a part, how it is called, what its closure keeps."""
+    held = [getattr(function, name, None) for name in ("__self__", "func")] + [type(function).__call__]
     for cell in getattr(function, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # not filled yet
             held.append(cell.cell_contents)
