@@ -4,7 +4,7 @@ import socket
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from servers import HOST, Server, wait_for
@@ -91,3 +91,21 @@ def commands(server: Server) -> dict[str, int]:
     stats = dict(line.split()[1:3] for line in ask(server, b"stats", b"END").splitlines()[:-1])
     found = {name: int(stats[f"cmd_{name}".encode()]) for name in ("get", "set")}
     return found | {"incr": int(stats[b"incr_hits"]) + int(stats[b"incr_misses"])}
+
+
+def rule_of(limit: Limit) -> str:
+    """What is in the names of all that belongs to a limit."""
+    return f"|{limit.rule}|"
+
+
+def counted(store: MemcachedStore) -> list[Any]:
+    """A list that has an entry for each round trip of the store from now on."""
+    trips: list[Any] = []
+    exchange = store._sockets.exchange
+
+    def counting(*arguments: Any) -> None:
+        trips.append(arguments[0])
+        exchange(*arguments)
+
+    store._sockets.exchange = counting  # type: ignore[method-assign]
+    return trips

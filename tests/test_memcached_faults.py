@@ -9,13 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from memcached_handles import NOW, PATIENT, address, closing, hit, opened, stop
-from servers import HOST, Server, memcached_running, wait_for
+from memcached_handles import NOW, address, closing, hit, opened, stop
+from own_time import own_seconds
+from servers import Server, memcached_running, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
@@ -32,11 +32,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     """A server that a test may hurt."""
     with memcached_running(tmp_path) as found:
         yield found
-
-
-def own_seconds() -> float:
-    """The time, less what this thread has waited for a processor."""
-    return time.monotonic() - int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def seconds_until_refused(call: Callable[[], Any]) -> float:
@@ -228,67 +223,11 @@ def slowest_of_eight(store: MemcachedStore, limit: Any) -> float:
     return max(took)
 
 
-@contextmanager
-def impostor(answer: bytes) -> Iterator[str]:
-    """The address of a listener that answers everything with the same bytes."""
-    listener = socket.create_server((HOST, 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            with connection, suppress(ConnectionError):
-                if connection.recv(65_536):
-                    connection.sendall(answer)
-                    connection.settimeout(5)
-                    connection.recv(1)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield f"{HOST}:{listener.getsockname()[1]}"
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"END\r\nEND\r\n", b"SERVER_ERROR busy\r\n", b"END"]
-)
-@pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_server_that_is_no_memcached_is_an_error(answer: bytes, way: str) -> None:
-    """Whatever it says, and however much of it: nothing of that counts as an empty key."""
-    limit = limit_of("5/hour")
-
-    with impostor(answer) as place:
-        store = MemcachedStore(place, timeout_us=BUDGET_US)
-        if way == "async":
-            asyncio.run(closing(store, failing(store, [hit(limit, 0)])))
-        else:
-            with pytest.raises(StoreError, match="Memcached"):
-                store.apply([hit(limit, 0)], NOW)
-        store.close()
-
-
 def test_a_name_that_nobody_knows_is_an_error_of_the_store() -> None:
     """The resolver's word, as a ``StoreError``."""
     store = MemcachedStore("no-such-host.invalid")
     with pytest.raises(StoreError, match="Memcached"):
         store.ping()
-
-
-@pytest.mark.parametrize("answer", [b"hello\r\n", b"STORED\r\n", b"ERROR\r\n", b"\r\n", b"VERSION 1.6.18\r\nmore\r\n"])
-@pytest.mark.parametrize("way", WAYS)
-def test_a_ping_is_not_answered_by_whatever_speaks(answer: bytes, way: str) -> None:
-    """A Memcached says its version and nothing more."""
-    with impostor(answer) as place:
-        handle = WAYS[way](MemcachedStore(place, timeout_us=PATIENT))
-        with pytest.raises(StoreError, match="Memcached answered"):
-            handle.ping()
-        handle.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
