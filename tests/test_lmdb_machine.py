@@ -36,13 +36,13 @@ def test_the_mark_says_open_before_the_first_write_and_closed_after_the_last(sto
     assert mark_of(path) == ["ratelimit_mw", boot, "closed"]
 
 
-@pytest.mark.parametrize("mark", ["ratelimit_mw another-boot open\n", "ratelimit_mw another-boot clo", "ratel"])
-def test_after_an_unclean_stop_it_begins_anew(path: Path, mark: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("text", ["ratelimit_mw another-boot open\n", "ratelimit_mw another-boot clo", "ratel"])
+def test_after_an_unclean_stop_it_begins_anew(path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     """A file that may be damaged is not read: it is put aside, the counts begin anew, and one line says so."""
     store = open_at(path)
     hit(store, limit_of(), cost=2)
     store.close()
-    (path / "ratelimit_mw.lock").write_text(mark)
+    (path / "ratelimit_mw.lock").write_text(text)
     for _ in range(2):
         assert hit(store, limit_of()).allowed
         store.close()

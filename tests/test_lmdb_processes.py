@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lmdb_kit import FORK, SPAWN, decide_on, end, hit, limit_of, open_at, passed, start
+from lmdb_kit import FORK, PATIENT, SPAWN, decide_on, end, hit, limit_of, open_at, passed, start
 
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.limit import Limit
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.lmdb import LmdbStore
 
 
@@ -53,6 +55,21 @@ def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> Non
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
+
+
+def count_leased(path: Path, tries: int, results: Any) -> None:
+    rule = Rule(name="api", limits="1000/day", lease="2%")
+    limiter = Limiter([rule], f"lmdb://{path}", settings=Settings(store_timeout=PATIENT))
+    results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(tries)))
+
+
+def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> None:
+    """And no less than the limit without the shares that nobody spends in the end: one for each process."""
+    results = SPAWN.Queue()
+    workers = [start(SPAWN, count_leased, tmp_path, 5_000, results) for _ in range(4)]
+    assert 1_000 - 4 * 20 <= sum(results.get(timeout=60) for _ in workers) <= 1_000
+    for worker in workers:
+        worker.join()
 
 
 def come_and_go(path: Path, results: Any) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,10 +12,14 @@ from typing import Any
 
 import pytest
 from lmdb_kit import FORK, decide_on, end, hit, limit_of, mark_of, open_at, start
+from own_time import own_seconds
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb import LmdbStore, environment
+
+BUDGET, GRACE = 0.050, 0.020
+TRIES = 20
 
 
 @contextmanager
@@ -29,6 +33,19 @@ def stopped_inside(path: Path) -> Iterator[Any]:
         end(worker)
 
 
+def seconds_until_refused(call: Callable[[], object]) -> float:
+    """How long a call takes to raise ``StoreError``: the best of some tries, as a busy machine may delay anything."""
+    found = []
+    for _ in range(TRIES):
+        began = own_seconds()
+        with pytest.raises(StoreError, match="locked by others for longer than the time budget"):
+            call()
+        found.append(own_seconds() - began)
+        if found[-1] <= BUDGET + GRACE:
+            break
+    return min(found)
+
+
 def test_a_stopped_worker_holds_nobody_longer_than_the_budget(tmp_path: Path) -> None:
     """Whoever waits gets a StoreError in time, time after time; when the worker goes on, so do all."""
     limit = limit_of("20/day", "signalling")
@@ -36,10 +53,7 @@ def test_a_stopped_worker_holds_nobody_longer_than_the_budget(tmp_path: Path) ->
         assert hit(store, limit).remaining == 19
         with stopped_inside(tmp_path) as worker:
             for call in (lambda: hit(store, limit), lambda: store.forget(["x"]), store.ping):
-                began = time.monotonic()
-                with pytest.raises(StoreError, match="locked by others for longer than the time budget"):
-                    call()
-                assert 0.05 <= time.monotonic() - began < 10, "it was stopped for good"
+                assert BUDGET - GRACE <= seconds_until_refused(call) <= BUDGET + GRACE
             os.kill(worker.pid, signal.SIGCONT)
             worker.join()
             assert worker.exitcode == 0
@@ -50,24 +64,30 @@ def test_a_stopped_worker_blocks_no_event_loop(tmp_path: Path) -> None:
     """While requests wait for their budget, the loop goes round; killed, the worker leaves nothing behind."""
     limit = limit_of("20/day", "signalling")
 
-    async def wait(store: LmdbStore) -> tuple[list[object], int]:
-        turns = 0
+    async def wait(store: LmdbStore) -> tuple[list[object], float, float]:
+        longest, began = 0.0, own_seconds()
         calls = asyncio.gather(
             *(store.aapply([Hit(limit, limit.prefix + "a", 1)]) for _ in range(5)),
             store.aforget(["x"]),
             return_exceptions=True,
         )
         while not calls.done():
+            turn = own_seconds()
             await asyncio.sleep(0)
-            turns += 1
-        return calls.result(), turns
+            longest = max(longest, own_seconds() - turn)
+        return calls.result(), longest, own_seconds() - began
 
-    with closing(open_at(tmp_path, timeout_us=200_000)) as store:
+    def stall_and_time(store: LmdbStore) -> tuple[float, float]:
+        answers, longest, took = asyncio.run(wait(store))
+        assert [type(answer) for answer in answers] == [StoreError] * 6
+        return longest, took
+
+    with closing(open_at(tmp_path, timeout_us=50_000)) as store:
         hit(store, limit)
         with stopped_inside(tmp_path):
-            answers, turns = asyncio.run(wait(store))
-        assert [type(answer) for answer in answers] == [StoreError] * 6
-        assert turns > 30, "six calls that block for a budget each would have let it go round six times"
+            stalls, times = zip(*(stall_and_time(store) for _ in range(5)), strict=True)
+        assert min(stalls) <= GRACE
+        assert min(times) <= BUDGET + GRACE
         assert hit(store, limit).remaining == 18, "the hit of the killed worker was not counted"
 
 
