@@ -7,13 +7,14 @@ import threading
 from typing import Any
 
 import pytest
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from calls import ask, ask_wsgi
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import path
-from django_calls import Project, hello, one_rule, project
+from django_calls import CLIENT, MIDDLEWARE, Project, hello, one_rule, project
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware as Around
@@ -177,3 +178,63 @@ def test_middleware_around_django_decides_once(around: Any) -> None:
         assert call(app, "/free").headers["x-ratelimit-remaining"] == "2"
         first, second = call(app), call(app)
     assert (first.status_code, first.text, second.status_code) == (200, "('view',)", 429)
+
+
+def breaking(where: str) -> Any:
+    """A middleware that fails before the view, after it, or on the way to it."""
+
+    class Breaking:
+        sync_capable = async_capable = True
+
+        def __init__(self, get_response: Any) -> None:
+            self.get_response = get_response
+            if iscoroutinefunction(get_response):
+                markcoroutinefunction(self)
+
+        def __call__(self, request: Any) -> Any:
+            return self._acall(request) if iscoroutinefunction(self) else self._call(request)
+
+        def _call(self, request: Any) -> Any:
+            fail_at("before")
+            response = self.get_response(request)
+            fail_at("after")
+            return response
+
+        async def _acall(self, request: Any) -> Any:
+            fail_at("before")
+            response = await self.get_response(request)
+            fail_at("after")
+            return response
+
+        def process_view(self, request: Any, *_: Any) -> None:
+            fail_at("view")
+
+    def fail_at(place: str) -> None:
+        if place == where:
+            raise ZeroDivisionError
+
+    return Breaking
+
+
+@both
+@pytest.mark.parametrize("where", ["before", "view", "after"])
+def test_a_middleware_below_that_fails_settles_too(where: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever something below raises, it counts as 500, and the slot comes back."""
+    monkeypatch.setattr("django_calls.breaking", breaking(where), raising=False)
+    limiter = one_rule("2/minute; 1 concurrent", count_when={"status": 500})
+    listed = [*MIDDLEWARE, "django_calls.breaking"]
+    with project(limiter, is_async=is_async, middleware=listed) as served:
+        assert served.statuses() == [500, 500, 429]
+    assert limiter.peek({"ip": CLIENT}).decisions[1].allowed
+
+
+@both
+def test_a_middleware_below_that_answers_is_counted(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never reaches a view is a request, too."""
+
+    def answering_at_once(get_response: Any) -> Any:
+        return lambda request: HttpResponse("cached")
+
+    monkeypatch.setattr("django_calls.answering", answering_at_once, raising=False)
+    with project(one_rule(), is_async=is_async, middleware=[*MIDDLEWARE, "django_calls.answering"]) as served:
+        assert served.statuses() == [200, 200, 429]

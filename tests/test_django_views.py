@@ -187,13 +187,14 @@ def bound(view: Any) -> Any:
     "view",
     [
         functools.partial(limit("1/minute")(lambda request, word: HttpResponse(word)), word="hello"),
+        limit("1/minute")(functools.update_wrapper(functools.partial(hello, word="hello"), hello)),
         Called(),
         Latest(),
         bound(lambda self, request: HttpResponse("hello")),
         vary_on_headers("x")(csrf_exempt(limit("1/minute")(hello))),
         csrf_exempt(vary_on_headers("x")(limit("1/minute")(subclass(Items)).as_view())),
     ],
-    ids=["partial", "object", "feed", "bound method", "decorated", "decorated class"],
+    ids=["partial", "limited partial", "object", "feed", "bound method", "decorated", "decorated class"],
 )
 @both
 def test_views_of_odd_kinds_are_limited(view: Any, is_async: bool) -> None:

@@ -8,6 +8,7 @@ is decorated for a request is only checked.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any, Final
@@ -69,4 +70,5 @@ def _kept(marked: Any, view: View) -> Any:
 
 
 def _is_bound_for_a_request(view: object) -> bool:
-    return isinstance(view, functools.partial) and hasattr(view, "__wrapped__")
+    """Whether it is what ``method_decorator`` has decorated for each request: a method of the view at hand."""
+    return isinstance(view, functools.partial) and inspect.ismethod(view.func) and hasattr(view, "__wrapped__")

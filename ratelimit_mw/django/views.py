@@ -39,9 +39,13 @@ def _handlers_of(view: object, method: str) -> list[object]:
 
 def _operations_of(view: object, method: str) -> list[object]:
     """The functions of Django Ninja behind its view of a path, which picks one by the method."""
-    paths = [held for held in _held_by(view) if type(held).__module__.startswith("ninja.")]
+    paths = [held for held in _held_by(view) if _is_of_ninja(type(held)) and hasattr(held, "operations")]
     operations = [op for path in paths for op in path.operations if method in op.methods]
     return [marked_form(op.view_func) or op.view_func for op in operations]
+
+
+def _is_of_ninja(cls: type) -> bool:
+    return any(base.__module__.startswith("ninja.") for base in cls.__mro__)
 
 
 def _marks_of(thing: Any) -> View:
