@@ -27,7 +27,7 @@ _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 MEANINGS: Final[dict[str, dict[str, str]]] = {
     "SettingsTable": {
         "rules": "The rules, each a `[[rules]]` table; see below.",
-        "store": "Where counts are kept; see [stores](memory-store.md).",
+        "store": "Where counts are kept; see [stores](stores.md).",
         "trusted_proxies": 'Proxies whose word on the client\'s address is taken: addresses, networks, `"unix"`;'
         " see [features](features.md#the-clients-address).",
         "forwarded_header": "The header that those proxies write.",
