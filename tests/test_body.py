@@ -384,6 +384,7 @@ def test_a_form_of_many_parts_is_read_as_the_frameworks_read_it(content: bytes, 
 async def parsed_by_starlette(content: bytes, kind: str) -> dict[str, list[str | None]]:
     async def stream() -> AsyncIterator[bytes]:
         yield content
+        yield b""  # as the stream of a request ends
 
     parser = (FormParser if kind == FORM else MultiPartParser)(Headers({"content-type": kind}), stream())  # type: ignore[arg-type]
     try:
