@@ -76,12 +76,14 @@ class Factory:
         return app
 """
 FLASK = """
+from django.core.handlers.wsgi import WSGIHandler
 from flask import Flask
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 app = Flask(__name__)
 RateLimiter(app)
+django = object.__new__(WSGIHandler)  # as get_wsgi_application() of a project whose settings are elsewhere
 plain = Flask("plain")
 plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
 """
@@ -196,6 +198,7 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "a decorator": (["shop:typo"], 1, "there is no rule 'sight'; there are site, big"),
     "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
     "Flask": (["flasks:app"], 2, "flask --app flasks ratelimit"),
+    "Django": (["flasks:django"], 2, "manage.py ratelimit"),
     "no such module": (["nowhere:app"], 2, "there is no module 'nowhere' here"),
     "no such name": (["shop:appl"], 2, "shop has no 'appl'"),
     "no name": (["shop"], 2, "expected MODULE:NAME, such as shop:app; got 'shop'"),
