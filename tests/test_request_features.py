@@ -158,6 +158,13 @@ def test_your_own_function_comes_before_the_built_in_one() -> None:
     assert sent == [200, 429, 200]
 
 
+@pytest.mark.parametrize("name", ["header:X-Tenant", "post:tenant"])
+def test_your_own_function_may_have_any_spelling_of_its_name(name: str) -> None:
+    """What a rule and a function mean by one name is one feature, however each writes it."""
+    app = limited(sending(START, BODY), limiter("1/minute", key=[name]), features={name: lambda request: "x"})
+    assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
+
+
 ALL = ["ip", "method|ip", "path", "host|ip", "header:x-a|ip", "cookie:c|ip", "query:q|ip", "user|endpoint"]
 anything = st.text(st.characters(max_codepoint=0x2FFF), max_size=90)
 latin = st.text(st.characters(max_codepoint=255), max_size=90)

@@ -52,10 +52,7 @@ class FeatureReader:
         bodies: Bodies | None = None,
         region: Region | None = None,
     ) -> None:
-        for name, read in own.items():
-            checked_name(name)
-            if not callable(read):
-                raise ConfigError(f"expected a function of the request; got {read!r}", f"features[{name!r}]")
+        self._own = _checked(own)
         self._client_ip = client_ip
         self._ip_key = client_ip.key
         self._built_in: dict[str, Read] = {
@@ -70,11 +67,10 @@ class FeatureReader:
         self._bodies = bodies
         self._in_body: set[str] = set()
         self._families = {**_FAMILIES, "path": _path_parameter} if routes else _FAMILIES
-        self._own = dict(own)
         self._reads = {name: self._find(name) for name in needs}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
-        self.may_await = any(self._reads.get(name) is read for name, read in own.items())
+        self.may_await = any(self._reads.get(name) is read for name, read in self._own.items())
 
     @property
     def must_await(self) -> bool:
@@ -127,6 +123,16 @@ class FeatureReader:
             f"a rule needs the feature {name!r}, and nothing gives it; {_SETTINGS.get(name, '')}"
             f"pass features={{{name!r}: function_of_the_request}} to the middleware"
         )
+
+
+def _checked(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
+    """Your own functions under the names that rules know them by."""
+    found = {}
+    for name, read in own.items():
+        if not callable(read):
+            raise ConfigError(f"expected a function of the request; got {read!r}", f"features[{name!r}]")
+        found[checked_name(name)] = read
+    return found
 
 
 def _is_async(read: Callable[[Any], Any]) -> bool:
