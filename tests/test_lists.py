@@ -10,6 +10,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.lists import Lists
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 SETTINGS: dict[str, Any] = {
@@ -121,3 +122,11 @@ def test_a_feature_that_only_a_list_needs_must_be_there() -> None:
     """Nothing gives the feature, so the list could never match: the middleware is not built."""
     with pytest.raises(ConfigError, match="tenant"):
         RateLimitMiddleware(app, settings={"lists": {"deny": {"tenant": ["x"]}}})
+
+
+def test_there_are_two_lists() -> None:
+    """A third one, or a mistyped one, would never be looked at."""
+    with pytest.raises(ConfigError, match="expected allow or deny; got 'alow'"):
+        Lists({"alow": {"user": "ann"}})
+    names = Lists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}}).names()
+    assert names == (["ip", "user"], ["user"])

@@ -100,6 +100,9 @@ def test_what_was_spent_locally_is_given_back_locally(hit: Hit) -> None:
     verdict = hit(mine)
     assert not hit(mine)
     mine.refund(verdict)
+    again = hit(mine)
+    assert again
+    asyncio.run(mine.arefund(again))
     assert hit(mine)
 
 
@@ -262,3 +265,20 @@ def test_closing_leaves_the_probes_of_other_loops_alone() -> None:
     asyncio.run(mine.aclose())
     other.run_until_complete(asyncio.sleep(0.01))
     other.close()
+
+
+def test_a_recovery_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A probe that is answered after another one has nothing to say."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    store.down = True
+    for _ in range(3):
+        mine.hit(WHO)
+    store.down = False
+    assert mine._shared is not None
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        mine._shared._probe()
+        mine._shared._probe()
+        asyncio.run(mine._shared._aprobe())
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.startswith("the store answers again") for text in told] == [False, True]
