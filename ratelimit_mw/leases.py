@@ -2,8 +2,9 @@
 
 What is drawn is counted in the store when it is drawn, so all processes together never pass more than the limit as
 counted then, whatever crashes. A lease lives at most a twentieth of the period; the times at which its share is spent
-trail by as much. What is left at its end is given back by the next request that goes to the store anyway, whatever its
-key, or when the limiter is closed; else it lapses. So at most one share a process is unused at any time.
+trail by as much. Near the limit shares get small, so that little is left. What is left of a lease at its end is given
+back by the next request that goes to the store anyway, whatever its key, or when the limiter is closed; else it lapses.
+So at most one share a process is unused at any time.
 """
 
 from __future__ import annotations
@@ -28,20 +29,25 @@ _AT_CLOSE: Final = 100  # what one call gives back when no request waits for it
 
 
 class _Lease:
-    """One key's share. Until ``waits_till`` nobody draws: a draw is on its way, or was refused."""
+    """One key's share. Until ``waits_till`` nobody draws another: this draw is on its way, or the store is away."""
 
-    __slots__ = ("decision", "drawn", "drawn_at", "ends_at", "left", "waits_till")
+    __slots__ = ("decision", "drawn", "drawn_at", "ends_at", "left", "next", "waits_till")
 
-    def __init__(self, hit: Hit, now: int) -> None:
-        self.drawn = hit._replace(cost=max(hit.cost, hit.limit.lease))
+    def __init__(self, hit: Hit, share: int, now: int) -> None:
+        self.drawn = hit._replace(cost=share)
         self.drawn_at = now
         self.ends_at = self.waits_till = now + _life(hit.limit)
         self.left = 0
+        self.next = share
         self.decision: Decision | None = None
 
-    def begin(self, decision: Decision, now: int) -> None:
+    def told(self, decision: Decision, now: int) -> None:
+        """The store has said what is left: the next one to draw takes at most half of it."""
+        self.next, self.waits_till = decision.remaining // 2, now
+
+    def begin(self, decision: Decision) -> None:
         """The store has counted the share."""
-        self.left, self.decision, self.waits_till = self.drawn.cost, decision, now
+        self.left, self.decision = self.drawn.cost, decision
 
     def has(self, cost: int, now: int) -> bool:
         return cost <= self.left and now < self.ends_at
@@ -128,11 +134,13 @@ class Leases:
         if local := self._taken(hits):
             return local
         leases, unused = self._draw(hits)
-        if unused:
-            self._shared.correct(None, unused, now)
+        if unused and _is_lost(self._shared.correct(None, unused, now)):
+            return self._shared.without_store(hits, spend)
         if leases:
-            answer = self._shared.apply([lease.drawn for lease in leases], now, spend)
-            if drawn := self._drawn(hits, leases, answer):
+            answer = self._shared.asked([lease.drawn for lease in leases], now, spend)
+            if answer is None:
+                return self._shared.without_store(hits, spend)
+            if drawn := self._drawn(hits, leases, answer.decisions):
                 return drawn
         return self._shared.apply(hits, now, spend)
 
@@ -142,11 +150,13 @@ class Leases:
         if local := self._taken(hits):
             return local
         leases, unused = self._draw(hits)
-        if unused:
-            await self._shared.acorrect(None, unused, now)
+        if unused and _is_lost(await self._shared.acorrect(None, unused, now)):
+            return self._shared.without_store(hits, spend)
         if leases:
-            answer = await self._shared.aapply([lease.drawn for lease in leases], now, spend)
-            if drawn := self._drawn(hits, leases, answer):
+            answer = await self._shared.aasked([lease.drawn for lease in leases], now, spend)
+            if answer is None:
+                return self._shared.without_store(hits, spend)
+            if drawn := self._drawn(hits, leases, answer.decisions):
                 return drawn
         return await self._shared.aapply(hits, now, spend)
 
@@ -166,12 +176,12 @@ class Leases:
     def close(self, now: int | None) -> None:
         """Give everything back; what the store does not take lapses."""
         for changes in self._closed():
-            if self._shared.correct(None, changes, now) is None:
+            if _is_lost(self._shared.correct(None, changes, now)):
                 return
 
     async def aclose(self, now: int | None) -> None:
         for changes in self._closed():
-            if await self._shared.acorrect(None, changes, now) is None:
+            if _is_lost(await self._shared.acorrect(None, changes, now)):
                 return
 
     def _closed(self) -> list[list[Change]]:
@@ -207,17 +217,28 @@ class Leases:
         """A lease for each hit, or none at all."""
         if not all([hit.limit.lease and self._book.is_hot(hit, now) for hit in hits]):  # noqa: C419 - each is seen now
             return []
-        waits = any((lease := self._book.get(hit.key)) is not None and now < lease.waits_till for hit in hits)
-        return [] if waits else [_Lease(hit, now) for hit in hits]
+        shares = [self._share(hit, now) for hit in hits]
+        if any(share <= max(1, hit.cost) for hit, share in zip(hits, shares, strict=True)):
+            return []  # it would save nothing
+        return [_Lease(hit, share, now) for hit, share in zip(hits, shares, strict=True)]
 
-    def _drawn(self, hits: Sequence[Hit], leases: list[_Lease], answer: Answer) -> Answer | None:
+    def _share(self, hit: Hit, now: int) -> int:
+        """How much there is to draw; 0 while somebody is at it."""
+        last = self._book.get(hit.key)
+        if last is None or last.ends_at <= now:
+            return hit.limit.lease
+        return min(last.next, hit.limit.lease) if last.waits_till <= now else 0
+
+    def _drawn(self, hits: Sequence[Hit], leases: list[_Lease], told: Sequence[Decision]) -> Answer | None:
         """The request's own answer out of a draw; None when the shares were not to be had: ask for the cost alone."""
-        if answer.store is not self._shared.store or not all(decision.allowed for decision in answer.decisions):
-            return None
         now = self._clock()
         with self._lock:
-            for lease, decision in zip(leases, answer.decisions, strict=True):
-                lease.begin(decision, now)
+            for lease, decision in zip(leases, told, strict=True):
+                lease.told(decision, now)
+            if not all(decision.allowed for decision in told):
+                return None
+            for lease, decision in zip(leases, told, strict=True):
+                lease.begin(decision)
                 if self._book.get(lease.drawn.key) is None:  # it took longer than the lease's life
                     self._book.put(lease)
             decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
@@ -226,6 +247,11 @@ class Leases:
 
 def _life(limit: Limit) -> int:
     return max(1, limit.quota.period_us // _LIVES)
+
+
+def _is_lost(times: Sequence[int | None] | None) -> bool:
+    """Whether a store was asked in vain: nobody asks it again for the same request."""
+    return times is not None and None in times
 
 
 def _unused(leases: Iterable[_Lease]) -> list[Change]:
@@ -241,5 +267,5 @@ def _begin_anew() -> None:
         leases.begin()
 
 
-if hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork
     os.register_at_fork(after_in_child=_begin_anew)

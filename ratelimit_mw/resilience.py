@@ -51,32 +51,39 @@ class Resilient:
         self._probes: set[asyncio.Task[None]] = set()
 
     def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
+        return self.asked(hits, now, spend) or self.without_store(hits, spend)
+
+    def asked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
+        """What the store says; None when it does not answer, or is left alone."""
         if self._breaker.open:
             if self._breaker.takes_probe(now_us()):
                 threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
-            return self._without_store(hits, spend)
+            return None
         began = now_us()
         try:
             decisions = self.store.apply(hits, now, spend)
         except StoreError as error:
             self._failed(error, began)
-            return self._without_store(hits, spend)
+            return None
         self._breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
+        return await self.aasked(hits, now, spend) or self.without_store(hits, spend)
+
+    async def aasked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
         if self._breaker.open:
             if self._breaker.takes_probe(now_us()):
                 probe = asyncio.get_running_loop().create_task(self._aprobe())
                 self._probes.add(probe)
                 probe.add_done_callback(self._probes.discard)
-            return self._without_store(hits, spend)
+            return None
         began = now_us()
         try:
             decisions = await self.store.aapply(hits, now, spend)
         except StoreError as error:
             self._failed(error, began)
-            return self._without_store(hits, spend)
+            return None
         self._breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
@@ -108,7 +115,8 @@ class Resilient:
             self._failed(error, began)
             return [None] * len(changes)
 
-    def _without_store(self, hits: Sequence[Hit], spend: bool) -> Answer:
+    def without_store(self, hits: Sequence[Hit], spend: bool) -> Answer:
+        """What the policies say."""
         policies = [hit.limit.on_store_error or self._policy for hit in hits]
         denied = [hit for hit, policy in zip(hits, policies, strict=True) if policy == "deny" and not hit.limit.shadow]
         if denied:
