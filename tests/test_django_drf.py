@@ -25,6 +25,7 @@ from rest_framework.exceptions import PermissionDenied  # isort: skip
 from rest_framework.response import Response  # isort: skip
 from rest_framework.routers import SimpleRouter  # isort: skip
 from rest_framework.test import APIRequestFactory  # isort: skip
+from rest_framework.throttling import BaseThrottle  # isort: skip
 from rest_framework.views import APIView  # isort: skip
 from rest_framework.viewsets import ViewSet  # isort: skip
 
@@ -98,6 +99,18 @@ class Uploads(Items):
 UPLOADS = {"name": "uploads", "limits": "2/minute", "match": {"scope": "uploads"}, "key": ["user|ip"]}
 ALL = {"name": "all", "limits": "9/minute"}
 PATHS = (path("a/<int:pk>", Uploads.as_view()), path("b/<int:pk>", Uploads.as_view()))
+
+
+class Open(BaseThrottle):
+    def allow_request(self, request: Any, view: Any) -> bool:
+        return True
+
+
+def test_throttles_of_others_are_left_alone() -> None:
+    """A view may have several throttles, and not all of them ours."""
+    view = type("Mixed", (Uploads,), {"throttle_classes": (Open, Throttle)}).as_view()
+    with project(still({"rules": [UPLOADS]}), path("", view)) as served:
+        assert served.statuses() == [200, 200, 429]
 
 
 def test_a_throttle_decides_rules_of_its_scope() -> None:
