@@ -1,0 +1,79 @@
+"""Four processes that race for one key through limiters, with and without leases, on one server and on a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis_handles import address
+from servers import HOST, Server, cluster_running
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
+
+LIMIT, TRIES, PROCESSES = 1_000, 20_000, 4
+LEASE = LIMIT // 50
+WHO = {"ip": "192.0.2.7"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster_running(tmp_path_factory.mktemp("cluster")) as nodes:
+        yield f"redis+cluster://{HOST}:{nodes[0].port}"
+
+
+@pytest.fixture(params=["one server", "cluster"])
+def place(request: pytest.FixtureRequest, redis_server: Server) -> str:
+    if request.param == "cluster":
+        return str(request.getfixturevalue("cluster"))
+    return address(redis_server)
+
+
+def run(place: str, rule: Rule, start: Any, passed: Any) -> None:
+    """One process: half of its tries blocking, half on an event loop, many at a time."""
+    settings = Settings(on_store_error="deny", remember_refusals=0)
+    limiter = Limiter([rule], open_store(place, 10_000_000), settings=settings)
+    start.wait()
+    mine, tries = 0, TRIES // PROCESSES // 2
+
+    async def on_a_loop() -> int:
+        found = 0
+        for _ in range(tries // 250):
+            found += sum(map(bool, await asyncio.gather(*(limiter.ahit(WHO) for _ in range(250)))))
+        await limiter.aclose()
+        return found
+
+    mine = sum(bool(limiter.hit(WHO)) for _ in range(tries // 2)) + asyncio.run(on_a_loop())
+    passed.put(mine + sum(bool(limiter.hit(WHO)) for _ in range(tries - tries // 2)))
+    limiter.close()
+
+
+def raced(place: str, rule: Rule) -> int:
+    context = multiprocessing.get_context("fork")
+    start, passed = context.Event(), context.Queue()
+    workers = [context.Process(target=run, args=(place, rule, start, passed)) for _ in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    start.set()
+    found = sum(passed.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join()
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["sliding-window-counter", "token-bucket"])
+def test_limiters_are_exact(place: str, algorithm: str) -> None:
+    """Of 20,000 tries exactly 1,000 pass, with two limits on each request and one that refuses nobody."""
+    limits = [f"{LIMIT}/day", "1000000/hour"]
+    assert raced(place, Rule(name=f"plain-{algorithm}", limits=limits, algorithm=algorithm)) == LIMIT
+
+
+@pytest.mark.parametrize("algorithm", ["sliding-window-counter", "gcra"])
+def test_limiters_with_leases_never_pass_more(place: str, algorithm: str) -> None:
+    """At most 1,000; at least all but one lease for each process."""
+    found = raced(place, Rule(name=f"leased-{algorithm}", limits=f"{LIMIT}/day", algorithm=algorithm, lease="2%"))
+    assert LIMIT - PROCESSES * LEASE <= found <= LIMIT
