@@ -7,10 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.sessions.backends.signed_cookies import SessionStore
 from django.urls import path
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
 from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
+
+# Models can be imported once django_calls has configured Django.
+from django.contrib.auth.backends import ModelBackend  # isort: skip
+from django.contrib.auth.models import User  # isort: skip
 
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
@@ -67,6 +73,38 @@ def test_real_sessions_know_the_user(is_async: bool) -> None:
     with project(still(rules), is_async=is_async, middleware=[*SESSIONS, *MIDDLEWARE]) as served:
         assert served.statuses(times=2) == [200, 429]
         assert served.ask(client="198.51.100.1").status_code == 200
+
+
+class Backend(ModelBackend):
+    """Django's own, but for the database."""
+
+    def get_user(self, user_id: int) -> Any:
+        return User(pk=user_id, password="secret")
+
+    async def aget_user(self, user_id: int) -> Any:
+        return self.get_user(user_id)
+
+
+def session_of(pk: int) -> dict[str, str]:
+    """The cookie of a browser that this user has signed in with."""
+    session = SessionStore()
+    session[SESSION_KEY], session[BACKEND_SESSION_KEY] = str(pk), "django_calls.Backend"
+    session[HASH_SESSION_KEY] = Backend().get_user(pk).get_session_auth_hash()
+    session.save()
+    return {"cookie": f"sessionid={session.session_key}"}
+
+
+@both
+def test_who_has_signed_in_is_counted_by_primary_key(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind Django's own middleware, from one address: each user has a limit, and an invented session has none."""
+    monkeypatch.setattr("django_calls.Backend", Backend, raising=False)
+    rules = {"rules": [{"name": "own", "key": ["user|ip"], "limits": "1/minute"}]}
+    listed = [*SESSIONS, *MIDDLEWARE]
+    given = {"AUTHENTICATION_BACKENDS": ["django_calls.Backend"]}
+    with project(still(rules), is_async=is_async, middleware=listed, **given) as served:
+        invented = {"cookie": "sessionid=invented"}
+        asked = [session_of(7), session_of(8), session_of(7), {}, invented]
+        assert [served.ask(headers=who).status_code for who in asked] == [200, 200, 429, 200, 429]
 
 
 def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:
