@@ -80,27 +80,26 @@ class Afterwards:
     def close(self) -> None:
         self._keeper.close()
 
-    def _due(self, verdict: Verdict, status: int | None) -> list[int]:
-        """What each hit should have spent in the end."""
+    def _due(self, verdict: Verdict, status: int | None) -> list[int | None]:
+        """What each hit should have spent in the end; None: what it has."""
         due = []
-        for (limit, _, _), held in zip(verdict.hits, verdict.spending.held, strict=True):
+        for limit, _, _ in verdict.hits:
             statuses = self._statuses(limit.rule)
-            true_cost = held if verdict.true_cost is None else verdict.true_cost
             counts = statuses is None or status is None or status in statuses
-            due.append(true_cost if counts and not limit.quota.concurrent else 0)
+            due.append(verdict.true_cost if counts and not limit.quota.concurrent else 0)
         return due
 
     def _renew(self, verdict: Verdict) -> None:
         self._carry_out(verdict, verdict.spending.renewals())
 
-    def _correct(self, verdict: Verdict, due: Sequence[int]) -> None:
+    def _correct(self, verdict: Verdict, due: Sequence[int | None]) -> None:
         noted = verdict.spending.changes(due)
         if noted:
             changes = [change for _, _, change in noted]
             verdict.spending.answered(noted, self._carry_out(verdict, changes))
             self._refusals.forget(change.key for change in changes)
 
-    async def _acorrect(self, verdict: Verdict, due: Sequence[int]) -> None:
+    async def _acorrect(self, verdict: Verdict, due: Sequence[int | None]) -> None:
         if self._shared is None:
             self._correct(verdict, due)
             return
@@ -117,7 +116,6 @@ class Afterwards:
         return self._shared.correct(verdict.spending.store, changes, self._now())
 
 
-def _settled(verdict: Verdict, cost: int) -> list[int]:
+def _settled(verdict: Verdict, cost: int) -> list[int | None]:
     """What each hit is to have spent; slots are not a matter of cost."""
-    hits = zip(verdict.hits, verdict.spending.held, strict=True)
-    return [held if limit.quota.concurrent else cost for (limit, _, _), held in hits]
+    return [None if limit.quota.concurrent else cost for limit, _, _ in verdict.hits]

@@ -190,9 +190,7 @@ class Verdict:
     @property
     def spending(self) -> Spending:
         """The account of what this verdict has spent; kept by the limiter."""
-        if self.ledger is None:
-            self.ledger = Spending(self)
-        return self.ledger
+        return self.ledger or Spending.of(self)
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"

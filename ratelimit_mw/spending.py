@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Noted", "Settles", "Spending", "Spent"]
 
-_noting: Final = threading.Lock()
+_noting: Final = threading.RLock()
 
 
 class Spent(NamedTuple):
@@ -66,22 +65,26 @@ class Spending:
         self.store = store
         self.unavailable = unavailable
         self._spends = spent
+        self._spent: list[list[Part] | None] | None = None
         self._settles: Settles | None = None
         self.true_cost: int | None = None
 
-    @cached_property
-    def spent(self) -> list[list[Part] | None]:
-        """The parts of each hit, made when they are asked for; None where nothing may be spent."""
-        spends = self._spends and self._verdict.allowed
-        return [
-            [Part(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
-            for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
-        ]
+    @classmethod
+    def of(cls, verdict: Verdict) -> Spending:
+        """The one account of a verdict, whoever asks first."""
+        with _noting:
+            verdict.ledger = verdict.ledger or cls(verdict)
+            return verdict.ledger
 
-    @property
-    def held(self) -> list[int]:
-        """What each hit has spent by now."""
-        return [sum(part.cost for part in parts or ()) for parts in self.spent]
+    def _parts(self) -> list[list[Part] | None]:
+        """The parts of each hit, made when they are asked for; None where nothing may be spent."""
+        if self._spent is None:
+            spends = self._spends and self._verdict.allowed
+            self._spent = [
+                [Part(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
+                for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
+            ]
+        return self._spent
 
     def state(self, cost: int) -> None:
         """Note the true cost; settle it at once when the response is out of the adapter's hands."""
@@ -95,13 +98,16 @@ class Spending:
         if self.true_cost is not None:
             limiter.settle(self._verdict, self.true_cost)
 
-    def changes(self, due: Sequence[int]) -> list[Noted]:
-        """What makes ``due`` the amount that each hit has spent, noted as done; the newest is given back first."""
+    def changes(self, due: Sequence[int | None]) -> list[Noted]:
+        """What makes ``due`` the amount that each hit has spent, noted as done; the newest is given back first.
+
+        None: as it is.
+        """
         with _noting:
             return [
                 noted
-                for (limit, key, _), parts, target in zip(self._verdict.hits, self.spent, due, strict=True)
-                if parts is not None
+                for (limit, key, _), parts, target in zip(self._verdict.hits, self._parts(), due, strict=True)
+                if parts is not None and target is not None
                 for noted in _towards(target, limit, key, parts)
             ]
 
@@ -120,12 +126,13 @@ class Spending:
 
     def renewals(self) -> list[Change]:
         """What keeps the slots that are held: a give-back of nothing."""
-        return [
-            Change(limit, key, 0, Spent(part.at_us, part.cost))
-            for (limit, key, _), parts in zip(self._verdict.hits, self.spent, strict=True)
-            for part in parts or ()
-            if limit.quota.concurrent and part.at_us is not None
-        ]
+        with _noting:
+            return [
+                Change(limit, key, 0, Spent(part.at_us, part.cost))
+                for (limit, key, _), parts in zip(self._verdict.hits, self._parts(), strict=True)
+                for part in parts or ()
+                if limit.quota.concurrent and part.at_us is not None
+            ]
 
 
 def _towards(target: int, limit: Limit, key: str, parts: list[Part]) -> Iterator[Noted]:
