@@ -6,13 +6,14 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import django
 from django.conf import settings
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.urls import path
 
 from ratelimit_mw.django import exempt, limit
@@ -71,6 +72,11 @@ async def astream(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(chunks())
 
 
+@limit("1 concurrent", name="file", key=[])
+def file(request: Any) -> FileResponse:
+    return FileResponse(Path(__file__).open("rb"))
+
+
 @exempt
 def free(request: Any) -> HttpResponse:
     return HttpResponse()
@@ -83,6 +89,7 @@ urlpatterns = [
     path("stream", stream),
     path("astream", astream),
     path("by/<path:rest>", lambda request, rest: HttpResponse()),
+    path("file", file),
     path("free", free),
 ]
 wsgi = get_wsgi_application()

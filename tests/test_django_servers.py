@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -70,6 +71,14 @@ def test_a_slot_comes_back_when_the_client_goes_away(server: str, where: str, re
         assert b" 200 " in sock.recv(1000)
         assert begins(port, where) == 429
     wait_for(lambda: begins(port, where) == 200, "the slot")
+
+
+def test_a_file_arrives_whole_and_gives_its_slot_back(port: int) -> None:
+    """Also where the server sends it by itself: the slot is free once the server has closed it."""
+    with client_of(port) as client:
+        assert client.get("/file").text == (Path(__file__).parent / "served_django.py").read_text()
+        for _ in range(2):
+            wait_for(lambda: client.get("/file").status_code == 200, "the slot")
 
 
 def test_long_bodies_arrive_whole(port: int) -> None:

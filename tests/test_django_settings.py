@@ -52,6 +52,9 @@ def test_without_settings_decorators_say_all() -> None:
     ("given", "message"),
     [
         ({"rules": [{"limits": "5/minit"}]}, "RATELIMIT_MW.*rules.0.*minit"),
+        ({"rulez": []}, "RATELIMIT_MW: unknown field 'rulez'"),
+        (42, "RATELIMIT_MW: expected the path of a file, a dictionary, Settings or a Limiter; got 42"),
+        ("absent.toml", "RATELIMIT_MW: cannot be read: .*absent.toml"),
         ({"settings": TWICE, "limiter": "django_calls.CLIENT"}, "either settings"),
         ({"limiter": "django_calls.CLIENT"}, "expected a Limiter"),
         ({"settings": TWICE, "rules": []}, "no argument 'rules'"),

@@ -132,6 +132,19 @@ def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
         assert [served.ask(method="HEAD").status_code, *served.statuses(times=2)] == [200, 200, 429]
 
 
+@pytest.mark.parametrize("view", [hello, Items.as_view(), AsyncItems.as_view()])
+@both
+def test_pre_flights_are_left_alone(view: Any, is_async: bool) -> None:
+    """OPTIONS runs a limited view and counts nothing, unless the limit names the method."""
+    with project(None, path("", limit("1/minute")(view)), is_async=is_async) as served:
+        assert served.statuses(method="OPTIONS") == [200] * 3
+        assert served.statuses(times=2) == [200, 429]
+    named = limit("1/minute", match={"methods": ["OPTIONS"]})(view)
+    with project(None, path("", named), is_async=is_async) as served:
+        assert served.statuses(method="OPTIONS", times=2) == [200, 429]
+        assert served.statuses() == [200] * 3
+
+
 def test_functions_of_one_name_do_not_share_a_limit() -> None:
     """Two views with the same name in one module have a limit each; stacked limits do, too."""
 

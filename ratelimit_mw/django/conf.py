@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any, Final
 
 import django.conf
@@ -19,6 +20,7 @@ from django.utils.module_loading import import_string
 from ..errors import ConfigError, placed
 from ..http.guard import Guard
 from ..limiter import Limiter
+from ..settings import Settings, load_settings
 from .enforcer import Enforcer
 from .request import SCOPE, user_of
 
@@ -77,8 +79,19 @@ def _enforcer(source: Any) -> Enforcer:
         told, limiter = given.pop("settings", None), _imported(given.pop("limiter", None), "limiter")
         if told is None and limiter is None:
             told, given = given, {}
-        guard = Guard(told, limiter, own, rejection, user_of, given, routes=True)  # type: ignore[arg-type]
+        guard = Guard(_loaded(told), limiter, own, rejection, user_of, given, routes=True)  # type: ignore[arg-type]
         return Enforcer(guard, own, owned=limiter is None)
+
+
+def _loaded(told: Any) -> Settings | None:
+    if told is None or isinstance(told, Settings):
+        return told
+    if not isinstance(told, str | PathLike | Mapping):
+        raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {told!r}")
+    try:
+        return load_settings(told)
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error}") from None
 
 
 def _kind_of(source: object) -> str:

@@ -38,7 +38,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             found = enforcer.routes().all
             routes = [Route(route.template, _methods_of(route.callback), route.marked) for route in found]
             overview = Overview(enforcer.limiter, routes)
-        except (RateLimitError, OSError) as error:
+        except RateLimitError as error:
             raise CommandError(str(error)) from None
         if what == "rules":
             self._print(overview.rules())
