@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 from django.contrib.syndication.views import Feed
 from django.http import HttpResponse
-from django.urls import include, path, re_path
+from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.vary import vary_on_headers
 from django.views.generic import TemplateView
-from django_calls import ahello, hello, one_rule, project, still, urls
+from django_calls import ahello, hello, one_rule, project, still
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
-from ratelimit_mw.django.template import template_of
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.switch import limits_off
 
@@ -288,69 +287,6 @@ def test_what_was_decided_for_one_request_is_not_decided_for_the_next() -> None:
         assert served.ask().status_code == 200
         with pytest.raises(MissingMiddlewareError):
             view(None)
-
-
-@both
-def test_another_urlconf_is_read_when_it_comes(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where middleware before ours sets request.urlconf, the views of that URLconf have their limits, too."""
-    other = urls(path("", limit("1/minute", name="other")(hello)))
-
-    def switching(get_response: Any) -> Any:
-        def middleware(request: Any) -> Any:
-            request.urlconf = other
-            return get_response(request)
-
-        return middleware
-
-    monkeypatch.setattr("django_calls.switching", switching, raising=False)
-    listed = ["django_calls.switching", "ratelimit_mw.django.RateLimitMiddleware"]
-    with project(None, path("", hello), is_async=is_async, middleware=listed) as served:
-        assert served.statuses(times=2) == [200, 429]
-
-
-def test_endpoints_are_templates() -> None:
-    """The endpoint is the route with its prefixes and without converters: ids share a count, routes do not."""
-    shop = urls(path("items/<int:pk>/", hello), re_path(r"^parts/(?P<name>\w+)/$", hello))
-    patterns = (path("v1/<slug:tenant>/", include(shop)), path("free", hello))
-    with project(one_rule("1/minute", key=["endpoint"]), *patterns) as served:
-        asked = (
-            "/v1/a/items/1/",
-            "/v1/b/items/2/",
-            "/v1/a/parts/x/",
-            "/v1/b/parts/y/",
-            "/free",
-            "/nowhere",
-            "/elsewhere",
-        )
-        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429, 200, 404, 429]
-
-
-@pytest.mark.parametrize(
-    ("route", "template"),
-    [
-        ("", "/"),
-        ("items/<int:pk>/", "/items/{pk}/"),
-        ("/absolute/<slug>", "/absolute/{slug}"),
-        ("plain(1)/<path:rest>", "/plain(1)/{rest}"),
-        (r"^articles/(?P<year>[0-9]{4})/(\w+)/$", "/articles/{year}/{0}/"),
-        (r"v<int:v>/^x\.(?P<kind>json|xml)\Z", "/v{v}/x.{kind}"),
-        (r"^(?:a|b)/(?P<x>(one|two)+)/([^/)]+)/?$", "/a|b/{x}/{0}/"),
-        (r"^blog/(page-(\d+)/)?(\d+)$", "/blog/{0}{1}"),
-        (r"^items/[0-9]{2,}/(?=x)(?P<slug>[-\w\]]+)$", "/items/[0-9]/{slug}"),
-        (r"^\d+-\(\w\)[^", r"/\d-(\w)[^"),
-    ],
-)
-def test_routes_become_templates(route: str, template: str) -> None:
-    """Converters and regular expressions leave the parameters' names; what is a pattern outside of them is kept."""
-    assert template_of(route) == template
-
-
-@both
-def test_path_parameters_are_features(is_async: bool) -> None:
-    """path:NAME is the value that the route has read from the path."""
-    view = limit("1/minute", key=["path:tenant"])(hello)
-    with project(None, path("t/<int:tenant>/x", view), is_async=is_async) as served:
-        assert [served.ask(where).status_code for where in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]
 
 
 def test_a_template_view_is_limited() -> None:
