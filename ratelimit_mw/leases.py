@@ -24,7 +24,7 @@ __all__ = ["Leases"]
 
 _KEPT: Final = 10_000
 _LIVES: Final = 20
-_ON_THE_WAY: Final = 16  # leases of other keys that one request gives back
+_ON_THE_WAY: Final = 4  # leases of other keys that one request gives back: more than it draws
 _AT_CLOSE: Final = 100  # what one call gives back when no request waits for it
 
 

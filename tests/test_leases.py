@@ -86,6 +86,20 @@ def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
     assert left(limiter, WHO) == 100 - 3
 
 
+def test_requests_give_back_more_than_they_draw() -> None:
+    """Many keys that fall idle at once come back a few at a time: no request has to wait for all of them."""
+    (limiter,), _, clock = setup(limits="100/minute", lease="10%", algorithm="fixed-window")
+    keys = [{"ip": f"192.0.2.{i}"} for i in range(20)]
+    for features in keys * 2:
+        limiter.hit(features)
+    clock.advance(3.1)
+    back = []
+    for i in range(6):
+        limiter.hit({"ip": f"198.51.100.{i}"})
+        back.append(sum(left(limiter, features) == 98 for features in keys))
+    assert back == [4, 8, 12, 16, 20, 20]
+
+
 def test_leases_of_several_lives_come_back_when_each_has_ended() -> None:
     """A long lease that was drawn before a short one does not hold it up."""
     clock, store = ManualClock(1_000_000.0), SharedStore()

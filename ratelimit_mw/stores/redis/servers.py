@@ -51,8 +51,8 @@ class AsyncServer:
         self._timeout = timeout
         self._lines = AsyncLines(self._connect)
 
-    async def ask(self, message: Message) -> Any:
-        return await aevaluated(self._lines.call, message)
+    def ask(self, message: Message) -> Awaitable[Any]:
+        return aevaluated(self._lines.call, message)
 
     async def delete(self, names: Sequence[bytes]) -> None:
         await self._lines.call((b"DEL", *names))

@@ -61,9 +61,11 @@ class Trips:
         self._alone_out = True
         try:
             async with asyncio.timeout_at(due):
-                answer = await self._answer(request)
-        except TimeoutError as error:
-            raise late() from error
+                (answer,) = await self._answers([request])
+        except StoreError:
+            raise
+        except Exception as error:
+            raise problem(error) from error
         finally:
             self._alone_out = False
             if self._waiting and not self._out:
