@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # The lowest versions of everything, as pyproject.toml has them. FastAPI keeps included routers in another way since
-# 0.137, so it is there twice. What is deprecated in old versions is theirs; some have no wheels for Python after 3.11.
+# 0.137, so it is there twice. What old versions deprecate or leave open is theirs; some have no wheels for Python 3.12.
 OLDEST := .venv-oldest
 OLDEST_TESTS := $(wildcard $(addprefix tests/test_,starlette*.py fastapi*.py flask*.py django*.py asgi*.py wsgi*.py \
 	body*.py cli*.py demo*.py lmdb*.py redis*.py region.py replay*.py servers.py settings*.py \
 	clock_of_tests.py examples.py precedence.py pytest_plugin.py together.py))
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/test_starlette*.py tests/test_fastapi*.py
-PYTEST_OLDEST := -m pytest -W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning
+PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-oldest check bench docs clean
