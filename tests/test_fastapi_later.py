@@ -69,6 +69,28 @@ def test_a_feature_that_is_given_is_asked_of_nobody_else(caplog: pytest.LogCaptu
     assert (asked, [record.getMessage() for record in caplog.records if "user" in record.getMessage()]) == ([], [])
 
 
+def test_a_later_refusal_passes_middleware_of_the_application() -> None:
+    """It is answered outside of middleware that is made of functions, and what stands around this one sees a 429."""
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
+
+    @app.middleware("http")
+    async def inside(request: Request, call_next: Any) -> Any:
+        return await call_next(request)
+
+    limited(app)
+
+    @app.middleware("http")
+    async def outside(request: Request, call_next: Any) -> Any:
+        response = await call_next(request)
+        response.headers["x-seen"] = str(response.status_code)
+        return response
+
+    answers = [ask(app, headers={"x-user": "ann"}) for _ in range(2)]
+    assert [answer.headers["x-seen"] for answer in answers] == ["200", "429"]
+    assert answers[1].headers["retry-after"] == "20"
+
+
 def test_allowed_responses_tell_all_decisions() -> None:
     """The headers show the limit with the least left, wherever it was decided."""
     app = FastAPI()
