@@ -50,7 +50,7 @@ class _Lease:
         self.left, self.decision = self.drawn.cost, decision
 
     def has(self, cost: int, now: int) -> bool:
-        return cost <= self.left and now < self.ends_at
+        return cost <= self.left and now < self.ends_at and self.decision is not None
 
     def spend(self, limit: Limit, cost: int, now: int) -> Decision:
         """Take the cost of a hit. The store's numbers are those of the draw, carried on."""

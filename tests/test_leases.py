@@ -295,6 +295,21 @@ def test_a_store_that_goes_away_is_asked_once_for_a_request(is_async: bool) -> N
     assert left_here[-1] == 98
 
 
+def test_a_hit_that_costs_nothing_is_answered_while_there_is_no_share() -> None:
+    """After a draw that was refused, and after one that the store did not answer."""
+    (limiter, other), store, _ = setup(processes=2, limits="10/minute", lease="50%", algorithm="fixed-window")
+    for _ in range(8):
+        other.hit(WHO)
+    other.close()
+    for _ in range(2):
+        limiter.hit(WHO)
+    assert limiter.hit(WHO, cost=0).decisions[0].remaining == 0
+    store.down = True
+    for features in ({"ip": "198.51.100.1"}, {"ip": "198.51.100.1"}):
+        limiter.hit(features)
+    assert limiter.hit({"ip": "198.51.100.1"}, cost=0)
+
+
 def test_leases_are_bounded() -> None:
     """Ten thousand leases at most; the oldest go back."""
     (limiter,), _, _ = setup()
