@@ -124,6 +124,25 @@ class Verdict:
         self.allowed = allowed
         self.ledger: Spending | None = None
 
+    @classmethod
+    def of(
+        cls,
+        hits: Sequence[Hit],
+        decisions: Sequence[Decision],
+        spent: bool = True,
+        store: Any = None,
+        unavailable: bool = False,
+    ) -> Verdict:
+        """The answer that the decisions make. ``store``: where it was spent, if not where all is spent."""
+        allowed = True
+        for decision in decisions:
+            if not decision.allowed and not decision.bound.shadow:
+                allowed = False
+        verdict = cls(hits, decisions, allowed)
+        if not spent or store is not None:
+            verdict.ledger = Spending(verdict, spent, store, unavailable)
+        return verdict
+
     def __bool__(self) -> bool:
         return self.allowed
 
@@ -181,11 +200,6 @@ class Verdict:
     def denied(self) -> bool:
         """True when it was refused by a deny list: no limit has a say, and waiting does not help."""
         return not self.allowed and not self.decisions
-
-    def account(self, spent: bool, store: Any = None, unavailable: bool = False) -> Verdict:
-        """The same verdict with its account opened: whether it spent, and in which store."""
-        self.ledger = Spending(self, spent, store, unavailable)
-        return self
 
     @property
     def spending(self) -> Spending:

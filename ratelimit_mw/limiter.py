@@ -11,7 +11,7 @@ from typing import Any
 
 from .afterwards import Afterwards
 from .clock import Clock, checked_clock, now_us
-from .decision import Decision, Hit, Verdict
+from .decision import Hit, Verdict
 from .errors import ConfigError, placed
 from .features import Features
 from .leases import Leases
@@ -54,7 +54,7 @@ class Limiter:
         clock: Clock | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._everywhere = _rules(rules)
+        self._everywhere = list(rules)
         self._marks: set[Mark] = set()
         self.settings = settings if settings is not None else Settings()
         self.rules = self._ruled()
@@ -72,7 +72,9 @@ class Limiter:
         self.waits = self._shared is not None
         self._leases = self._leasing()
         self._decides = self._leases or self._shared
-        self._afterwards = Afterwards(self.store, self._shared, self._refusals, self._now, self._statuses)
+        self._afterwards = Afterwards(
+            self.store, self._shared, self._refusals, self._now, lambda rule: self.rules.statuses(rule)
+        )
 
     @classmethod
     def from_settings(
@@ -146,7 +148,7 @@ class Limiter:
         if isinstance(hits, Verdict):
             return hits
         if self._decides is None:
-            return _verdict(hits, self.store.apply(hits, self._now(), spend), spend)
+            return Verdict.of(hits, self.store.apply(hits, self._now(), spend), spend)
         steady = self._steady()
         if spend and (known := self._refusals.recall(hits, steady)):
             return Verdict(*known, allowed=False)
@@ -183,7 +185,7 @@ class Limiter:
 
     def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
         elsewhere = None if answer.store is self.store else answer.store
-        verdict = _verdict(answer.hits, answer.decisions, spend, elsewhere, answer.unavailable)
+        verdict = Verdict.of(answer.hits, answer.decisions, spend, elsewhere, answer.unavailable)
         if spend and not verdict.allowed and elsewhere is None:
             self._refusals.note(answer.hits, answer.decisions, steady)
         return verdict
@@ -211,11 +213,6 @@ class Limiter:
     def _own(self, key: str) -> str:
         """The key, apart from all others while a test has put this limiter on its clock."""
         return key if self._clock is not None else key + switch.ending
-
-    def _statuses(self, rule: str) -> frozenset[int] | None:
-        """The outcomes of a rule that count; None: all."""
-        compiled = self.rules.by_name.get(rule)
-        return None if compiled is None else compiled.rule.statuses
 
     # -- afterwards ----------------------------------------------------------------------------------------
 
@@ -277,13 +274,7 @@ class Limiter:
             self._shared.local.forget(keys)
 
     def _keys(self, rule: str, features: Features) -> list[str]:
-        compiled = self.rules.by_name.get(rule)
-        if compiled is None:
-            raise ConfigError(f"there is no rule {rule!r}; there are {', '.join(self.rules.by_name) or 'none'}")
-        key = compiled.key.of(features)
-        if key is None:
-            raise ConfigError(f"the key of rule {rule!r} needs {compiled.rule.key!r}; got {sorted(features)}")
-        return list(dict.fromkeys(self._own(limit.prefix + key) for limit in compiled.all_limits()))
+        return [self._own(key) for key in self.rules.keys(rule, features)]
 
     def close(self) -> None:
         """Give back what leases have left and close the store; harmless when called twice."""
@@ -305,26 +296,3 @@ def _steady_us() -> int:
     """What passes in this process, for limiters that were given no clock."""
     clock = switch.clock
     return now_us() if clock is None else clock()
-
-
-def _verdict(
-    hits: Sequence[Hit],
-    decisions: Sequence[Decision],
-    spend: bool,
-    store: Store | None = None,
-    unavailable: bool = False,
-) -> Verdict:
-    allowed = True
-    for decision in decisions:
-        if not decision.allowed and not decision.bound.shadow:
-            allowed = False
-    verdict = Verdict(hits, decisions, allowed)
-    return verdict if spend and store is None else verdict.account(spend, store, unavailable)
-
-
-def _rules(rules: Iterable[Rule]) -> list[Rule]:
-    found = list(rules)
-    for i, rule in enumerate(found):
-        if not isinstance(rule, Rule):
-            raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
-    return found

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from .errors import ConfigError
+from .features import Features
 from .lists import Lists
 from .marks import Mark, View
 from .paths import PathTree
@@ -38,7 +39,7 @@ class RuleSet:
         lists: Lists | None = None,
         secret: Secret = NO_SECRET,
     ) -> None:
-        rules, marks = list(rules), sorted(set(marks), key=lambda mark: mark.order)
+        rules, marks = _rules(rules), sorted(set(marks), key=lambda mark: mark.order)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)]
         marked = _retuned(_named(marks), replacements or {})
         names += marked
@@ -77,6 +78,21 @@ class RuleSet:
         if view is not None:
             choice = self._with_view(choice, view, method)
         return choice if type(choice) is Plan else self._for_host(choice, host)  # type: ignore[arg-type]
+
+    def keys(self, name: str, features: Features) -> list[str]:
+        """Every key that a rule may count these features under; ``ConfigError`` where there is none."""
+        rule = self.by_name.get(name)
+        if rule is None:
+            raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name) or 'none'}")
+        key = rule.key.of(features)
+        if key is None:
+            raise ConfigError(f"the key of rule {name!r} needs {rule.rule.key!r}; got {sorted(features)}")
+        return list(dict.fromkeys(limit.prefix + key for limit in rule.all_limits()))
+
+    def statuses(self, name: str) -> frozenset[int] | None:
+        """The outcomes of a rule that count; None: all, also of a rule that is not here."""
+        rule = self.by_name.get(name)
+        return None if rule is None else rule.rule.statuses
 
     def of(self, mark: Mark) -> CompiledRule:
         """The rule of a mark."""
@@ -154,6 +170,14 @@ class RuleSet:
 
 _Choice = Plan | tuple[int, ...]
 """A plan, or, where the host has a say, the rules among which it chooses."""
+
+
+def _rules(rules: Iterable[Rule]) -> list[Rule]:
+    found = list(rules)
+    for i, rule in enumerate(found):
+        if not isinstance(rule, Rule):
+            raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
+    return found
 
 
 def _named(marks: Sequence[Mark]) -> dict[str, Rule]:
