@@ -13,7 +13,7 @@ from servers import HOST, Server, free_port, redis_running, sentinel_running, wa
 
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis import RedisStore
 
 SERVICE = "mymaster"
@@ -121,3 +121,67 @@ def test_a_service_that_nobody_watches_is_an_error(watched: Watched) -> None:
     store = open_store(f"redis+sentinel://{HOST}:{watched.sentinel.port}/another", 500_000)
     with pytest.raises(StoreError, match="another"):
         store.apply([hit(limit_of("5/hour"))])
+
+
+def test_a_silent_sentinel_leaves_time_for_another(watched: Watched, tmp_path: Path) -> None:
+    """Whichever of two is asked first: with one of them stopped, new connections are made in time."""
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with sentinel_running(folder, SERVICE, watched.primary) as second:
+        second.pause()
+        address = f"redis+sentinel://{HOST}:{second.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
+        for _ in range(4):  # the turns go round
+            store = open_store(address, 1_000_000)
+            assert store.apply([hit(limit_of("5/hour"))])[0].remaining == 4
+
+            async def on_a_loop(store: Store = store) -> int:
+                found = (await store.aapply([hit(limit_of("5/hour"))]))[0].remaining
+                await store.aclose()
+                return found
+
+            assert asyncio.run(on_a_loop()) == 4
+            store.close()
+        second.resume()
+
+
+def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_path: Path) -> None:
+    """One that still names a server that has stepped down: the next connection asks another one."""
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with sentinel_running(folder, "other", watched.replica) as alone, client(alone) as misled:
+        misled.execute_command("SENTINEL", "MONITOR", SERVICE, HOST, watched.replica.port, 1)  # a replica: READONLY
+        misled.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 60_000)
+        address = f"redis+sentinel://{HOST}:{alone.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
+        store, one = open_store(address, 1_000_000), hit(limit_of("50/hour"))
+
+        async def on_a_loop() -> bool:
+            try:
+                return (await store.aapply([one]))[0].allowed
+            except StoreError:
+                return False
+
+        with asyncio.Runner() as runner:
+            found = [answered(lambda one: store.apply([one]), one) is not None for _ in range(6)]
+            assert found[2:] == [True] * 4
+            found = [runner.run(on_a_loop()) for _ in range(6)]
+            assert found[2:] == [True] * 4
+            runner.run(store.aclose())
+
+
+def test_a_primary_that_its_sentinel_thinks_dead_is_an_error(watched: Watched) -> None:
+    """The only sentinel says that the primary is down: the error says so, instead of a try that takes all the time."""
+    watched.replica.kill()
+    watched.primary.pause()
+    store = open_store(watched.address, 500_000)
+    wait_for(lambda: "s_down" in problem_of(store), "the sentinel to notice")
+    watched.primary.resume()
+    wait_for(lambda: problem_of(store) == "", "the primary")
+    store.close()
+
+
+def problem_of(store: Store) -> str:
+    try:
+        store.ping()
+    except StoreError as error:
+        return str(error)
+    return ""

@@ -60,7 +60,8 @@ class Cluster:
         if self._slots.takes_learning():
             self._travel(learning(self._slots), methodcaller("__call__", _MAP), deadline)
             for place in set(self._lines).difference(self._slots.places()):
-                self._lines.pop(place).close()
+                if lines := self._lines.pop(place, None):  # another thread may be faster
+                    lines.close()
 
     def _travel(self, way: Journey, send: Callable[[Call], Any], deadline: float) -> Any:
         try:
@@ -129,7 +130,8 @@ class AsyncCluster:
             if self._slots.known is known:
                 await self._travel(learning(self._slots), methodcaller("__call__", _MAP))
         for place in set(self._lines).difference(self._slots.places()):
-            self._lines.pop(place).retire()
+            if lines := self._lines.pop(place, None):
+                lines.retire()
 
     async def _travel(self, way: Journey, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
         patience = self._timeout
