@@ -50,7 +50,7 @@ def signed_in(scope):
 def too_many(request, verdict):
     """What refused clients are told. The rate limit headers are added to it."""
     answer = {"error": "slow down", "seconds": verdict.retry_after}
-    return Rejection(429, [("content-type", "application/json")], json.dumps(answer).encode())
+    return Rejection(verdict.status, [("content-type", "application/json")], json.dumps(answer).encode())
 
 
 app = RateLimitMiddleware(

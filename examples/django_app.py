@@ -34,7 +34,7 @@ settings.configure(
 
 def too_many(request, verdict):
     """What refused clients are told. The rate limit headers are added to it."""
-    return JsonResponse({"error": "slow down", "seconds": verdict.retry_after}, status=429)
+    return JsonResponse({"error": "slow down", "seconds": verdict.retry_after}, status=verdict.status)
 
 
 def home(request):

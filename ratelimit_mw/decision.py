@@ -202,6 +202,14 @@ class Verdict:
         return not self.allowed and not self.decisions
 
     @property
+    def status(self) -> int | None:
+        """The status that HTTP has for a refusal, None when allowed.
+
+        429 is "you, now", 403 "you, ever" (``denied``), 503 "we" (``unavailable``).
+        """
+        return None if self.allowed else 403 if self.denied else 503 if self.unavailable else 429
+
+    @property
     def spending(self) -> Spending:
         """The account of what this verdict has spent; kept by the limiter."""
         return self.ledger or Spending.of(self)

@@ -55,6 +55,7 @@ def test_who_is_denied_is_never_served(limiter: Limiter, features: dict[str, str
     for path in ("/api", "/other"):
         verdict = limiter.hit({**features, "path": path})
         assert (verdict.allowed, verdict.denied, verdict.retry_after, verdict.rules) == (False, True, None, ())
+        assert verdict.status == 403
     with pytest.raises(RateLimitExceeded, match="deny list"):
         verdict.raise_for_limit()
     assert not asyncio.run(limiter.ahit(features))

@@ -76,7 +76,7 @@ def test_deny_refuses_as_a_matter_of_ours(hit: Hit) -> None:
     mine = limiter(store, [rule("local"), rule("deny", name="strict")])
     store.down = True
     verdict = hit(mine)
-    assert (verdict.allowed, verdict.unavailable, verdict.retry_after) == (False, True, 1.0)
+    assert (verdict.allowed, verdict.unavailable, verdict.retry_after, verdict.status) == (False, True, 1.0, 503)
     assert verdict.rules == ("strict",)
 
 
@@ -280,5 +280,7 @@ def test_a_recovery_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         mine._shared._probe()
         mine._shared._probe()
         asyncio.run(mine._shared._aprobe())
+    assert mine.breaker is not None
+    assert (mine.breaker.open, mine.breaker.openings) == (False, 1)
     told = [record.getMessage() for record in caplog.records]
     assert [text.startswith("the store answers again") for text in told] == [False, True]

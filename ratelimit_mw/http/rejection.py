@@ -13,14 +13,12 @@ from ..decision import Verdict
 
 __all__ = ["Rejection", "rejection"]
 
-# (status, title, problem type): 429 is "you, now", 403 "you, ever", 503 is "we".
-_EXCEEDED: Final = (429, "Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded")
-_DENIED: Final = (403, "Forbidden", "about:blank")
-_UNAVAILABLE: Final = (
-    503,
-    "Service Unavailable",
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
-)
+# What a refusal of each status is called: its title and its problem type.
+_KINDS: Final = {
+    429: ("Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded"),
+    403: ("Forbidden", "about:blank"),
+    503: ("Service Unavailable", "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"),
+}
 _LONGEST_ACCEPT: Final = 512
 
 
@@ -52,8 +50,8 @@ def rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejecti
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
-    kind = _DENIED if verdict.denied else _UNAVAILABLE if verdict.unavailable else _EXCEEDED
-    problem = _Problem(*kind, detail, [decision.bound.policy for decision in verdict.refusing])
+    status = verdict.status or 429
+    problem = _Problem(status, *_KINDS[status], detail, [decision.bound.policy for decision in verdict.refusing])
     body = write(problem)
     headers = [("content-type", media), ("content-length", str(len(body))), ("cache-control", "no-store")]
     return Rejection(problem.status, headers, body)
