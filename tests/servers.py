@@ -21,6 +21,7 @@ import redis
 
 PATIENCE = 20.0  # seconds until a server must answer; an idle machine needs a few milliseconds
 HOST = "127.0.0.1"
+STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that is not to fail over because the machine is busy
 
 
 def program(name: str, package: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
-from servers import HOST, Server, cluster_running, wait_for
+from servers import HOST, STEADY, Server, cluster_running, wait_for
 from test_redis_store import raced
 
 from ratelimit_mw.decision import Change, Decision, Hit
@@ -28,7 +28,7 @@ PATIENT = 5_000_000
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
     """Three primaries, then their replicas."""
-    with cluster_running(tmp_path_factory.mktemp("cluster")) as found:
+    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
         yield found
 
 

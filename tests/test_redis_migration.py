@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 from redis_handles import hit, limit_of
-from servers import HOST, Server, cluster_running
+from servers import HOST, STEADY, Server, cluster_running
 
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
@@ -25,7 +25,7 @@ LIMIT, TRIES = 40, 60
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    with cluster_running(tmp_path_factory.mktemp("cluster")) as found:
+    with cluster_running(tmp_path_factory.mktemp("cluster"), *STEADY) as found:
         yield found
 
 
