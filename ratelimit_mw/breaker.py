@@ -20,6 +20,7 @@ class Breaker:
 
     Probes come 0.25 s after opening, then ever later, but at most a second apart; each with up to a fifth taken
     off at random, so that a fleet does not ask as one. Times are whole microseconds of any steady clock.
+    For metrics: ``open`` now, ``openings`` so far.
     """
 
     def __init__(self) -> None:
@@ -30,6 +31,7 @@ class Breaker:
         self._probe_at = 0
         self._wait = _FIRST_PROBE
         self.open = False
+        self.openings = 0
 
     def succeeded(self) -> None:
         """A call was answered."""
@@ -49,6 +51,7 @@ class Breaker:
             if self.open or self._failures < _FAILURES:
                 return False
             self.open, self._opened_at, self._wait = True, now, _FIRST_PROBE
+            self.openings += 1
             self._probe_at = now + self._soon()
             return True
 

@@ -68,6 +68,7 @@ class Limiter:
         self._steady = self._clock or _steady_us
         self._refusals = Refusals(self.settings.remember_refusals)
         self._shared = None if self._memory is not None else self._resilient()
+        self.breaker = None if self._shared is None else self._shared.breaker
         # Whether deciding may wait for I/O, so that an event loop has to await it.
         self.waits = self._shared is not None
         self._leases = self._leasing()

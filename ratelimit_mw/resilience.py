@@ -47,7 +47,7 @@ class Resilient:
         self._fleet_size = fleet_size
         self._clock = clock or now_us
         self._shares: dict[Limit, Limit] = {}
-        self._breaker = Breaker()
+        self.breaker = Breaker()
         self._probes: set[asyncio.Task[None]] = set()
 
     def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
@@ -55,8 +55,8 @@ class Resilient:
 
     def asked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
         """What the store says; None when it does not answer, or is left alone."""
-        if self._breaker.open:
-            if self._breaker.takes_probe(now_us()):
+        if self.breaker.open:
+            if self.breaker.takes_probe(now_us()):
                 threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
             return None
         began = now_us()
@@ -65,15 +65,15 @@ class Resilient:
         except StoreError as error:
             self._failed(error, began)
             return None
-        self._breaker.succeeded()
+        self.breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
         return await self.aasked(hits, now, spend) or self.without_store(hits, spend)
 
     async def aasked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
-        if self._breaker.open:
-            if self._breaker.takes_probe(now_us()):
+        if self.breaker.open:
+            if self.breaker.takes_probe(now_us()):
                 probe = asyncio.get_running_loop().create_task(self._aprobe())
                 self._probes.add(probe)
                 probe.add_done_callback(self._probes.discard)
@@ -84,7 +84,7 @@ class Resilient:
         except StoreError as error:
             self._failed(error, began)
             return None
-        self._breaker.succeeded()
+        self.breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
     def correct(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
@@ -94,7 +94,7 @@ class Resilient:
         """
         if store is self.local:
             return self.local.correct(changes, self._clock())
-        if self._breaker.open:
+        if self.breaker.open:
             return None
         began = now_us()
         try:
@@ -106,7 +106,7 @@ class Resilient:
     async def acorrect(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
         if store is self.local:
             return self.local.correct(changes, self._clock())
-        if self._breaker.open:
+        if self.breaker.open:
             return None
         began = now_us()
         try:
@@ -133,7 +133,7 @@ class Resilient:
         return hit._replace(limit=share)
 
     def _failed(self, error: StoreError, began: int) -> None:
-        if self._breaker.failed(began, now_us()):
+        if self.breaker.failed(began, now_us()):
             _log.warning("the store does not answer (%s); limits go on by their on_store_error until it does", error)
 
     def _probe(self) -> None:
@@ -151,7 +151,7 @@ class Resilient:
         self._recovered()
 
     def _recovered(self) -> None:
-        if passed := self._breaker.close(now_us()):
+        if passed := self.breaker.close(now_us()):
             _log.warning("the store answers again, after %.1f s", to_seconds(passed))
 
     async def aclose(self) -> None:

@@ -21,8 +21,9 @@ def test_three_failures_in_a_row_open_it() -> None:
     breaker.succeeded()
     breaker.succeeded()
     assert not breaker.open
+    assert (breaker.open, breaker.openings) == (False, 0)
     assert [breaker.failed(0, 0) for _ in range(4)] == [False, False, True, False]
-    assert breaker.open
+    assert (breaker.open, breaker.openings) == (True, 1)
 
 
 def test_probes_come_one_at_a_time_and_at_most_a_second_apart() -> None:
