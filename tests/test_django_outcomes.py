@@ -15,6 +15,7 @@ from django.http import HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import path
 from django_calls import CLIENT, MIDDLEWARE, Project, hello, one_rule, project
+from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi import RateLimitMiddleware as Around
@@ -238,3 +239,29 @@ def test_a_middleware_below_that_answers_is_counted(is_async: bool, monkeypatch:
     monkeypatch.setattr("django_calls.answering", answering_at_once, raising=False)
     with project(one_rule(), is_async=is_async, middleware=[*MIDDLEWARE, "django_calls.answering"]) as served:
         assert served.statuses() == [200, 200, 429]
+
+
+def test_cancelled_while_it_is_settled_it_is_settled() -> None:
+    """A request that is cancelled when its answer is ready, and the store still has to hear of it, keeps no slot."""
+
+    class Slow(SharedStore):
+        async def acorrect(self, *arguments: Any) -> list[int]:
+            arrived.set()
+            await goes_on.wait()
+            return await super().acorrect(*arguments)
+
+    async def scenario() -> None:
+        with project(limiter, is_async=True) as served:
+            serving = asyncio.ensure_future(served.aask())
+            await arrived.wait()
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            assert not limiter.peek({"ip": CLIENT})
+            goes_on.set()
+            while not limiter.peek({"ip": CLIENT}):
+                await asyncio.sleep(0)
+
+    arrived, goes_on = asyncio.Event(), asyncio.Event()
+    limiter = Limiter([Rule(name="slots", limits="1 concurrent")], Slow())
+    asyncio.run(scenario())

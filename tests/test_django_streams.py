@@ -174,3 +174,90 @@ def test_a_stream_that_nobody_reads_is_settled_when_it_is_closed() -> None:
         assert by_wsgi()[0] == 429
         body.close()
         assert by_wsgi()[0] == 200
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_stream_that_never_begins_gives_its_slot_back() -> None:
+    """Where the head of a response cannot be sent, Django drops it as it is; once it is forgotten its slot is free."""
+
+    async def scenario() -> int:
+        waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            return waiting.pop() if waiting else await asyncio.sleep(3600)
+
+        async def send(message: Any) -> None:
+            raise ConnectionResetError
+
+        with project(one_rule("1 concurrent"), path("", astreaming), path("other", hello)):
+            with pytest.raises(ConnectionResetError):
+                await ASGIHandler()(http_scope(), receive, send)
+            gc.collect()
+            await asyncio.sleep(0.01)
+            return (await aask(ASGIHandler(), "/other")).status_code
+
+    assert asyncio.run(scenario()) == 200
+
+
+def test_a_stream_may_be_any_async_iterable() -> None:
+    """One that cannot be closed is sent and settled as well."""
+
+    class Words:
+        left = 2
+
+        def __aiter__(self) -> Any:
+            return self
+
+        async def __anext__(self) -> str:
+            if not self.left:
+                raise StopAsyncIteration
+            self.left -= 1
+            return "word "
+
+    async def view(request: Any) -> StreamingHttpResponse:
+        return StreamingHttpResponse(Words())
+
+    with project(one_rule("1 concurrent"), path("", view)):
+        assert [by_asgi() for _ in range(2)] == [(200, b"word word ")] * 2
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_cost_that_is_stated_when_a_stream_is_closed_counts() -> None:
+    """Whoever goes away early is charged what the stream says in its finally."""
+
+    async def scenario() -> None:
+        gone = asyncio.Event()
+
+        async def view(request: Any) -> StreamingHttpResponse:
+            async def words() -> AsyncIterator[str]:
+                try:
+                    yield "word "
+                    gone.set()
+                    await asyncio.sleep(3600)
+                finally:
+                    request.ratelimit.settle(4)
+
+            return StreamingHttpResponse(words())
+
+        waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            if waiting:
+                return waiting.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            pass
+
+        with project(limiter, path("", view)):
+            serving = asyncio.ensure_future(ASGIHandler()(http_scope(), receive, send))
+            await gone.wait()
+            if django.VERSION < (5, 0):
+                serving.cancel()
+            await asyncio.wait([serving])
+
+    limiter = one_rule("10/minute")
+    asyncio.run(scenario())
+    gc.collect()
+    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - 4 - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from ..decision import Verdict
@@ -53,6 +54,13 @@ class Current:
             pending.over(status)
 
     async def aover(self, status: int | None) -> None:
+        """``over`` on a loop; nobody who cancels the request keeps it from being settled."""
+        if any(pending.waits for pending in self.pending):
+            await asyncio.shield(self._aover(status))
+        else:
+            self.over(status)
+
+    async def _aover(self, status: int | None) -> None:
         self._hand_on_the_cost()
         for pending in self.pending:
             await pending.aover(status)

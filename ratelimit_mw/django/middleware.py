@@ -98,7 +98,7 @@ class RateLimitMiddleware:
                 response = await self.get_response(asked.django)
                 enforcer.compare(asked)
             except BaseException as error:
-                await asyncio.shield(current.aover(_status_of(error)))
+                await current.aover(_status_of(error))
                 raise
         else:
             refuse = enforcer.guard.refuse

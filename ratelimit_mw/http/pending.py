@@ -29,6 +29,11 @@ class Pending:
         """The headers as text."""
         return [(name.decode("ascii"), value.decode("ascii")) for name, value in self.headers]
 
+    @property
+    def waits(self) -> bool:
+        """Whether ``aover`` may have to wait for the store."""
+        return self._limiter.waits and self._settles()
+
     def over(self, status: int | None) -> None:
         """Settle what the outcome decides: once, and again for a cost that was stated since.
 
@@ -46,6 +51,9 @@ class Pending:
         if self._settled_at == cost or not self.verdict.allowed:
             return False
         self._settled_at = cost
+        return self._settles()
+
+    def _settles(self) -> bool:
         return self.plan.ends or self.verdict.ledger is not None
 
 
