@@ -15,7 +15,7 @@ from .secret import NO_SECRET, PERSONAL, Secret
 from .settings_file import secret_file
 
 __all__ = [
-    "body_timeout",
+    "budget",
     "checked_proxy",
     "database_file",
     "duration",
@@ -46,10 +46,11 @@ def duration(name: str, value: str | int | float) -> int:
         return parse_duration(value)
 
 
-def body_timeout(value: str | int | float) -> int:
-    found = duration("body_timeout", value)
+def budget(name: str, value: str | int | float) -> int:
+    """A duration that something may take."""
+    found = duration(name, value)
     if not found:
-        raise ConfigError("expected more than 0: a body takes a moment to arrive", "body_timeout")
+        raise ConfigError(f"expected more than 0, for everything takes a moment; got {value!r}", name)
     return found
 
 

@@ -17,7 +17,7 @@ from .rules import Rule
 from .ruleset import RuleSet
 from .secret import NO_SECRET, Secret
 from .setting_values import (
-    body_timeout,
+    budget,
     checked_proxy,
     database_file,
     duration,
@@ -189,13 +189,13 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         reset=table.reset,
         retry_jitter=duration("retry_jitter", table.retry_jitter),
         on_store_error=table.on_store_error,
-        store_timeout=duration("store_timeout", table.store_timeout),
+        store_timeout=budget("store_timeout", table.store_timeout),
         fleet_size=table.fleet_size,
         remember_refusals=duration("remember_refusals", table.remember_refusals),
         lists=lists,
         email_field=email_field(table.email_field),
         body_limit=size("body_limit", table.body_limit),
-        body_timeout=body_timeout(table.body_timeout),
+        body_timeout=budget("body_timeout", table.body_timeout),
         region_database=database_file(table.region_database, folder),
         region_header=header_name("region_header", table.region_header),
         secret=secret_of(table.secret, table.secret_file, table.keyed, folder),

@@ -98,6 +98,8 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"headers": "ratelimit"}, "headers: Expected 'array', got 'str'"),
         ({"headers": ["x"]}, "headers[0]: Invalid enum value 'x'; expected 'x-ratelimit' or 'ratelimit'"),
         ({"reset": "date"}, "reset: Invalid enum value 'date'; expected 'delta' or 'epoch'"),
+        ({"store_timeout": "0s"}, "store_timeout: expected more than 0"),
+        ({"store_timeout": 1e-9}, "store_timeout: expected more than 0"),
         ({"retry_jitter": -1}, "retry_jitter: expected a duration"),
         ({"retry_jitter": float("nan")}, "retry_jitter: expected a duration"),
         ({"retry_jitter": True}, "retry_jitter: Expected "),
