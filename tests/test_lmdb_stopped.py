@@ -53,7 +53,7 @@ def test_a_stopped_worker_holds_nobody_longer_than_the_budget(tmp_path: Path) ->
         assert hit(store, limit).remaining == 19
         with stopped_inside(tmp_path) as worker:
             for call in (lambda: hit(store, limit), lambda: store.forget(["x"]), store.ping):
-                assert BUDGET - GRACE <= seconds_until_refused(call) <= BUDGET + GRACE
+                assert seconds_until_refused(call) <= BUDGET + GRACE
             os.kill(worker.pid, signal.SIGCONT)
             worker.join()
             assert worker.exitcode == 0

@@ -11,6 +11,7 @@ runs, plus the machine's monotonic clock: they agree to the microsecond, whateve
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
 import os
@@ -26,6 +27,7 @@ import lmdb
 from ...errors import ConfigError, StoreError
 from .keys import END, META, PREFIX
 from .ledger import Ledger
+from .line import Line
 from .lock import FileLock
 from .mark import Mark, boot_id, read_mark, sync_folder, write_mark
 from .records import Identity
@@ -43,7 +45,7 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 class Environment:
-    """Everything but ``lock`` is for the holder of the lock."""
+    """Everything but ``lock`` and ``line`` is for the holder of the lock."""
 
     def __init__(self, path: str, size: int, durable: bool) -> None:
         self.path = path
@@ -54,6 +56,16 @@ class Environment:
         self._env: lmdb.Environment | None = None
         self._ledger: Ledger | None = None
         self._wall_at_zero = 0
+        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
+
+    def line(self) -> Line:
+        """Where the calls of the running event loop wait for the lock."""
+        loop = asyncio.get_running_loop()
+        line = self._lines.get(loop)
+        if line is None:
+            self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
+            line = self._lines[loop] = Line(self.lock)
+        return line
 
     def ledger(self) -> Ledger:
         """The states in it, opened if need be."""
@@ -170,6 +182,7 @@ class Environment:
             _STRANDED.append(self._env)
             self._env = self._ledger = None
         self.discard()
+        self._lines = {}
         self.lock.forget_parent()
 
 

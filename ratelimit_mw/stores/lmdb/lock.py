@@ -7,7 +7,6 @@ a file, which the kernel takes from a process that dies, and which a forked chil
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import threading
@@ -22,11 +21,9 @@ __all__ = ["FileLock"]
 _WRITER: Final = 0
 """The byte of the file that is locked by who works in the store; the next one, shared, by who has it open."""
 _OPENED: Final = 1
-# Others are done in some ten microseconds, which eight tries take too. An event loop's shortest sleep is a millisecond.
+# Others are done in some ten microseconds, which eight tries take too.
 _TRIES: Final = 8
 _PAUSES: Final = (0.00005, 0.0001, 0.0002)
-_LOOP_YIELDS: Final = 40
-_LOOP_PAUSE: Final = 0.001
 
 
 class FileLock:
@@ -41,19 +38,6 @@ class FileLock:
         """``StoreError`` when others hold it for longer than the budget."""
         if not self.try_acquire():
             self._wait(time.monotonic() + budget_us / 1e6)
-
-    async def aacquire(self, budget_us: int) -> None:
-        """The same without blocking the event loop."""
-        if self.try_acquire():
-            return
-        deadline = time.monotonic() + budget_us / 1e6
-        yields = _LOOP_YIELDS
-        while time.monotonic() < deadline:
-            await asyncio.sleep(0 if yields > 0 else _LOOP_PAUSE)
-            yields -= 1
-            if self.try_acquire():
-                return
-        raise self._too_late()
 
     def try_acquire(self) -> bool:
         """Take it if it is free."""
@@ -76,14 +60,14 @@ class FileLock:
     def _wait(self, deadline: float) -> None:
         """Threads queue for the process's turn; whose turn it is asks for the file again and again."""
         if not self._threads.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._too_late()
+            raise self.too_late()
         try:
             for pause in _pauses():
                 if self._take():
                     return
                 if pause:
                     if time.monotonic() >= deadline:
-                        raise self._too_late()
+                        raise self.too_late()
                     time.sleep(pause)
         except BaseException:
             self._threads.release()
@@ -103,7 +87,8 @@ class FileLock:
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self.fd
 
-    def _too_late(self) -> StoreError:
+    def too_late(self) -> StoreError:
+        """What to tell those whose time is over."""
         return StoreError(f"{self.path} was locked by others for longer than the time budget")
 
     # -- who has the store open; asked by the holder of the lock ---------------------------------------------

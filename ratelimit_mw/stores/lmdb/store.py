@@ -87,18 +87,22 @@ class LmdbStore(Store):
             home.lock.acquire(self._budget)
         except OSError as error:
             raise _failed(home, error) from error
-        return self._done(home, work)
+        try:
+            return self._done(home, work)
+        finally:
+            home.lock.release()
 
     async def _alocked(self, work: Callable[[Ledger, int], _Answer]) -> _Answer:
         home = self._home or self._back()
         try:
-            await home.lock.aacquire(self._budget)
+            return await home.line().done(lambda: self._done(home, work), self._budget / 1e6)
+        except TimeoutError:
+            raise home.lock.too_late() from None
         except OSError as error:
             raise _failed(home, error) from error
-        return self._done(home, work)
 
     def _done(self, home: Environment, work: Callable[[Ledger, int], _Answer]) -> _Answer:
-        """Do the work as the holder of the lock, and let go of it."""
+        """Do the work, as the holder of the lock."""
         try:
             try:
                 return work(home.ledger(), (self._clock or home.now_us)())
@@ -111,8 +115,6 @@ class LmdbStore(Store):
             raise _failed(home, error) from error
         except _FAULTS as error:
             raise _failed(home, error) from error
-        finally:
-            home.lock.release()
 
     def _back(self) -> Environment:
         with self._opening:
