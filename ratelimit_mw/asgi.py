@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Unpack
 
 from .asgi_request import ASGIRequest, user_of
@@ -16,14 +16,15 @@ from .decision import Verdict
 from .errors import MissingMiddlewareError, RateLimitExceeded
 from .http.asgi_body import BODY, ReadAhead
 from .http.guard import Guard, HttpOptions, SettingsSource
-from .http.headers import Header
+from .http.headers import with_headers
+from .http.pending import left_of
 from .http.rejection import Rejection
 from .limiter import Limiter
 from .marks import decided as note_decided
 from .plan import Plan
 from .routing.applications import Applications
 from .routing.building import Mistaken, is_built_by_starlette
-from .routing.exchange import Exchange
+from .routing.exchange import Exchange, exchange_of
 from .routing.index import RouteIndex
 from .routing.routed import NOWHERE, Routed
 
@@ -36,6 +37,8 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _DECIDED = "ratelimit_mw.decided"
+"""Where in the scope the verdicts are, by their limiters."""
+_NOTHING = Plan([])
 _STARTS = ("http.response.start", DENIAL_START)
 
 
@@ -74,7 +77,6 @@ class RateLimitMiddleware:
             self._applications = Mistaken(error)
             return
         self.limiter = guard.limiter
-        self._mine = (self.limiter,)
         self._headers = guard.writer.headers
         self._names = guard.writer.names
         self._applications = Applications(guard, app, self._adopted)
@@ -99,8 +101,10 @@ class RateLimitMiddleware:
             request.host if rules.needs_host else "",
             None if routed is None else routed.view,
         )
-        decided = scope.get(_DECIDED, ())
-        if (not plan.looks and (routed is None or not routed.meets)) or (decided and self._guard.has_decided(decided)):
+        decided, again = scope.get(_DECIDED), False
+        if decided is not None and self._guard.has_decided(decided):
+            plan, again = self._left(plan, decided), True
+        if not plan.looks and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
             try:
                 await self.app(scope, receive, send)
             except MissingMiddlewareError as error:
@@ -124,7 +128,8 @@ class RateLimitMiddleware:
             state = {}
         state["ratelimit"] = verdict
         # The mark stands in the scope: a state may outlive the request, where a server hands all requests the same.
-        scope = {**scope, "state": state, _DECIDED: decided + self._mine if decided else self._mine}
+        noted = {self.limiter: verdict} if decided is None else {**decided, self.limiter: verdict}
+        scope = {**scope, "state": state, _DECIDED: noted}
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
@@ -136,7 +141,7 @@ class RateLimitMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 if added := self._headers(verdict if exchange is None else exchange.answered()):
-                    message = _with_headers(message, added, self._names)
+                    message = with_headers(message, added, self._names)
             return send(message)
 
         if plan.holds:
@@ -173,6 +178,12 @@ class RateLimitMiddleware:
         http = self._guard.http
         async with ReadAhead(receive, http.body_limit, http.body_timeout) as ahead:
             await self({**request.native, BODY: await ahead.read(request)}, ahead.receive, send)
+
+    def _left(self, plan: Plan, decided: Mapping[Limiter, Verdict]) -> Plan:
+        """What is left of a plan where a middleware around this one, of the same rules, may not know the routes."""
+        mine = [verdict for other, verdict in decided.items() if self._guard.has_decided((other,))]
+        left = left_of(plan, tuple(name for verdict in mine for name in verdict.rules))
+        return left if left.rules else _NOTHING
 
     def _conclude(self, verdict: Verdict, exchange: Exchange | None, status: int | None) -> Awaitable[None]:
         return self.limiter.aconclude(verdict, status) if exchange is None else exchange.conclude(status)
@@ -218,25 +229,28 @@ class RateLimitMiddleware:
         request = ASGIRequest({**scope, "method": "GET"})
         routed = self._routed(request) or NOWHERE
         plan = self._guard.plan(request, routed.view)
-        decided = scope.get(_DECIDED, ())
+        decided = scope.get(_DECIDED, {})
         held = routed.view is not None and routed.view.messages
-        if not (plan.looks or held or routed.meets) or self._guard.has_decided(decided):
+        if again := self._guard.has_decided(decided):
+            plan = self._left(plan, decided)
+        meets = (held or routed.meets) and not (again and exchange_of(scope) is not None)
+        if not plan.looks and not meets:
             await self.app(scope, receive, send)
             return
         verdict = await self._guard.decide(plan, request, {})
         state = scope.get("state") or {}
         state["ratelimit"] = verdict
-        scope = {**scope, "state": state, _DECIDED: decided + self._mine}
+        scope = {**scope, "state": state, _DECIDED: {**decided, self.limiter: verdict}}
         exchange = Exchange(self._guard, request, routed, verdict, scope, request.index)
 
-        def with_headers(message: Message) -> Message:
+        def answering(message: Message) -> Message:
             added = self._headers(exchange.answered())
-            return _with_headers(message, added, self._names) if added else message
+            return with_headers(message, added, self._names) if added else message
 
         def refuse(verdict: Verdict) -> Awaitable[None]:
             return connection.refuse(lambda receive, send: self._refuse(request, verdict, scope, receive, send))
 
-        connection = Connection(self._guard, request, routed.view, receive, send, with_headers)
+        connection = Connection(self._guard, request, routed.view, receive, send, answering)
         if not verdict.allowed:
             await refuse(verdict)
             return
@@ -263,7 +277,7 @@ class RateLimitMiddleware:
 
         def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
-                message = _with_headers(message, headers, names)
+                message = with_headers(message, headers, names)
             return send(message)
 
         own_answer = request.index.answer if request.index is not None and scope["type"] == "http" else None
@@ -281,14 +295,3 @@ class RateLimitMiddleware:
         own = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
         await send_with_headers({"type": "http.response.start", "status": answer.status, "headers": own})
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
-
-
-def _with_headers(message: Message, added: list[Header], names: Collection[bytes]) -> Message:
-    """The message with a new header list: ``added`` replace what the application set under ``names``."""
-    given: Iterable[Header] = message.get("headers") or ()
-    kept = []
-    for header in given:
-        if header[0].lower() not in names:
-            kept.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
-    kept += added
-    return {**message, "headers": kept}

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from calls import ask
+from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
 from test_starlette_websockets import aconnect, application, connect, echo, kinds
 
-from ratelimit_mw import ConfigError, Rule
-from ratelimit_mw.starlette import exempt, limit, messages
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit, messages
 from ratelimit_mw.switch import limits_off
 from ratelimit_mw.testing import ManualClock
 
@@ -69,6 +70,21 @@ def test_what_a_view_sends_is_not_limited() -> None:
             await websocket.send_text(text)
 
     assert kinds(connect(application([WebSocketRoute("/ws", view)]))) == ["accept", *"abcde"]
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_two_middlewares_count_a_message_once(hides: bool) -> None:
+    """The outer one counts; where the routes are hidden from it, the inner one."""
+    limiter = Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))
+    inner = Starlette(routes=[WebSocketRoute("/ws", messages("2/minute")(echo))])
+    inner.add_middleware(RateLimitMiddleware, limiter=limiter)
+
+    async def hiding(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    app = RateLimitMiddleware(hiding if hides else inner, limiter=limiter)
+    assert kinds(connect(app, said="abc")) == ["accept", "a", "b", 1013]
+    assert limiter.peek({"ip": "192.0.2.7", "path": "/ws"}, cost=0).decisions[0].remaining == 8
 
 
 def test_limits_on_messages_are_decided_together() -> None:

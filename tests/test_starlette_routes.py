@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from test_starlette import application, asynchronous, hello, statuses
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
@@ -198,3 +198,20 @@ def test_an_application_that_wraps_itself_has_no_routes() -> None:
     inner.app = inner
     app = RateLimitMiddleware(inner, limiter=Limiter([Rule(limits="1/minute")], clock=ManualClock(1.0)))
     assert statuses(app, "/", "/") == [200, 429]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_what_the_outer_middleware_cannot_see_the_inner_one_decides(same: bool) -> None:
+    """Around a wrapper that hides the routes, rules of the file are decided outside and once, those of views inside."""
+    given = [Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))] * 2
+    settings = load_settings({"rules": [{"name": "all", "limits": "9/minute"}]})
+    if not same:
+        given = [Limiter.from_settings(settings, clock=ManualClock(1_000_000.0)) for _ in range(2)]
+    inner = application([Route("/", asynchronous), Route("/free", hello)], limiter=given[0])
+
+    async def hiding(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    app = RateLimitMiddleware(hiding, limiter=given[1])
+    assert statuses(app, "/", "/", "/", "/free") == [200, 200, 429, 200]
+    assert ask(app, "/free").headers["x-ratelimit-remaining"] == "4"

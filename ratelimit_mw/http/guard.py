@@ -136,7 +136,7 @@ class Guard:
         waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
         return rejection(verdict, request.headers.get("accept", ""), waits[0] if waits else None)
 
-    def has_decided(self, others: tuple[Limiter, ...]) -> bool:
+    def has_decided(self, others: Iterable[Limiter]) -> bool:
         """Whether one of the limiters that decided this request is this one, or one with the same settings."""
         mine = self.limiter
         return any(mine is other or (mine.settings.rules and mine.settings == other.settings) for other in others)

@@ -6,14 +6,14 @@ What never changes is encoded when first needed. Names and parameters stand in o
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from typing import Any, Final, TypeVar
 
 from ..clock import SECOND
 from ..decision import Decision, Verdict
 from ..limit import Limit
 
-__all__ = ["HeaderWriter"]
+__all__ = ["HeaderWriter", "with_headers"]
 
 Header = tuple[bytes, bytes]
 _Key = TypeVar("_Key")
@@ -119,6 +119,17 @@ class HeaderWriter:
             found = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
             _kept(self._policies, limits, found)
         return found
+
+
+def with_headers(message: MutableMapping[str, Any], added: list[Header], names: Collection[bytes]) -> dict[str, Any]:
+    """An ASGI message with a new header list: ``added`` replace what the application set under ``names``."""
+    given: Iterable[Header] = message.get("headers") or ()
+    kept = []
+    for header in given:
+        if header[0].lower() not in names:
+            kept.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
+    kept += added
+    return {**message, "headers": kept}
 
 
 def _kept(table: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:

@@ -42,7 +42,7 @@ class Exchange:
         self._met: dict[MetLimit, Verdict] = {}
         self._scope = scope
         self.verdicts = [verdict]
-        if routed.meets:
+        if routed.meets or (routed.view is not None and routed.view.messages):
             scope[_KEY] = self
 
     async def meet(self, limit: MetLimit, given: Mapping[str, Any]) -> Verdict:
