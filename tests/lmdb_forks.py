@@ -16,7 +16,7 @@ from lmdb_kit import hit, limit_of, open_at
 from ratelimit_mw.algorithms.fixed_window import FixedWindow, State
 from ratelimit_mw.decision import Decision
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.lmdb import LmdbStore, environment
+from ratelimit_mw.stores.lmdb import LmdbStore, registry
 
 PLENTY = "10000000/day"
 
@@ -56,7 +56,7 @@ def busy(path: Path) -> bool:
 
 def waiting(path: Path) -> bool:
     """A fork beside a thread that stays inside for longer than a fork waits: an answer or a StoreError."""
-    environment._FORK_SECONDS = 0.02  # type: ignore[misc]
+    registry._FORK_SECONDS = 0.02  # type: ignore[misc]
     with closing(open_at(path)) as store:
         hit(store, limit_of(PLENTY))
         inside, over = threading.Event(), threading.Event()

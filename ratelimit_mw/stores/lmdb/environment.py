@@ -1,4 +1,4 @@
-"""An LMDB environment as this process has it open: one per path, opened when first asked for, again after a fork.
+"""An LMDB environment as this process has it open: from when it is first asked for, and again after a fork.
 
 **Durability.** Nothing is synced to the disk as it is written: what a process has written survives that process,
 and the system writes it out in its own time. If the machine stops in between, the file may be damaged. So a mark says
@@ -12,11 +12,8 @@ runs, plus the machine's monotonic clock: they agree to the microsecond, whateve
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import os
 import secrets
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +21,7 @@ from typing import Final
 
 import lmdb
 
-from ...errors import ConfigError, StoreError
+from ...errors import StoreError
 from .keys import END, META, PREFIX
 from .ledger import Ledger
 from .line import Line
@@ -32,7 +29,7 @@ from .lock import FileLock
 from .mark import Mark, boot_id, read_mark, sync_folder, write_mark
 from .records import Identity
 
-__all__ = ["Environment", "environment_at", "let_go"]
+__all__ = ["Environment"]
 
 _LOCK_FILE: Final = "ratelimit_mw.lock"
 _IDENTITY: Final = META + b"identity"
@@ -40,7 +37,9 @@ _CLOCK: Final = META + b"clock"
 _BYTES_PER_SLOT: Final = 16_384
 _MOST_SLOTS: Final = 1 << 16
 _CLOSING_US: Final = 1_000_000
-_FORK_SECONDS: Final = 1.0
+_THREAD_SECONDS: Final = 1.0
+_STRANDED: Final[list[lmdb.Environment]] = []
+"""What a thread of the parent was at work in when it forked; not to be touched in the child, not even to close it."""
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -154,7 +153,7 @@ class Environment:
             self.lock.acquire(_CLOSING_US)
         except StoreError:
             # Somebody is stopped inside: what is ours is closed all the same, and nothing said of the rest.
-            if self.lock.hold_threads(_FORK_SECONDS):
+            if self.lock.hold_threads(_THREAD_SECONDS):
                 self.discard()
                 self.lock.close()
                 self.lock.let_threads()
@@ -201,62 +200,3 @@ def _in_use(lock: Path) -> bool:
         return not other.try_acquire()
     finally:
         other.close()
-
-
-# -- one per path and process ---------------------------------------------------------------------------------
-
-_OPEN: Final[dict[str, Environment]] = {}
-_STRANDED: Final[list[lmdb.Environment]] = []
-_HELD: Final[dict[int, list[Environment]]] = {}
-"""What each thread that is about to fork holds meanwhile."""
-_registering = threading.Lock()
-
-
-def environment_at(path: str, size: int, durable: bool) -> Environment:
-    """The environment at a path, used by one more; ``ConfigError`` if this process has it with other settings."""
-    path = os.path.realpath(path)
-    with _registering:
-        found = _OPEN.get(path)
-        if found is None:
-            found = _OPEN[path] = Environment(path, size, durable)
-        elif (found.size, found.durable) != (size, durable):
-            raise ConfigError(f"this process uses {path} with another size or another durability already")
-        found.users += 1
-        return found
-
-
-def let_go(environment: Environment) -> None:
-    """One user less; the last one closes it."""
-    with _registering:
-        environment.users -= 1
-        if environment.users == 0:
-            del _OPEN[environment.path]
-            environment.close()
-
-
-def _close_all() -> None:
-    for environment in _OPEN.values():
-        environment.close()
-
-
-def _before_fork() -> None:
-    held = [each for each in list(_OPEN.values()) if each.lock.hold_threads(_FORK_SECONDS)]
-    _HELD[threading.get_ident()] = held
-
-
-def _after_fork_in_parent() -> None:
-    for environment in _HELD.pop(threading.get_ident(), ()):
-        environment.lock.let_threads()
-
-
-def _after_fork_in_child() -> None:
-    global _registering
-    _registering = threading.Lock()
-    held = _HELD.pop(threading.get_ident(), [])
-    _HELD.clear()
-    for environment in _OPEN.values():
-        environment.forget_parent(environment in held)
-
-
-atexit.register(_close_all)
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

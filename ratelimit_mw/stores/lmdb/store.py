@@ -18,8 +18,9 @@ from ...clock import Clock
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from .environment import Environment, environment_at, let_go
+from .environment import Environment
 from .ledger import Ledger
+from .registry import environment_at, let_go
 
 __all__ = ["LmdbStore"]
 
