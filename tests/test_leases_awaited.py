@@ -103,3 +103,17 @@ def test_a_child_begins_without_its_parents_leases() -> None:
     leases._begin_anew()
     assert limiter.hit(WHO)
     assert left(limiter) == [48]
+
+
+def test_what_is_not_to_be_had_whole_is_asked_for_alone() -> None:
+    """Others have spent more than half: a draw of half of the limit is refused, the request itself is not."""
+
+    async def scenario() -> None:
+        limiter, store, _ = setup()
+        assert await limiter.ahit(WHO, cost=60)
+        before = store.calls
+        verdict = await limiter.ahit(WHO)
+        assert (verdict.allowed, verdict.decisions[0].remaining) == (True, 39)
+        assert store.calls == before + 2
+
+    asyncio.run(scenario())

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.errors import MissingMiddlewareError
-from ratelimit_mw.marks import exempt, limit
+from ratelimit_mw.marks import exempt, limit, make_mark
 
 
 @pytest.mark.parametrize("names", [(5,), ("api", None), (["api"],)])
@@ -25,3 +25,10 @@ def test_a_view_that_is_no_function_of_python_is_guarded_too(view: Any) -> None:
     assert marked.__name__ == view.__name__
     with pytest.raises(MissingMiddlewareError):
         marked("a")
+
+
+def test_a_replacement_gives_no_path() -> None:
+    """A view has its path from its route, also where a settings file retunes its rule."""
+    limiter = Limiter.from_settings({"rules": [{"replaces": "login", "match": {"path": "/login"}}]})
+    with pytest.raises(ConfigError, match=r"match\.path: the view of 'login' has its path from its route"):
+        limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND, now_us
+from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.testing import ManualClock
 
@@ -36,6 +38,17 @@ def test_an_address_that_cannot_be_meant_is_refused(address: str, message: str) 
     with pytest.raises(ConfigError) as caught:
         open_store(address)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("address", "library"), [("lmdb:///tmp/nowhere", "lmdb"), ("redis://", "hiredis")])
+def test_a_missing_library_is_named_by_its_extra(address: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store's library is imported when its address is opened; without it the line that installs it is told."""
+    scheme = address.partition(":")[0]
+    for name in [name for name in sys.modules if name.startswith(f"ratelimit_mw.stores.{scheme}")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=rf'pip install "ratelimit-mw\[{scheme}\]"'):
+        open_store(address)
 
 
 @pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])

@@ -55,8 +55,6 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     try:
         module = import_module(f".{name}", __package__)
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith(__package__):
-            raise
         raise MissingExtraError(f"the store {split.scheme}://", extra) from error
     options: dict[str, str] = {}
     for option, value in parse_qsl(split.query, keep_blank_values=True):
