@@ -215,3 +215,10 @@ def _is_whole(client: redis.Redis) -> bool:
     """Whether a node knows all slots, and a replica has its primary's data."""
     state, links = client.execute_command("CLUSTER INFO"), client.info("replication")
     return state["cluster_state"] == "ok" and links.get("master_link_status", "up") == "up"
+
+
+def replicated(primary: redis.Redis, replica: redis.Redis) -> bool:
+    """Whether the replica has all that the primary has written. (WAIT asks for what its own connection has written.)"""
+    sent: Any = primary.info("replication")
+    got: Any = replica.info("replication")
+    return got.get("slave_repl_offset", -1) >= sent["master_repl_offset"]

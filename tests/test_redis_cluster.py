@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
-from servers import HOST, STEADY, Server, cluster_running, wait_for
+from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
 from test_redis_store import raced
 
 from ratelimit_mw.decision import Change, Decision, Hit
@@ -222,7 +222,8 @@ def test_a_killed_primary_is_followed_by_its_replica(tmp_path_factory: pytest.Te
         for send in ways:
             send(hit(here))
             send(hit(there))
-        assert first.wait(1, 5_000) == 1
+        replica = stack.enter_context(client(nodes[3]))
+        wait_for(lambda: replicated(first, replica), "the replica")
         nodes[0].kill()
         for send in ways:
             with pytest.raises(StoreError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from redis_handles import client, hit, limit_of
-from servers import HOST, Server, free_port, redis_running, sentinel_running, wait_for
+from servers import HOST, Server, free_port, redis_running, replicated, sentinel_running, wait_for
 
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
@@ -37,8 +37,8 @@ class Watched:
 
     def caught_up(self) -> None:
         """Wait until the replica has got all that the primary has written."""
-        with client(self.primary) as primary:
-            assert primary.wait(1, 5_000) == 1
+        with client(self.primary) as primary, client(self.replica) as replica:
+            wait_for(lambda: replicated(primary, replica), "the replica")
 
 
 @pytest.fixture
