@@ -6,6 +6,7 @@ import doctest
 import importlib
 import pkgutil
 
+import django_calls  # noqa: F401 - Django's settings have to be there when its modules are looked through
 import pytest
 
 import ratelimit_mw
