@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from hiredis import ReplyError
 
 from ...errors import StoreError
+from .budget import Budget
 from .message import Message, Request, answers
 from .problems import is_split, late, problem
 
@@ -39,6 +40,7 @@ class Trips:
         self._waiting: list[_Member] = []
         self._out: set[asyncio.Task[None]] = set()
         self._alone_out = False
+        self._budget = Budget(self._loop)
         self._quiet = True  # the last to leave was alone
 
     @property
@@ -60,7 +62,7 @@ class Trips:
         """A call within its request's own task: the loop has no other to begin and to wake."""
         self._alone_out = True
         try:
-            async with asyncio.timeout_at(due):
+            with self._budget.until(due):
                 (answer,) = await self._answers([request])
         except StoreError:
             raise
