@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 import redis.asyncio
@@ -36,7 +36,9 @@ NAMES = [f"192.0.2.{i}" for i in range(CLIENTS)]
 FEATURES = [{"ip": name} for name in NAMES]
 SYNC_CALLS = 100
 ASYNC_CALLS = {1: 100, 64: 640, 256: 1_280}
-HEAD = ("", "a second", "decisions a command", "`limits`, full", "`limits`, `hit`", "plain script")
+BUSY_ROUNDS = 7
+SPEED = ("", "a second", "decisions a command", "of `limits`, full", "of `limits`, `hit`", "of a plain script")
+BUSY = ("", "this package", "`limits`, full", "`limits`, `hit`", "plain script")
 
 Call = Callable[[int], Any]
 AsyncCall = Callable[[int], Awaitable[Any]]
@@ -76,31 +78,53 @@ def ours(port: int, algorithm: str, limits: int = 1) -> Limiter:
     return Limiter([Rule(name=f"api-{limits}", limits=list(LIMITS[:limits]), algorithm=algorithm)], store=store)
 
 
-class Scripts:
-    """How many script calls the server has had from some candidates."""
+class Observed:
+    """What the server says of itself, and this process of its own."""
 
     def __init__(self, port: int) -> None:
         self._client = redis.Redis(port=port)
 
-    def counted(self, run: Callable[[], int]) -> str:
-        """Decisions a command, of one more run."""
+    def per_command(self, run: Callable[[], int]) -> str:
+        """Decisions a command, in one more run."""
         self._client.config_resetstat()
         decisions = run()
         return f"{decisions / self._client.info('commandstats')['cmdstat_evalsha']['calls']:.0f}"
 
+    def busy(self, candidates: list[Callable[[], int]]) -> list[float]:
+        """Microseconds of both processors together for one decision, in some more runs in turns."""
+        spent, decisions = [0.0] * len(candidates), [0] * len(candidates)
+        for i in [*range(len(candidates))] * BUSY_ROUNDS:
+            before = self._seconds()
+            decisions[i] += candidates[i]()
+            spent[i] += self._seconds() - before
+        return [seconds / count * 1e6 for seconds, count in zip(spent, decisions, strict=True)]
 
-def compared(name: str, candidates: list[Callable[[], int]], scripts: Scripts) -> tuple[str, ...]:
-    """A row: this package, the others, and how many times as fast as each."""
+    def _seconds(self) -> float:
+        said = self._client.info("cpu")
+        return float(said["used_cpu_user"] + said["used_cpu_sys"] + time.process_time())
+
+
+class Rows(NamedTuple):
+    """How many decisions a second, and what they keep busy."""
+
+    speed: tuple[str, ...]
+    busy: tuple[str, ...]
+
+
+def compared(name: str, candidates: list[Callable[[], int]], observed: Observed) -> Rows:
+    """This package, the others, and how many times as fast as each."""
     progress(f"redis: {name}")
     mine, *others = in_turns(candidates, ROUNDS)
-    ratios = (f"{ratio(mine, theirs):.2f}" for theirs in others)
-    return name, f"{statistics.median(mine):,.0f}", scripts.counted(candidates[0]), *ratios
+    ratios = [f"{ratio(mine, theirs):.2f}" for theirs in others]
+    busy = [f"{us:.0f}" for us in observed.busy(candidates)]
+    speed = (name, f"{statistics.median(mine):,.0f}", observed.per_command(candidates[0]), *ratios)
+    return Rows(speed, (name, *busy))
 
 
 # -- blocking ----------------------------------------------------------------------------------------------------
 
 
-def sync_row(port: int, algorithm: str, limits: int) -> tuple[str, ...]:
+def sync_row(port: int, algorithm: str, limits: int) -> Rows:
     limiter = ours(port, algorithm, limits)
     theirs = getattr(strategies, f"{ALGORITHMS[algorithm]}RateLimiter")(RedisStorage(f"redis://127.0.0.1:{port}"))
     items = [parse(limit) for limit in LIMITS[:limits]]
@@ -119,7 +143,7 @@ def sync_row(port: int, algorithm: str, limits: int) -> tuple[str, ...]:
         lambda i: client.evalsha(sha, 1, NAMES[i], 1),
     ]
     name = f"{algorithm}, {limits} limit{'s' * (limits > 1)}"
-    row = compared(name, [repeated(call) for call in calls], Scripts(port))
+    row = compared(name, [repeated(call) for call in calls], Observed(port))
     limiter.close()
     return row
 
@@ -198,7 +222,7 @@ def gathered(runner: asyncio.Runner, call: AsyncCall, concurrent: int) -> Callab
     return lambda: runner.run(workers())
 
 
-def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[tuple[str, ...]], list[str]]:
+def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[Rows], list[str]]:
     """The rows, and for each number at a time the client that ``limits`` is fastest with."""
     peers = Peers(runner, port)
     rows, chosen = [], []
@@ -210,9 +234,7 @@ def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[tuple[str, ...]]
     return rows, chosen
 
 
-def async_row(
-    port: int, runner: asyncio.Runner, algorithm: str, concurrent: int, storage: AsyncRedisStorage
-) -> tuple[str, ...]:
+def async_row(port: int, runner: asyncio.Runner, algorithm: str, concurrent: int, storage: AsyncRedisStorage) -> Rows:
     limiter = ours(port, algorithm)
     client = redis.asyncio.Redis(port=port, max_connections=1_000)
     sha = runner.run(client.script_load(PLAIN))
@@ -223,7 +245,7 @@ def async_row(
         lambda i: client.evalsha(sha, 1, NAMES[i], 1),
     ]
     candidates = [gathered(runner, call, concurrent) for call in calls]
-    row = compared(f"{algorithm}, {concurrent} at a time", candidates, Scripts(port))
+    row = compared(f"{algorithm}, {concurrent} at a time", candidates, Observed(port))
     runner.run(limiter.aclose())
     runner.run(client.aclose())
     return row
@@ -231,12 +253,16 @@ def async_row(
 
 def report() -> str:
     with server() as port:
-        rows = [sync_row(port, algorithm, limits) for limits in (1, 3) for algorithm in ALGORITHMS]
-        parts = [table("Redis, blocking, one thread", rows, HEAD)]
+        blocking = [sync_row(port, algorithm, limits) for limits in (1, 3) for algorithm in ALGORITHMS]
         with asyncio.Runner() as runner:
             rows, chosen = async_rows(port, runner)
-        parts += [table("Redis, asyncio, one limit", rows, HEAD), f"`limits` with {', '.join(chosen)}.\n"]
-    return "\n".join(parts)
+    tables = [
+        table("Redis, blocking, one thread: decisions", [row.speed for row in blocking], SPEED),
+        table("Redis, asyncio, one limit: decisions", [row.speed for row in rows], SPEED),
+        f"`limits` with {', '.join(chosen)}.\n",
+        table("Redis: processor time of a decision, client and server, us", [r.busy for r in (*blocking, *rows)], BUSY),
+    ]
+    return "\n".join(tables)
 
 
 if __name__ == "__main__":
