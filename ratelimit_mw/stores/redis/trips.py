@@ -1,7 +1,8 @@
 """Sharing trips to a server on an event loop: requests that arrive while calls are out join the next one.
 
-There is no timer to wait for company: a lone request leaves at once, and makes its call itself while others do so, too.
-A call that fails fails its own members only, and each member waits no longer than it would alone.
+There is no timer to wait for company: a lone request leaves at once. Where the last one was alone, too, it makes its
+call itself; else a task makes it for all that come in the same turn of the loop. A call that fails fails its own
+members only, and each member waits no longer than it would alone.
 """
 
 from __future__ import annotations
