@@ -2,14 +2,13 @@
 
 All hits are allowed; what is refused again and again this package does not even ask the store for.
 
-`python -m benchmarks.lmdb_store`. All candidates in turn, round after round; every process makes decisions as fast as
-it can for the same span of time. What is compared is how many all of them made together, and the processor time that
+`python -m benchmarks lmdb`. All candidates in turn, round after round; every process makes decisions as fast as it can
+for the same span of time. What is compared is how many all of them made together, and the processor time that
 one took, the server's included: on a machine that does other things too, the second says more.
 """
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import shutil
@@ -31,8 +30,8 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 
 PROCESSES = 4
-SPAN = 1.0
-ROUNDS = 7
+SPAN = 0.5
+ROUNDS = 15
 CLIENTS = 1_000
 AMOUNT = 100_000_000
 STRATEGIES = {
@@ -48,6 +47,7 @@ SHAPES = (
     ("sliding-window-log", CLIENTS),
 )
 Decide = Callable[[str], Any]
+Run = tuple[float, float, float]
 
 
 def ours(address: str, algorithm: str) -> Decide:
@@ -109,7 +109,7 @@ class Team:
         for pipe in self.pipes:
             pipe.recv()
 
-    def run(self, span: float, server: int = 0) -> tuple[float, float, float]:
+    def run(self, span: float, server: int = 0) -> Run:
         """Decisions a second of all together, microseconds of processor time for one, milliseconds of the longest."""
         served = cpu_seconds(server) if server else 0.0
         ends = time.monotonic_ns() + int(span * 1e9)
@@ -157,44 +157,50 @@ def redis_server() -> Iterator[tuple[str, int]]:
         server.wait()
 
 
-def compare(algorithm: str, clients: int, lmdb: str, redis: tuple[str, int], rounds: int) -> list[tuple[str, ...]]:
-    """One row for each candidate: medians of its rounds, and how they stand to the first one's."""
+def compare(algorithm: str, clients: int, lmdb: str, redis: tuple[str, int]) -> list[tuple[str, ...]]:
+    """One row for each candidate: medians of its rounds, and how they stand to the first one's of the same round."""
     address, server = redis
-    candidates = {
-        "`limits` 5.8 on Redis, `hit` and `get_window_stats`": (
-            Team(peer_in_full, address, algorithm, clients),
-            server,
-        ),
-        "the same, `hit` alone: yes or no": (Team(peer, address, algorithm, clients), server),
-        "lmdb://": (Team(ours, lmdb, algorithm, clients), 0),
+    makers = {
+        "`limits` 5.8 on Redis, `hit` and `get_window_stats`": (peer_in_full, address, server),
+        "the same, `hit` alone: yes or no": (peer, address, server),
+        "`lmdb://`": (ours, lmdb, 0),
     }
-    seen: dict[str, list[tuple[float, float, float]]] = {name: [] for name in candidates}
-    for _ in range(rounds + 1):
-        for name, (team, pid) in candidates.items():
-            seen[name].append(team.run(SPAN, pid))
-    for team, _ in candidates.values():
+    teams = {name: (Team(make, place, algorithm, clients), pid) for name, (make, place, pid) in makers.items()}
+    runs: dict[str, list[Run]] = {name: [] for name in teams}
+    for number in range(ROUNDS + 1):
+        for name in rotated(list(teams), number):
+            team, pid = teams[name]
+            runs[name].append(team.run(SPAN, pid))
+    for team, _ in teams.values():
         team.stop()
-    medians = {name: [statistics.median(each) for each in zip(*runs[1:], strict=True)] for name, runs in seen.items()}
-    rate_there, cpu_there, _ = next(iter(medians.values()))
-    return [
-        (name, f"{rate:,.0f}", f"{rate / rate_there:.1f}", f"{cpu:.0f}", f"{cpu / cpu_there:.2f}", f"{worst:.0f}")
-        for name, (rate, cpu, worst) in medians.items()
-    ]
+    first = next(iter(runs.values()))[1:]
+    return [row(name, mine[1:], first) for name, mine in runs.items()]
 
 
-def report(rounds: int = ROUNDS) -> str:
+def rotated(names: list[str], number: int) -> list[str]:
+    """Each round begins with another one, so that what else the machine does falls on all alike."""
+    start = number % len(names)
+    return names[start:] + names[:start]
+
+
+def row(name: str, runs: list[Run], others: list[Run]) -> tuple[str, ...]:
+    rate, cpu, worst = (statistics.median(column) for column in zip(*runs, strict=True))
+    of_rate, of_cpu = (
+        statistics.median(mine[i] / theirs[i] for mine, theirs in zip(runs, others, strict=True)) for i in (0, 1)
+    )
+    return name, f"{rate:,.0f}", f"{of_rate:.1f}", f"{cpu:.0f}", f"{of_cpu:.2f}", f"{worst:.0f}"
+
+
+def report() -> str:
     head = ("", "decisions a second", "ratio", "processor time, us", "ratio", "longest wait, ms")
     tables = []
     with tempfile.TemporaryDirectory() as folder, redis_server() as redis:
         for algorithm, clients in SHAPES:
             lmdb = f"lmdb://{Path(folder) / algorithm}"
             title = f"{PROCESSES} processes, {algorithm}, {f'{clients:,} keys' if clients > 1 else 'one key'}"
-            tables.append(table(title, compare(algorithm, clients, lmdb, redis, rounds), head))
+            tables.append(table(title, compare(algorithm, clients, lmdb, redis), head))
     return "\n".join(tables)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"default: {ROUNDS}")
-    asked = parser.parse_args()
-    print(report(asked.rounds))
+    print(report())
