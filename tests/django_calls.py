@@ -24,6 +24,7 @@ SESSIONS = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]
 CLIENT = "192.0.2.7"
+LOG = {"algorithm": "sliding-window-log"}  # for limits on a real clock: no minute begins in the midst of a test
 
 if not settings.configured:
     settings.configure(

@@ -12,7 +12,7 @@ from asgiref.sync import SyncToAsync, iscoroutinefunction
 from django.http import HttpResponse, JsonResponse
 from django.test import AsyncRequestFactory
 from django.urls import path
-from django_calls import CLIENT, MIDDLEWARE, Project, ahello, hello, one_rule, project
+from django_calls import CLIENT, LOG, MIDDLEWARE, Project, ahello, hello, one_rule, project
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
@@ -105,7 +105,7 @@ def test_a_store_that_is_down_is_our_fault() -> None:
 def test_a_shared_store_is_awaited(is_async: bool) -> None:
     """A store that has to be waited for decides alike in both stacks."""
     store = SharedStore()
-    with project(Limiter([Rule(name="api", limits="1/minute")], store), is_async=is_async) as served:
+    with project(Limiter([Rule(name="api", limits="1/minute", **LOG)], store), is_async=is_async) as served:
         assert served.statuses(times=2) == [200, 429]
     assert store.calls
 
@@ -213,7 +213,7 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError
 
     told = {"key": ["plan", "form:email"], "cost": note("cost", 1), "count_when": {"status": 401}}
-    rules = [Rule(name="api", limits="1/minute", **told), Rule(name="slots", limits="5 concurrent")]
+    rules = [Rule(name="api", limits="1/minute", **LOG, **told), Rule(name="slots", limits="5 concurrent")]
     given = {
         "limiter": Limiter(rules, Store()),
         "features": {"plan": note("plan", "pro")},

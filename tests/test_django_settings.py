@@ -12,12 +12,12 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.test import override_settings
 from django.urls import path
-from django_calls import CLIENT, hello, one_rule, project
+from django_calls import CLIENT, LOG, hello, one_rule, project
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import limit, limiter
 
-TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
+TWICE = {"rules": [{"name": "api", "limits": "2/minute", **LOG}]}
 
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
@@ -73,7 +73,7 @@ def test_what_cannot_work_is_an_error_at_the_start(application: Any, given: Any,
 
 def test_overridden_settings_count() -> None:
     """What a test overrides holds from the next request on, with counts of its own."""
-    with project({"rules": [{"limits": "1/minute"}]}) as served:
+    with project({"rules": [{"limits": "1/minute", **LOG}]}) as served:
         assert served.statuses(times=2) == [200, 429]
         with override_settings(RATELIMIT_MW=TWICE):
             assert served.statuses() == [200, 200, 429]

@@ -15,7 +15,7 @@ from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, StreamingHttpResponse
 from django.urls import path
-from django_calls import hello, one_rule, project
+from django_calls import LOG, hello, one_rule, project
 from wsgi_calls import environ_of
 
 from ratelimit_mw import Limiter, Rule
@@ -159,7 +159,7 @@ async def afailing(request: Any) -> StreamingHttpResponse:
 @pytest.mark.parametrize("view", [failing, afailing])
 def test_a_stream_that_fails_is_settled(served: Any, view: Any) -> None:
     """Django closes no response whose stream fails under ASGI; its slot comes back and its cost is settled anyway."""
-    limiter = Limiter([Rule(name="api", limits="10/minute"), Rule(name="slots", limits="1 concurrent")])
+    limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])
     with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
         served()
     gc.collect()  # Django leaves the request's body open, too
