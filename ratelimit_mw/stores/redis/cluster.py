@@ -125,9 +125,9 @@ class AsyncCluster:
     async def _learn(self) -> None:
         if not self._slots.takes_learning():
             return
-        known = self._slots.known
+        version = self._slots.version
         async with self._learning:
-            if self._slots.known is known:
+            if self._slots.version == version:
                 await self._travel(learning(self._slots), methodcaller("__call__", _MAP))
         for place in set(self._lines).difference(self._slots.places()):
             if lines := self._lines.pop(place, None):

@@ -43,6 +43,8 @@ class Slots:
         self._primaries: list[Place] = []
         self._suspects: set[Place] = set()
         self.stale = True
+        self.version = 0
+        """How often the map was learnt."""
 
     def owner(self, slot: int) -> Place:
         place = self._owners[slot]
@@ -55,18 +57,9 @@ class Slots:
         """Whom to ask for the map: those that are in it, then those of the address; last those that did not answer."""
         return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._suspects.__contains__)
 
-    @property
-    def known(self) -> object:
-        """What is known; another object once something else is."""
-        return self._owners
-
-    @property
-    def places_known(self) -> bool:
-        return bool(self._primaries)
-
     def takes_learning(self) -> bool:
         """Whether the caller should learn the map; of several callers one, unless nothing is known yet."""
-        if not self.stale and self.places_known:
+        if self.version and not self.stale:
             return False
         self.stale = False
         return True
@@ -81,6 +74,7 @@ class Slots:
             owners[first : last + 1] = [place] * (last + 1 - first)
             primaries[place] = None
         self._owners, self._primaries = owners, list(primaries)
+        self.version += 1
         self._suspects = self._suspects.intersection(self.places()) - {asked}
 
     def failed(self, place: Place) -> None:
@@ -142,7 +136,7 @@ def learning(slots: Slots) -> Journey:
         except GeneratorExit:
             slots.failed(place)
             raise
-    if failed is not None and not slots.places_known:
+    if failed is not None and not slots.version:
         raise failed
 
 
