@@ -72,7 +72,8 @@ def ask(server: Server, command: bytes, end: bytes) -> bytes:
 def names_in(server: Server, holding: str = "") -> dict[bytes, int]:
     """The names that stand in a server and hold a text, with the dates when they go (-1: never)."""
     found = {}
-    for line in ask(server, b"lru_crawler metadump all", b"END").splitlines()[:-1]:
+    # Of all its items, not of its lists: what moves from one of those to another meanwhile would be left out.
+    for line in ask(server, b"lru_crawler metadump hash", b"END").splitlines()[:-1]:
         fields = dict(part.split(b"=", 1) for part in line.split())
         if holding.encode() in (name := unquote_to_bytes(fields[b"key"])):
             found[name] = int(fields[b"exp"])
