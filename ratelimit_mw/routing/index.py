@@ -105,7 +105,7 @@ class RouteIndex:
         self._are_replaced()
         error.add_note(
             "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use"
-            " functools.wraps, or did another view call this one?"
+            " functools.wraps, did another view call this one, or does a middleware inside change paths?"
         )
 
     def _root(self, scope: Any) -> str:
