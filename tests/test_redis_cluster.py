@@ -186,6 +186,44 @@ def test_a_slot_that_moves_is_followed(handle: Handle, servers: list[redis.Redis
     assert handle.apply([one], NOW)[0].remaining == 0
 
 
+def test_an_address_that_forgets_the_cluster_is_told_so(nodes: list[Server]) -> None:
+    """``redis://`` to one server of a cluster: the error of a key that is elsewhere says which address is meant."""
+    store = open_store(f"redis://{HOST}:{nodes[0].port}", PATIENT)
+    elsewhere = next(limit for limit in iter(lambda: limit_of("5/hour"), None) if slot(limit) > 16384 // 3)
+    with pytest.raises(StoreError, match=r"MOVED .*redis\+cluster://"):
+        store.apply([hit(elsewhere)])
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["hostname", "unknown-endpoint"])
+def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: list[redis.Redis], kind: str) -> None:
+    """Names are looked up; without any, what a server says of others is meant to be where it was asked itself."""
+    limits = apart(lambda: [limit_of("5/hour", spec) for spec in ALGORITHMS])
+    for server in servers:
+        server.config_set("cluster-announce-hostname", "localhost")
+        server.config_set("cluster-preferred-endpoint-type", kind)
+    wait_for(lambda: all(has_name(server) for server in servers) or kind != "hostname", "the names")
+    store = open_store(address(nodes[:1]), PATIENT)
+    try:
+        assert [d.remaining for d in store.apply([hit(limit) for limit in limits])] == [4] * len(limits)
+        other = limit_of("5/hour")
+        store._server._slots._owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
+        assert store.apply([hit(other)])[0].remaining == 4
+    finally:
+        store.close()
+        for server in servers:
+            server.config_set("cluster-preferred-endpoint-type", "ip")
+
+
+def has_name(server: redis.Redis) -> bool:
+    return {node[0] for _, _, node, *_ in raw_slots(server)} == {b"localhost"}
+
+
+def moved(servers: list[redis.Redis], number: int) -> int:
+    """The port of a primary that does not have the slot."""
+    return next(port_of(server) for server in servers[:3] if server != owner(servers, number))
+
+
 def test_many_requests_at_once_share_calls_by_slot(nodes: list[Server], servers: list[redis.Redis]) -> None:
     """300 tasks on three keys: a few calls each, and each exact."""
     limits = apart(lambda: [limit_of("50/hour") for _ in range(3)])

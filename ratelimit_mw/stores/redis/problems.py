@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hiredis import ReplyError
 
@@ -12,6 +12,13 @@ __all__ = ["Command", "discreet", "is_demoted", "is_split", "is_unknown_script",
 
 Command = tuple[Any, ...]
 """A command to a server: bytes, texts and numbers."""
+
+
+_HINTS: Final = {
+    "MOVED": "this server is one of a cluster: its address begins with redis+cluster://",
+    "READONLY": "this server is a replica: name the primary, or let redis+sentinel:// find it",
+    "NOPERM": "docs/redis.md has the rights that are needed",
+}
 
 
 def is_unknown_script(error: ReplyError) -> bool:
@@ -44,4 +51,7 @@ def problem(error: Exception) -> StoreError:
         return error
     if isinstance(error, TimeoutError):
         return late()
+    if isinstance(error, ReplyError):
+        hint = _HINTS.get(str(error).partition(" ")[0])
+        return StoreError(f"Redis: {error}" + (f" ({hint})" if hint else ""))
     return StoreError(f"Redis: {type(error).__name__}: {error}")
