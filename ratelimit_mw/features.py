@@ -71,12 +71,12 @@ def checked_name(name: object, also: Iterable[str] = ()) -> str:
     name = name.strip()
     if name in _IN_KEYS:
         raise ConfigError(f"{name!r} stands in keys, for {_IN_KEYS[name]!r}; it is no feature")
+    family, colon, rest = name.partition(":")
     known = (*BUILT_IN, *also)
-    if name not in known and (close := difflib.get_close_matches(name, known, 1, 0.75)):
+    if not colon and name not in known and (close := difflib.get_close_matches(name, known, 1, 0.75)):
         raise ConfigError(
             f"unknown feature {name!r}: did you mean {close[0]!r}? (a name of your own must not look like it)"
         )
-    family, colon, rest = name.partition(":")
     return f"{_ALSO_CALLED.get(family, family)}{colon}{rest.lower() if family == 'header' else rest}"
 
 

@@ -48,6 +48,8 @@ def key_of(entries: Any, **values: Any) -> str | None:
         ("json:user.name", "json:user.name"),
         ("tenant", "tenant"),
         ("api_key", "api_key"),
+        ("path:x", "path:x"),
+        ("get:endpoint", "query:endpoint"),
         ("_x9", "_x9"),
     ],
 )
