@@ -11,7 +11,9 @@ import pytest
 import redis
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
+from test_redis_compliance import ThroughStore
 from test_redis_store import raced
+from test_vectors import CASES, replay
 
 from ratelimit_mw.decision import Change, Decision, Hit
 from ratelimit_mw.errors import StoreError
@@ -64,6 +66,15 @@ class TestCompliance(StoreCompliance):
 
     def make_second(self, store: Store) -> Store:
         return open_store(address(self.nodes[2:3]), PATIENT)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_vectors_hold_on_a_cluster(nodes: list[Server], way: str) -> None:
+    """Every case that was worked by hand, blocking and on an event loop."""
+    for i, case in enumerate(CASES):
+        handle = WAYS[way](open_store(address(nodes, f"?prefix={way}{i}:"), PATIENT))
+        replay(case, ThroughStore(case, handle))
+        handle.close()
 
 
 def slot(limit: Limit, text: str = "ip=192.0.2.7") -> int:
