@@ -152,10 +152,14 @@ def marks_of(view: object) -> View:
     if isinstance(view, View):
         return view
     found: View = getattr(view, _ATTRIBUTE, None) or View()
+    behind = _class_behind(view)
+    return found if behind is None else _together(marks_of(behind), found)
+
+
+def _class_behind(view: object) -> type | None:
+    """The class that a framework made a function of; None for anything else."""
     behind = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    if behind is None or behind is view:
-        return found
-    return _together(marks_of(behind), found)
+    return behind if inspect.isclass(behind) and behind is not view else None
 
 
 def view_of(views: Iterable[object]) -> View:
@@ -283,4 +287,7 @@ def _name_of(view: Any) -> str:
     if not callable(view) or name is None:
         raise ConfigError(f"expected a view, a function or a class; got {view!r}", of="@limit")
     given = getattr(view, "__name__", name)  # Flask names the function that it makes of a class
-    return f"{view.__module__}.{name if name.rpartition('.')[2] == given else given}"
+    if name.rpartition(".")[2] != given:
+        return f"{view.__module__}.{given}"
+    behind = _class_behind(view)  # Django names it as those of all other classes
+    return f"{view.__module__}.{name}" if behind is None else _name_of(behind)

@@ -93,6 +93,13 @@ def test_rules_of_method_decorator_are_named_after_the_class() -> None:
         assert '"shop.Limited.post";q=1' in served.ask("/post", "POST")["ratelimit-policy"]
 
 
+@pytest.mark.parametrize("base", [Items, AsyncItems])
+def test_a_limit_where_a_class_is_routed_is_named_after_the_class(base: type) -> None:
+    """All that ``as_view`` makes is called alike; a rule by that name could not be told from others."""
+    with project(None, path("", limit("2/minute")(base.as_view()))) as served:
+        assert f'"test_django_views.{base.__name__}"' in served.ask()["ratelimit"]
+
+
 def test_one_decorator_for_two_classes_counts_each() -> None:
     """A decorator that is kept and put on two classes gives each a limit of its own."""
     kept = method_decorator(limit("1/minute"), name="dispatch")
