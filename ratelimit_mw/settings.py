@@ -112,7 +112,7 @@ class Settings:
 
     rules: tuple[Rule, ...] = ()
     replacements: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    store: str = "memory://"
+    store: str = field(default="memory://", repr=False)  # may hold a password
     trusted_proxies: tuple[str, ...] = ()
     forwarded_header: str = "x-forwarded-for"
     ipv6_prefix: int = 64

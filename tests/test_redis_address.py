@@ -43,6 +43,12 @@ MISTAKES = {
     "redis://:h1dden@a?colour=red": "no option 'colour'",
     "redis://:h1dden@a?db=1": "it is the path",
     "redis://:h1dden@a?ssl_ca_certs=/ca.pem": "encryption is rediss://",
+    "redis://:half?h1dden@a/0": "no option of this name",
+    "redis://half#h1dden@a/0": "has no #",
+    "redis://:half/h1dden@a/0": "NAME:PORT|number of a database",
+    "redis+cluster://:half/h1dden@a": "NAME:PORT|has no path",
+    "redis+sentinel://a/mymaster?password=h1dden": "no option 'password'",
+    "redis://a?sentinel_password=h1dden": "redis\\+sentinel://",
     "unix://:h1dden@host/run/redis.sock": "path of a socket",
     "unix://": "path of a socket",
     "unix:///run/redis.sock?db=one": "number of a database",
@@ -71,6 +77,8 @@ def test_no_text_of_a_store_shows_its_password() -> None:
     assert isinstance(store, RedisStore)
     limiter = Limiter([Rule(name="api", limits="5/minute")], store=store)
     assert not any("h1dden" in repr(thing) for thing in (store, vars(store), store._address, limiter))
+    limiter = Limiter.from_settings({"store": "redis+sentinel://:h1dden@a/b?sentinel_password=h1dden"})
+    assert not any("h1dden" in repr(thing) for thing in (limiter, vars(limiter), limiter.settings))
 
 
 def test_a_time_budget_is_a_number_of_microseconds() -> None:

@@ -59,7 +59,8 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     options: dict[str, str] = {}
     for option, value in parse_qsl(split.query, keep_blank_values=True):
         if option not in module.OPTIONS:
-            raise ConfigError(f"{split.scheme}:// has no option {option!r}; it has {', '.join(module.OPTIONS)}")
+            shown = repr(option) if option.isidentifier() else "of this name"  # it may be the end of a password
+            raise ConfigError(f"{split.scheme}:// has no option {shown}; it has {', '.join(module.OPTIONS)}")
         if option in options:
             raise ConfigError(f"{split.scheme}:// has its option {option!r} twice")
         options[option] = value

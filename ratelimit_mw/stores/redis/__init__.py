@@ -25,6 +25,10 @@ _RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...
 
 def open_address(split: SplitResult, options: dict[str, str], timeout_us: int) -> RedisStore:
     """The store at one of the addresses of docs/redis.md."""
+    if split.fragment:
+        raise ConfigError(
+            "an address of a Redis has no #; special characters of a password are written as %23 and so on"
+        )
     for names, may_have, reason in _RESTRICTED:
         if (wrong := [name for name in names if name in options]) and not may_have(split.scheme):
             raise ConfigError(f"{split.scheme}:// takes no {', '.join(wrong)}: {reason}")
