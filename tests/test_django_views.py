@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.syndication.views import Feed
 from django.http import HttpResponse
-from django.urls import path
+from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
@@ -246,6 +246,8 @@ def test_the_settings_retune_a_decorator() -> None:
         ({}, exempt("api"), "@exempt on .*<lambda>: there is no rule 'api'; there are none"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
         ({}, limit("1/minute", key=["plan"]), "nothing gives it"),
+        ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>, key: / has no parameter 'pk'"),
+        ({"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
     ],
 )
 def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: str) -> None:
@@ -255,6 +257,14 @@ def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: s
         pytest.raises(ConfigError, match=message),
     ):
         RateLimitMiddleware(hello)
+
+
+def test_parameters_stand_in_all_parts_of_a_route_and_are_given_with_it() -> None:
+    """A limit may be by what a path, a regular expression, an include or the route's own arguments name."""
+    view = limit("1/minute", key=["path:town", "path:street", "path:number", "path:kind"])(hello)
+    streets = [re_path(r"^(?P<street>[a-z]+)/", include([path("<int:number>", view, {"kind": "house"})]))]
+    with project(None, path("<slug:town>/", include(streets))) as served:
+        assert [served.ask(f"/rome/appia/{n}").status_code for n in (1, 2, 1)] == [200, 200, 429]
 
 
 def test_a_limit_on_nothing_is_an_error() -> None:

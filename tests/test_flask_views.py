@@ -229,6 +229,8 @@ def test_the_settings_retune_a_decorator() -> None:
         ({}, exempt("api"), "@exempt on .*: there is no rule 'api'"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
         ({}, limit("1/minute", key=["plan"]), "nothing gives it"),
+        ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>, key: / has no parameter 'id'"),
+        ({"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
     ],
 )
 def test_a_mistake_in_a_decorator_stops_the_application(settings: Any, view: Any, message: str) -> None:
@@ -242,6 +244,21 @@ def test_a_mistake_in_a_decorator_stops_the_application(settings: Any, view: Any
     app.testing = True
     with pytest.raises(ConfigError, match=message):
         ask(app)
+
+
+def test_parameters_are_those_of_paths_defaults_and_of_functions_that_add_some() -> None:
+    """A limit may be by what a blueprint's prefix, a route's default or a preprocessor of values names."""
+    api = limit("1/minute", key=["path:town", "path:kind"])(Blueprint("api", "api", url_prefix="/<town>"))
+    api.add_url_rule("/houses", "houses", hello, defaults={"kind": "house"})
+    app = app_of()
+    app.register_blueprint(api)
+    assert [ask(app, path).status_code for path in ("/rome/houses", "/ostia/houses", "/rome/houses")] == [200, 200, 429]
+    preprocessed = app_of(views={"/": limit("1/minute", key=["path:site"])(hello)})
+    preprocessed.url_value_preprocessor(
+        lambda endpoint, values: values.update(site=flask.request.headers.get("X-Site"))
+    )
+    sites = [ask(preprocessed, headers={"X-Site": site}).status_code for site in "aba"]
+    assert sites == [200, 200, 429]
 
 
 @pytest.mark.parametrize("target", [3, "view", functools.partial(hello)])

@@ -14,6 +14,7 @@ from django.urls import get_resolver
 
 from ..decision import Verdict
 from ..errors import ConfigError
+from ..http.fitting import Place, check_parameters, marks_in
 from ..http.guard import Guard
 from ..http.marked import class_of
 from ..http.pending import Pending, left_of
@@ -79,6 +80,8 @@ class Enforcer:
     def _read(self, resolver: Any) -> Routes:
         routes = Routes(resolver)
         self.guard.adopt(routes.views())
+        places = [Place(route.template, route.parameters, marks_in(route.marked.all())) for route in routes.all]
+        check_parameters(places, self.guard.rules, resolver is get_resolver())
         for route in routes.all:
             for scope in scopes_of(route.callback):
                 self.rules_of(scope, class_of(route.callback))

@@ -7,7 +7,7 @@ routes that begin with its next segment, at each level of ``include``, and a rou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,11 +30,12 @@ _LANGUAGE: Final = "<language>/"
 
 @dataclass(frozen=True)
 class Route:
-    """One route: its template, its view, and what is marked on that."""
+    """One route: its template, its view, what is marked on that, and the names of its parameters."""
 
     template: str
     callback: Any
     marked: MarkedView
+    parameters: frozenset[str] = frozenset()
 
 
 NOWHERE: Final = Route(UNMATCHED, None, MarkedView(None))
@@ -49,7 +50,7 @@ class Routes:
 
     def __init__(self, resolver: Any) -> None:
         with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Branch(resolver, "")
+            self._top = _Branch(resolver, "", frozenset())
         self.all = list(self._top.routes())
         self.marked = any(view != UNMARKED for view in self.views())
 
@@ -66,8 +67,9 @@ class Routes:
 class _Leaf:
     """One route, and how it is matched."""
 
-    def __init__(self, pattern: Any, before: str) -> None:
-        self._route = Route(template_of(before), pattern.callback, marked_view(pattern.callback))
+    def __init__(self, pattern: Any, before: str, parameters: frozenset[str]) -> None:
+        parameters |= _parameters_of(pattern.pattern, pattern.default_args)
+        self._route = Route(template_of(before), pattern.callback, marked_view(pattern.callback), parameters)
         self._matches = pattern.pattern.match
         self._given = pattern.default_args
 
@@ -82,7 +84,8 @@ class _Leaf:
 class _Branch:
     """What is included at one place. Children are kept with their position, as the first that matches answers."""
 
-    def __init__(self, resolver: Any, before: str) -> None:
+    def __init__(self, resolver: Any, before: str, parameters: frozenset[str]) -> None:
+        parameters |= _parameters_of(resolver.pattern, resolver.default_kwargs)
         self._matches = resolver.pattern.match
         self._given = resolver.default_kwargs
         self._anywhere: list[tuple[int, _Branch | _Leaf]] = []
@@ -90,7 +93,7 @@ class _Branch:
         for position, pattern in enumerate(resolver.url_patterns):
             segment = _segment_of(pattern.pattern)
             there = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
-            there.append((position, _child(pattern, before)))
+            there.append((position, _child(pattern, before, parameters)))
 
     def find(self, path: str) -> Found | None:
         """As ``URLResolver.resolve``, without what only reverse and error pages need."""
@@ -108,10 +111,15 @@ class _Branch:
             yield from child.routes()
 
 
-def _child(pattern: Any, before: str) -> _Branch | _Leaf:
+def _child(pattern: Any, before: str, parameters: frozenset[str]) -> _Branch | _Leaf:
     here = _LANGUAGE if isinstance(pattern.pattern, LocalePrefixPattern) else str(pattern.pattern)
     route = before + here.removeprefix("^" if before else "")
-    return _Branch(pattern, route) if isinstance(pattern, URLResolver) else _Leaf(pattern, route)
+    return (_Branch if isinstance(pattern, URLResolver) else _Leaf)(pattern, route, parameters)
+
+
+def _parameters_of(pattern: Any, given: Mapping[str, Any]) -> frozenset[str]:
+    """The names of what a view is given by one part of its route."""
+    return frozenset((*getattr(getattr(pattern, "regex", None), "groupindex", ()), *given))
 
 
 def _segment_of(pattern: Any) -> str | None:

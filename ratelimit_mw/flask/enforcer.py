@@ -11,6 +11,7 @@ from flask import Flask, Response, g
 from werkzeug.exceptions import default_exceptions
 
 from ..decision import Verdict
+from ..http.fitting import Place, check_parameters, marks_in
 from ..http.guard import Guard
 from ..http.marked import MarkedView
 from ..http.pending import Pending, left_of
@@ -19,7 +20,7 @@ from ..limiter import Limiter
 from ..marks import Mark, View, decided, marked_form, marks_of, undecided
 from ..plan import Plan
 from ..wsgi import DECIDED, VERDICT
-from .request import FlaskRequest
+from .request import FlaskRequest, template_of
 
 __all__ = ["Enforcer"]
 
@@ -57,8 +58,18 @@ class Enforcer:
                 if self._views is None:
                     found = {endpoint: self._marked(endpoint) for endpoint in self._app.view_functions}
                     self._guard.adopt(view for marked in found.values() for view in marked.all())
+                    self._check_parameters(found)
                     self._views = found
         return self._views
+
+    def _check_parameters(self, views: dict[str, MarkedView]) -> None:
+        """``ConfigError`` for a limit by a parameter that no route has, unless functions of yours may add some."""
+        if self._app.url_value_preprocessors:
+            return
+        rules = self._app.url_map.iter_rules()
+        ways = [(rule, views[rule.endpoint].all()) for rule in rules if rule.endpoint in views]
+        places = [Place(template_of(rule.rule), rule.arguments, marks_in(marked)) for rule, marked in ways]
+        check_parameters(places, self._guard.rules)
 
     def _marked(self, endpoint: str) -> MarkedView:
         functions = self._app.view_functions
