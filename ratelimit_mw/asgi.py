@@ -51,10 +51,8 @@ class RateLimitMiddleware:
     Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
     functions of the request, by feature name, sync or async; ``rejection`` is your own answer: a function of the
     request and the verdict that returns a ``Rejection`` or an ASGI application. ``trusted_proxies``, ``headers``
-    and the other HTTP settings may be given here too. Raises ``ConfigError`` when built for what cannot work; where
-    Starlette builds it, the start of the application fails with that.
-
-    The application finds the verdict in ``scope["state"]["ratelimit"]``.
+    and the other HTTP settings may be given here too. The application finds the verdict in
+    ``scope["state"]["ratelimit"]``. What cannot work raises ``ConfigError`` here; under Starlette, at its start.
     """
 
     def __init__(
@@ -134,6 +132,7 @@ class RateLimitMiddleware:
             await self._refuse(request, verdict, scope, receive, send)
             return
         exchange = None if routed is None else Exchange(self._guard, request, routed, verdict, scope, request.index)
+        pass_on = send if exchange is None else exchange.hiding(send)
         status = 0
 
         def send_with_headers(message: Message) -> Awaitable[None]:
@@ -142,7 +141,7 @@ class RateLimitMiddleware:
                 status = message["status"]
                 if added := self._headers(verdict if exchange is None else exchange.answered()):
                     message = with_headers(message, added, self._names)
-            return send(message)
+            return pass_on(message)
 
         if plan.holds:
             self.limiter.hold(verdict)
@@ -150,14 +149,17 @@ class RateLimitMiddleware:
             if plan.delays and verdict.delay:
                 await asyncio.sleep(verdict.delay)
             await self.app(scope, receive, send_with_headers)
+            if exchange is not None and exchange.hides:
+                raise RateLimitExceeded(exchange.verdicts[-1])
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             # Nobody knows how it would have ended: what was reserved stays spent, and only slots come back.
             if plan.holds or (routed is not None and routed.meets):
                 await asyncio.shield(self._conclude(verdict, exchange, None))
             raise
         except RateLimitExceeded as refusal:
-            await self._conclude(verdict, exchange, status or 429)
-            if status:
+            answered = status if exchange is None or not exchange.hides else 0
+            await self._conclude(verdict, exchange, answered or 429)
+            if answered:
                 raise
             await self._refuse(request, refusal.verdict, scope, receive, send)
             return

@@ -91,6 +91,47 @@ def test_a_later_refusal_passes_middleware_of_the_application() -> None:
     assert answers[1].headers["retry-after"] == "20"
 
 
+@pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that answers errors"])
+def test_a_later_refusal_in_a_mounted_application_is_no_error(mounted: str) -> None:
+    """Starlette answers what a mounted application raises with 500; of a refusal nobody sees that."""
+    inner, app = FastAPI(), FastAPI()
+    inner.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
+    if mounted == "with a handler for errors":
+        inner.exception_handler(Exception)(lambda request, error: PlainTextResponse("broken", 500))
+    if mounted == "with middleware that answers errors":
+
+        @inner.middleware("http")
+        async def answering(request: Request, call_next: Any) -> Any:
+            try:
+                return await call_next(request)
+            except RateLimitExceeded:
+                return PlainTextResponse("broken", 500)
+
+    app.mount("/inner", inner)
+    limited(app)
+    answers = [ask(app, "/inner/", headers={"x-user": "ann"}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert (answers[1].headers["retry-after"], answers[1].json()["violated-policies"]) == ("20", ["users"])
+
+
+def test_errors_of_a_mounted_application_are_answered_as_ever() -> None:
+    """Only what becomes of a refusal is hidden."""
+    inner, app = FastAPI(), FastAPI()
+
+    @inner.get("/", dependencies=[Depends(by_user("9/minute"))])
+    def broken() -> None:
+        raise HTTPException(500, "broken")
+
+    app.mount("/inner", inner)
+    limited(app)
+    answer = ask(app, "/inner/", headers={"x-user": "ann"})
+    assert (answer.status_code, answer.json(), answer.headers["x-ratelimit-remaining"]) == (
+        500,
+        {"detail": "broken"},
+        "8",
+    )
+
+
 def test_allowed_responses_tell_all_decisions() -> None:
     """The headers show the limit with the least left, wherever it was decided."""
     app = FastAPI()

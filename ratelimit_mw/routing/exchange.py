@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from ..decision import Verdict
@@ -16,6 +16,9 @@ from .routed import MetLimit, Routed
 __all__ = ["Exchange", "exchange_of"]
 
 _KEY: Final = "ratelimit_mw.exchange"
+_ERROR: Final = 500
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Exchange:
@@ -24,7 +27,7 @@ class Exchange:
     It stands in the scope, where limits that are met on the way find it.
     """
 
-    __slots__ = ("_guard", "_index", "_met", "_request", "_routed", "_scope", "verdicts")
+    __slots__ = ("_guard", "_index", "_met", "_request", "_routed", "_scope", "hides", "verdicts")
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class Exchange:
         self._met: dict[MetLimit, Verdict] = {}
         self._scope = scope
         self.verdicts = [verdict]
+        self.hides = False
+        """Whether the application has answered a refusal with 500, which nobody has seen."""
         if routed.meets or (routed.view is not None and routed.view.messages):
             scope[_KEY] = self
 
@@ -69,6 +74,22 @@ class Exchange:
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         return verdict
+
+    def hiding(self, send: Send) -> Send:
+        """For a request that may be refused on its way: hands on all but an error that the application makes of that.
+
+        A mounted application answers errors that it has no handler for with 500, before anybody outside hears of them.
+        """
+        if not self._routed.meets:
+            return send
+
+        async def pass_on(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start" and message["status"] == _ERROR:
+                self.hides = not self.verdicts[-1].allowed
+            if not self.hides:
+                await send(message)
+
+        return pass_on
 
     def answered(self) -> Verdict:
         """The application answers: what its response is to tell. Of a refusal that alone, else all decisions."""
