@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -30,7 +30,7 @@ def reached(address: Address, host: str, port: int, deadline: float) -> socket.s
     """A socket to one of the servers of ``address``; ``StoreError`` names the server that could not be reached."""
     try:
         ways = _ways(address, host, port).result(left(deadline))
-        for others, way in zip(range(len(ways) - 1, -1, -1), ways, strict=True):
+        for others, way in _countdown(ways):
             try:
                 return _connected(address, host, way, time.monotonic() + left(deadline) / (others + 1))
             except OSError:
@@ -57,7 +57,7 @@ async def areached(address: Address, host: str, port: int, patience: float, prot
     """The same on an event loop: the protocol of the connection. The caller bounds it; ``patience`` is all it has."""
     try:
         ways = await asyncio.wrap_future(_ways(address, host, port))
-        for others, way in zip(range(len(ways) - 1, -1, -1), ways, strict=True):
+        for others, way in _countdown(ways):
             try:
                 async with asyncio.timeout(patience / len(ways)):
                     return await _aconnected(address, host, way, protocol)
@@ -92,6 +92,11 @@ def _plain(way: Way) -> socket.socket:
             if hasattr(socket, name):  # not everywhere
                 plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return plain
+
+
+def _countdown(ways: list[Way]) -> Iterator[tuple[int, Way]]:
+    """Each with the number of those after it."""
+    return zip(range(len(ways) - 1, -1, -1), ways, strict=True)
 
 
 def _ways(address: Address, host: str, port: int) -> Future[list[Way]]:

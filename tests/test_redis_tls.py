@@ -1,0 +1,115 @@
+"""Certificates of servers and clients: what is checked, when, and what may be left unchecked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from redis_handles import PATIENT, hit, limit_of
+from servers import (
+    HOST,
+    certificates,
+    redis_running,
+    tls_options,
+)
+
+from ratelimit_mw import ConfigError, StoreError
+from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.stores import Store, open_store
+
+
+def trusting(folder: Path, more: str = "") -> str:
+    return f"?ssl_ca_certs={folder}/cert.pem{more}"
+
+
+def ways(store: Store) -> dict[str, Callable[[Hit], list[Decision]]]:
+    async def asking(one: Hit) -> list[Decision]:
+        try:
+            return await store.aapply([one])
+        finally:
+            await store.aclose()
+
+    return {"blocking": lambda one: store.apply([one]), "on a loop": lambda one: asyncio.run(asking(one))}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def tls(folder: Path) -> Iterator[str]:
+    """Host and port of a server whose certificate nobody knows, but who was told of it."""
+    with redis_running(folder, *tls_options(folder), tls=True) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+def first(address: str) -> list[int]:
+    """What each way says of a fresh key."""
+    store = open_store(address, PATIENT)
+    found = [send(hit(limit_of("5/minute")))[0].remaining for send in ways(store).values()]
+    store.close()
+    return found
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(tls: str) -> None:
+    """Blocking and on a loop; the error says which server it was."""
+    for send in ways(open_store(f"rediss://{tls}", PATIENT)).values():
+        with pytest.raises(StoreError, match=rf"{tls}.*certificate verify failed"):
+            send(hit(limit_of("5/minute")))
+
+
+def test_a_certificate_for_another_name_is_refused(tls: str, folder: Path) -> None:
+    """127.0.0.2 is the same server by a name that its certificate does not have, unless names are not to be checked."""
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            redis_running(folder, *tls_options(folder), "--bind", "127.0.0.1", "127.0.0.2", tls=True)
+        )
+        other = f"rediss://127.0.0.2:{server.port}{trusting(folder)}"
+        for send in ways(open_store(other, PATIENT)).values():
+            with pytest.raises(StoreError, match=r"not valid for '127\.0\.0\.2'"):
+                send(hit(limit_of("5/minute")))
+        assert first(f"{other}&ssl_check_hostname=false") == [4, 4]
+
+
+def test_who_insists_may_trust_anybody(tls: str) -> None:
+    """``ssl_cert_reqs=none`` encrypts and checks nothing."""
+    assert first(f"rediss://{tls}?ssl_cert_reqs=none") == [4, 4]
+
+
+def test_a_client_may_show_a_certificate(folder: Path) -> None:
+    """A server that lets in only who has one."""
+    with redis_running(folder, *tls_options(folder), "--tls-auth-clients", "yes", tls=True) as server:
+        mine = f"&ssl_certfile={folder}/cert.pem&ssl_keyfile={folder}/key.pem"
+        assert first(f"rediss://{HOST}:{server.port}{trusting(folder, mine)}") == [4, 4]
+        for send in ways(open_store(f"rediss://{HOST}:{server.port}{trusting(folder)}", PATIENT)).values():
+            with pytest.raises(StoreError):
+                send(hit(limit_of("5/minute")))
+
+
+def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> None:
+    """``rediss://`` to a port that talks plainly fails before anything is said."""
+    port = redis_server.port  # type: ignore[attr-defined]
+    for send in ways(open_store(f"rediss://:h1dden@{HOST}:{port}", PATIENT)).values():
+        with pytest.raises(StoreError) as caught:
+            send(hit(limit_of("5/minute")))
+        assert "h1dden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("ssl_ca_certs=/nowhere.pem", "ssl_ca_certs: expected a file of certificates in PEM; /nowhere.pem is not"),
+        ("ssl_certfile=/nowhere.pem", "ssl_certfile: expected a certificate and its key in PEM"),
+        ("ssl_keyfile=/nowhere.pem", "ssl_certfile, which is missing"),
+        ("ssl_cert_reqs=optional", "ssl_cert_reqs is one of required, none; got 'optional'"),
+        ("ssl_check_hostname=maybe", "ssl_check_hostname is one of true, false; got 'maybe'"),
+    ],
+)
+def test_certificates_are_read_when_the_store_is_made(options: str, message: str) -> None:
+    """A missing file stops the application at its start, not its limits at the first request."""
+    with pytest.raises(ConfigError, match=message):
+        open_store(f"rediss://localhost?{options}")
