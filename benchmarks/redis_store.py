@@ -34,8 +34,7 @@ PLAIN = "return redis.call('INCRBY', KEYS[1], ARGV[1])"
 CLIENTS = 256
 NAMES = [f"192.0.2.{i}" for i in range(CLIENTS)]
 FEATURES = [{"ip": name} for name in NAMES]
-SYNC_CALLS = 100
-ASYNC_CALLS = {1: 100, 64: 640, 256: 1_280}
+SPANS = {1: 0.05, 64: 0.1, 256: 0.2}  # seconds of one candidate's turn, by how many requests there are at a time
 BUSY_ROUNDS = 7
 SPEED = ("", "a second", "decisions a command", "of `limits`, full", "of `limits`, `hit`", "of a plain script")
 BUSY = ("", "this package", "`limits`, full", "`limits`, `hit`", "plain script")
@@ -149,10 +148,16 @@ def sync_row(port: int, algorithm: str, limits: int) -> Rows:
 
 
 def repeated(call: Call) -> Callable[[], int]:
+    """One after another, for a span: the same for all, so that a hiccup of the machine is as long for each."""
+
     def run() -> int:
-        for i in range(SYNC_CALLS):
-            call(i % CLIENTS)
-        return SYNC_CALLS
+        ends = time.perf_counter() + SPANS[1]
+        call(0)
+        done = 1
+        while time.perf_counter() < ends:
+            call(done % CLIENTS)
+            done += 1
+        return done
 
     return run
 
@@ -208,16 +213,19 @@ def _hit(storage: AsyncRedisStorage, algorithm: str, in_full: bool = False) -> A
 
 
 def gathered(runner: asyncio.Runner, call: AsyncCall, concurrent: int) -> Callable[[], int]:
-    """So many at a time, each client with one request after another."""
-    total = ASYNC_CALLS[concurrent]
+    """So many at a time, each client with one request after another, for a span."""
 
-    async def worker(i: int) -> None:
-        for _ in range(total // concurrent):
+    async def worker(i: int, ends: float) -> int:
+        await call(i)
+        done = 1
+        while time.perf_counter() < ends:
             await call(i)
+            done += 1
+        return done
 
     async def workers() -> int:
-        await asyncio.gather(*map(worker, range(concurrent)))
-        return total
+        ends = time.perf_counter() + SPANS[concurrent]
+        return sum(await asyncio.gather(*(worker(i, ends) for i in range(concurrent))))
 
     return lambda: runner.run(workers())
 
@@ -226,7 +234,7 @@ def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[Rows], list[str]
     """The rows, and for each number at a time the client that ``limits`` is fastest with."""
     peers = Peers(runner, port)
     rows, chosen = [], []
-    for concurrent in ASYNC_CALLS:
+    for concurrent in SPANS:
         progress(f"redis: the best client for limits, {concurrent} at a time")
         name, storage = peers.fastest(runner, concurrent)
         chosen.append(f"{name} at {concurrent}")
