@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 import redis
-from redis_handles import PATIENT, hit
-from servers import (
-    HOST,
-    redis_running,
-)
+from redis_handles import ALGORITHMS, PATIENT, hit, limit_of
+from servers import HOST, STEADY, cluster_running, redis_running
 
 from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.decision import Change, Spent
@@ -61,3 +58,16 @@ def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
     with pytest.raises(StoreError, match="NOPERM"):
         other.apply([hit(slots)])
     other.close()
+
+
+def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
+    """To read the map, and to follow a slot that moves; hits, corrections and pings in several slots."""
+    with cluster_running(tmp_path, *STEADY, "--user", *rights(), "+cluster|slots", "+asking") as nodes:
+        store = open_store(f"redis+cluster://ratelimit:s3cret@{HOST}:{nodes[0].port}", PATIENT)
+        hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
+        assert all(decision.remaining == 4 for decision in store.apply(hits))
+        store.correct([Change(one.limit, one.key, 1, None) for one in hits])
+        store.ping()
+        store.forget(one.key for one in hits)
+        assert all(decision.remaining == 4 for decision in store.apply(hits))
+        store.close()

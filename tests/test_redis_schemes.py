@@ -10,15 +10,7 @@ from pathlib import Path
 
 import pytest
 from redis_handles import PATIENT, hit, limit_of
-from servers import (
-    HOST,
-    certificates,
-    cluster_running,
-    redis_running,
-    sentinel_running,
-    tls_options,
-    wait_for,
-)
+from servers import HOST, certificates, cluster_running, redis_running, sentinel_running, tls_options, wait_for
 
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.decision import Decision, Hit

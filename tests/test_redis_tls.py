@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 from redis_handles import PATIENT, hit, limit_of
-from servers import (
-    HOST,
-    certificates,
-    redis_running,
-    tls_options,
-)
+from servers import HOST, certificates, redis_running, tls_options
 
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.decision import Decision, Hit
