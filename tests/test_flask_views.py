@@ -228,7 +228,7 @@ def test_the_settings_retune_a_decorator() -> None:
         ({"rules": [{"replaces": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
         ({}, exempt("api"), "@exempt on .*: there is no rule 'api'"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
-        ({}, limit("1/minute", key=["plan"]), "nothing gives it"),
+        ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' needs the feature 'plan'"),
         ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>, key: / has no parameter 'id'"),
         ({"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
     ],

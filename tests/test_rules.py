@@ -93,7 +93,7 @@ def test_no_client_can_make_the_matcher_remember_without_bound() -> None:
 def test_no_client_can_make_plans_without_bound() -> None:
     """Patterns that match apart from each other have as many plans as combinations; few of them are remembered."""
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))
-    reader = FeatureReader(["ip"], ClientIP(), {}, lambda request: None)
+    reader = FeatureReader({"ip": "rule 'all'"}, ClientIP(), {}, lambda request: None)
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
     for chosen in range(1 << 14):
         names = [i for i in range(14) if chosen >> i & 1]

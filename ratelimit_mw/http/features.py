@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError
@@ -37,14 +37,14 @@ def _path_parameter(name: str) -> Read:
 
 
 class FeatureReader:
-    """Knows how to read every feature that some rule needs. ``ConfigError`` for one that nothing gives.
+    """Knows how to read every feature that is needed, by whom. ``ConfigError`` for one that nothing gives.
 
     ``routes``: whether the application's routes are known, so that there may be path parameters.
     """
 
     def __init__(
         self,
-        needs: Iterable[str],
+        needs: Mapping[str, str],
         client_ip: ClientIP,
         own: Mapping[str, Callable[[Any], Any]],
         user: Read,
@@ -67,7 +67,7 @@ class FeatureReader:
         self._bodies = bodies
         self._in_body: set[str] = set()
         self._families = {**_FAMILIES, "path": _path_parameter} if routes else _FAMILIES
-        self._reads = {name: self._find(name) for name in needs}
+        self._reads = {name: self._find(name, who) for name, who in needs.items()}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
         self.may_await = any(self._reads.get(name) is read for name, read in self._own.items())
@@ -108,7 +108,7 @@ class FeatureReader:
     def _behind_proxies(self, request: Request) -> str | None:
         return self._client_ip.of(request.peer, request.header_lines(self._client_ip.header))
 
-    def _find(self, name: str) -> Read:
+    def _find(self, name: str, who: str) -> Read:
         if name in self._own:
             return self._own[name]
         family, _, rest = name.partition(":")
@@ -120,7 +120,7 @@ class FeatureReader:
             self._in_body.add(name)
             return read
         raise ConfigError(
-            f"a rule needs the feature {name!r}, and nothing gives it; {_SETTINGS.get(name, '')}"
+            f"{who} needs the feature {name!r}, and nothing gives it; {_SETTINGS.get(name, '')}"
             f"pass features={{{name!r}: function_of_the_request}} to the middleware"
         )
 

@@ -13,6 +13,7 @@ from ..errors import ConfigError
 from ..limiter import Limiter
 from ..marks import Mark, View
 from ..plan import Plan
+from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .body import Bodies
 from .client_ip import ClientIP
@@ -98,13 +99,21 @@ class Guard:
         self._routes = False
         self.adopt(())
 
+    def _needs(self, rules: RuleSet) -> dict[str, str]:
+        """The features that have to be read, and who needs them first."""
+        given = {rules.of(mark): names for mark, names in self._later.items()}
+        needs = dict.fromkeys(rules.lists.needs, "a list")
+        for rule in rules.rules:
+            for name in rule.rule.needs:
+                if name not in given.get(rule, ()):
+                    needs.setdefault(name, f"rule {rule.name!r}")
+        return needs
+
     def _prepare(self) -> None:
         rules = self.limiter.rules
-        given = {rules.of(mark): names for mark, names in self._later.items()}
-        needs = (name for rule in rules.rules for name in rule.rule.needs if name not in given.get(rule, ()))
         # The reader first: with it, whoever meets the new rules can read what they need.
         self.reader = FeatureReader(
-            dict.fromkeys((*rules.lists.needs, *needs)),
+            self._needs(rules),
             self._client_ip,
             self._own,
             self._user,
