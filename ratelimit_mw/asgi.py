@@ -40,6 +40,7 @@ _DECIDED = "ratelimit_mw.decided"
 """Where in the scope the verdicts are, by their limiters."""
 _NOTHING = Plan([])
 _STARTS = ("http.response.start", DENIAL_START)
+_ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 
 
 class RateLimitMiddleware:
@@ -220,7 +221,7 @@ class RateLimitMiddleware:
             # Once the application has started, it has its routes. What is raised here, it reports to the server.
             if message["type"] == "lifespan.startup.complete":
                 self._index_of(scope)
-            if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+            if message["type"] in _ENDS and not isinstance(self._applications, Mistaken):
                 await self.limiter.aclose()
             await send(message)
 

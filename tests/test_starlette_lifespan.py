@@ -86,6 +86,26 @@ def test_the_store_is_closed_when_the_application_has_shut_down() -> None:
     assert state == {"own": 7}
 
 
+def test_the_store_is_closed_when_the_start_has_failed() -> None:
+    """What was opened before it failed is not left open; a middleware that could not be built has nothing to close."""
+    store = Noted([])
+    limiter = Limiter([Rule(limits="2/minute")], store=store, clock=ManualClock(1_000_000.0))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        limiter.hit({"ip": "192.0.2.7"})
+        raise ConfigError("no database")
+        yield
+
+    for given, message in (({"limiter": limiter}, "no database"), ({}, "give the middleware either")):
+        sent: list[str] = []
+        app = Starlette(lifespan=lifespan if given else None)
+        app.add_middleware(RateLimitMiddleware, **given)
+        assert message in asyncio.run(run_lifespan(app, sent))
+        assert sent == ["lifespan.startup.failed"]
+    assert len(store.closed) == 1
+
+
 @exempt("nobody")
 async def mistyped(request: Any) -> None:
     raise AssertionError("never called")
