@@ -283,15 +283,13 @@ class RateLimitMiddleware:
                 message = with_headers(message, headers, names)
             return send(message)
 
-        own_answer = request.index.answer if request.index is not None and scope["type"] == "http" else None
+        handler = request.index.answer if request.index is not None and scope["type"] == "http" else None
         answer: Any
-        if self._guard.refuse is None and own_answer is not None:
-            answer = own_answer(verdict)
-        elif self._guard.refuse is None:
-            answer = self._guard.rejection(request, verdict, headers)
-        else:
+        if self._guard.refuse is not None:
             answer = self._guard.refuse(request, verdict)
             answer = await answer if inspect.isawaitable(answer) else answer
+        elif handler is None or (answer := handler(verdict)) is None:
+            answer = self._guard.rejection(request, verdict, headers)
         if not isinstance(answer, Rejection):
             await answer(scope, receive, send_with_headers)
             return

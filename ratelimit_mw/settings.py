@@ -265,12 +265,15 @@ def _readable(error: msgspec.ValidationError) -> ConfigError:
     place = place.removeprefix("$").rstrip("`").removeprefix(".")
     table: type[msgspec.Struct] = RuleTable if place.startswith("rules[") else SettingsTable
     if message.startswith(_UNKNOWN):
-        table = Outcome if place.endswith(".count_when") else table
+        table = _WITHIN.get(place.rpartition(".")[2], table)
         message += f"; expected one of {', '.join(f.encode_name for f in msgspec.structs.fields(table))}"
     if message.startswith("Invalid enum value"):
         name = re.sub(r"\[\d+\]$", "", place).rpartition(".")[2]
         message += f"; expected {' or '.join(map(repr, _words(get_type_hints(table)[name])))}"
     return ConfigError(message.replace("`", "'"), place)
+
+
+_WITHIN: Final[dict[str, type[msgspec.Struct]]] = {"count_when": Outcome, "lists": ListsTable}
 
 
 def _words(hint: Any) -> list[str]:

@@ -78,6 +78,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
     ("wrong", "message"),
     [
         ({"rulez": []}, "unknown field 'rulez'; expected one of rules, store, "),
+        ({"lists": {"alow": {}}}, "lists: unknown field 'alow'; expected one of allow, deny"),
         ({5: 5}, "a key: Expected 'str'"),
         ({"rules": {}}, "rules: Expected 'array', got 'object'"),
         ({"rules": [5]}, "rules[0]: Expected 'object', got 'int'"),

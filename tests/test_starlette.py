@@ -169,6 +169,44 @@ def test_the_applications_handler_answers_refusals(handler: Any, kind: Any) -> N
     assert answer.headers["x-ratelimit-remaining"] == "0"
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_handler_for_the_status_answers_refusals(is_async: bool) -> None:
+    """It is given the error that Starlette has for the status, with the verdict; the headers are added."""
+
+    def handler(request: Any, error: Any) -> Response:
+        told = (error.status_code, error.detail, error.verdict.rules)
+        return PlainTextResponse(f"{request.url.path}: {told}", status_code=418)
+
+    async def ahandler(request: Any, error: Any) -> Response:
+        return handler(request, error)
+
+    app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
+    answer = [ask(app) for _ in range(3)][-1]
+    assert answer.text == "/: (429, 'Too Many Requests', ('test_starlette.asynchronous',))"
+    assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
+
+
+def test_a_handler_for_another_status_answers_no_refusal() -> None:
+    """Who is on a deny list is answered by the handler for 403, and too many requests as without it."""
+    app = application(
+        [Route("/", asynchronous)],
+        exception_handlers={403: _teapot},
+        limiter=Limiter.from_settings({"lists": {"deny": {"header:x-who": "mallory"}}}, clock=ManualClock(1e6)),
+    )
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert ask(app, headers={"x-who": "mallory"}).status_code == 418
+
+
+def test_the_handler_for_the_error_goes_before_that_for_the_status() -> None:
+    """What is told more exactly counts."""
+
+    async def other(request: Any, error: Any) -> Response:
+        return PlainTextResponse("other")
+
+    app = application([Route("/", asynchronous)], exception_handlers={429: other, RateLimitExceeded: _teapot})
+    assert statuses(app, "/", "/", "/") == [200, 200, 418]
+
+
 def test_the_middlewares_own_answer_comes_before_the_applications() -> None:
     """``rejection`` given to the middleware is what answers, whatever handlers there are."""
     app = application(

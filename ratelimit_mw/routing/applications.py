@@ -7,7 +7,7 @@ from typing import Any
 
 from ..http.guard import Guard
 from .fitting import check_limits
-from .handlers import answer_of
+from .handlers import answer_of, handles
 from .index import RouteIndex
 from .levels import FULL, Branch
 from .openapi import Described
@@ -69,7 +69,7 @@ class Applications:
         )
         for app in {id(owner): owner for _, owner in reading.owners if hasattr(owner, "openapi_schema")}.values():
             prefixes = [prefix for prefix, owner in reading.owners if owner is app]
-            own_body = self._guard.refuse is None and answer_of(app) is None
+            own_body = self._guard.refuse is None and not handles(app, 429)
             names = [name.decode("ascii") for name in self._guard.writer.names]
             Described.describe(app, prefixes, limited, names, own_body)
 

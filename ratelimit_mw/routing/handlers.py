@@ -1,4 +1,4 @@
-"""An application's own answer to a refusal: the handler that it has registered for ``RateLimitExceeded``."""
+"""An application's own answer to a refusal: a handler that it has registered for ``RateLimitExceeded`` or a status."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..errors import RateLimitError, RateLimitExceeded
 
-__all__ = ["Answer", "answer_of"]
+__all__ = ["Answer", "answer_of", "handles"]
 
-Answer = Callable[[Verdict], Callable[..., Awaitable[None]]]
-"""Makes of a verdict the ASGI application that answers."""
+Answer = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
+"""Makes of a verdict the ASGI application that answers; None where no handler is for it."""
 
-_HANDLED: Final = (RateLimitExceeded, RateLimitError)
+_ERRORS: Final = (RateLimitExceeded, RateLimitError)
+_STATUSES: Final = (429, 403, 503)
 
 
 def answer_of(app: Any) -> Answer | None:
     """How an application of Starlette or FastAPI answers refusals; None when it leaves that to the middleware."""
-    registered = getattr(app, "exception_handlers", None) or {}
-    handlers = {kind: registered[kind] for kind in _HANDLED if kind in registered}
+    handlers = _handlers_of(app)
     if not handlers:
         return None
-    from starlette.middleware.exceptions import ExceptionMiddleware  # whoever has handlers has Starlette
+    # Whoever has handlers has Starlette.
+    from starlette.exceptions import HTTPException
+    from starlette.middleware.exceptions import ExceptionMiddleware
 
-    def answer(verdict: Verdict) -> Callable[..., Awaitable[None]]:
+    def answer(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
+        status = verdict.status or _STATUSES[0]
+        if not _handle(handlers, status):
+            return None
+
         async def refuse(*_: object) -> None:
-            raise RateLimitExceeded(verdict)
+            if not handlers.keys().isdisjoint(_ERRORS):
+                raise RateLimitExceeded(verdict)
+            error = HTTPException(status)
+            error.verdict = verdict  # type: ignore[attr-defined]
+            raise error
 
         handled = ExceptionMiddleware(refuse, handlers=handlers)
 
@@ -36,3 +46,17 @@ def answer_of(app: Any) -> Answer | None:
         return answered
 
     return answer
+
+
+def handles(app: Any, status: int) -> bool:
+    """Whether an application answers refusals of this status itself."""
+    return _handle(_handlers_of(app), status)
+
+
+def _handlers_of(app: Any) -> dict[Any, Any]:
+    registered = getattr(app, "exception_handlers", None) or {}
+    return {kind: registered[kind] for kind in (*_ERRORS, *_STATUSES) if kind in registered}
+
+
+def _handle(handlers: Mapping[Any, Any], status: int) -> bool:
+    return status in handlers or not handlers.keys().isdisjoint(_ERRORS)
