@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -207,13 +207,19 @@ async def longest_stall(ends: asyncio.Event) -> float:
     return longest
 
 
+_waited: dict[str, int] = {}
+"""For each thread of this process that was seen, for how many nanoseconds it had to wait for a processor."""
+
+
 def clock() -> float:
-    """Seconds, without those in which this thread was ready to run and the machine had no processor for it."""
-    try:
-        waited = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text("ascii").split()[1]
-    except OSError:  # no Linux
-        waited = "0"
-    return time.monotonic() - int(waited) / 1e9
+    """Seconds, without those in which a thread here was ready to run and the machine had no processor for it.
+
+    All threads count: the others wait for one that was stopped while it ran Python.
+    """
+    for thread in Path("/proc/self/task").glob("*"):  # nothing where there is no Linux
+        with suppress(OSError, IndexError):  # it has ended
+            _waited[thread.name] = int((thread / "schedstat").read_text("ascii").split()[1])
+    return time.monotonic() - sum(list(_waited.values())) / 1e9
 
 
 def watched_in_threads(outage: Outage) -> Watched:

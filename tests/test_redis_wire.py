@@ -139,3 +139,28 @@ def test_a_line_of_a_loop_that_leads_nowhere_is_left(proxy: Proxy) -> None:
         return found
 
     assert asyncio.run(run())
+
+
+def test_clients_that_go_away_cost_no_connections(proxy: Proxy, redis_server: Server) -> None:
+    """30 requests that are cancelled while their call is out: the line stays, for their calls and the next ones."""
+    limit = limit_of("100/hour")
+
+    async def run() -> int:
+        store = open_store(address(proxy.port), PATIENT)
+        await store.aapply([hit(limit)])
+        proxy.hears = lambda _: time.sleep(0.005)  # slow enough for the client to be gone before the answer
+        with client(redis_server) as admin:
+            before = admin.info("stats")["total_connections_received"]
+            for _ in range(30):
+                task = asyncio.create_task(store.aapply([hit(limit)]))
+                await asyncio.sleep(0.002)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            found = await store.aapply([hit(limit, cost=0)])
+            made = admin.info("stats")["total_connections_received"] - before
+        await store.aclose()
+        assert found[0].remaining < 99
+        return int(made)
+
+    assert asyncio.run(run()) == 0

@@ -1,7 +1,7 @@
 """The connection to one server for an event loop. Calls are made one after another without waiting for the replies in
 between, which come in the same order.
 
-A line on which a call was given up gets no more calls, as its server may never answer; those that are out still may.
+A line whose server is silent gets no more calls; those that are out may still be answered.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import repeat
 from typing import Any, Final, cast
 
@@ -26,7 +27,7 @@ _LOST: Final = "the connection was lost"
 
 async def aconnected(address: Address, host: str, port: int, patience: float) -> AsyncLine:
     """A new line, logged in, to one of the servers at an address. The caller bounds it."""
-    line = await areached(address, host, port, patience, AsyncLine)
+    line = await areached(address, host, port, patience, partial(AsyncLine, patience))
     try:
         for command in address.login:
             await line.call(command)
@@ -37,10 +38,12 @@ async def aconnected(address: Address, host: str, port: int, patience: float) ->
 
 
 class AsyncLine(asyncio.Protocol):
-    """One connection."""
+    """One connection. A call that is given up after more than half of ``patience`` seconds is a silent server's."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
         self._loop = asyncio.get_running_loop()
+        self._patience = patience
+        self._waits_since = 0.0
         self._reader = Reader(notEnoughData=_MORE)
         self._out: deque[asyncio.Future[Any] | None] = deque()
         self.usable = True
@@ -52,13 +55,16 @@ class AsyncLine(asyncio.Protocol):
         """The reply to the last of the commands; raises ``ReplyError`` for an error that the server has said."""
         if not self.usable:
             raise ConnectionError(_LOST)
+        if not self._out:
+            self._waits_since = self._loop.time()
         waiting = self._loop.create_future()
         self._out += (*repeat(None, len(commands) - 1), waiting)
         self._transport.write(b"".join(map(pack_command, commands)))
         try:
             reply = await waiting
         except asyncio.CancelledError:
-            self.retire()
+            if self._loop.time() - self._waits_since > self._patience / 2:
+                self.retire()  # else it is the client who went away, and the others go on
             raise
         if isinstance(reply, ReplyError):
             if is_demoted(reply):
@@ -75,6 +81,7 @@ class AsyncLine(asyncio.Protocol):
                     waiting.set_result(reply)
         except (HiredisError, IndexError) as error:  # what is said is no reply, or nobody has asked
             self.connection_lost(error)
+        self._waits_since = self._loop.time()
         if not self.usable:
             self.retire()
 

@@ -141,8 +141,13 @@ class AsyncCluster:
                 try:
                     if leg.tries:
                         patience /= 2  # another server may have to be asked
+                    began = time.monotonic()
                     async with asyncio.timeout(patience):
                         reply = await send(self._call(leg))
+                except asyncio.CancelledError:
+                    if time.monotonic() - began > patience / 2:  # it is not the client who went away
+                        self._slots.failed(leg.place)
+                    raise
                 except Exception as error:
                     leg = way.throw(error)
                 else:

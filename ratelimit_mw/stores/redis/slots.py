@@ -117,7 +117,7 @@ def journey(slots: Slots, slot: int) -> Journey:
             return (yield leg)
         except ReplyError as error:
             leg = slots.redirected(error, leg, slot)
-        except BaseException:  # also the end of the time budget, with which the way just ends
+        except Exception:
             slots.failed(leg.place)
             raise
     raise StoreError("Redis: the servers of the cluster point to each other")
@@ -133,8 +133,8 @@ def learning(slots: Slots) -> Journey:
         except Exception as error:
             slots.failed(place)
             failed = error
-        except GeneratorExit:
-            slots.failed(place)
+        except GeneratorExit:  # whoever was to learn it is gone
+            slots.stale = True
             raise
     if failed is not None and not slots.version:
         raise failed
