@@ -71,6 +71,16 @@ def test_what_cannot_work_is_an_error_at_the_start(application: Any, given: Any,
         application()
 
 
+def test_a_slip_in_the_name_of_the_setting_stops_django() -> None:
+    """It would mean no limits. Names of other packages are left alone."""
+    with override_settings(RATELIMIT_MW=None, RATELIMIT_VIEW="x", RATELIMIT_MV=TWICE):
+        del settings.RATELIMIT_MW
+        with pytest.raises(ConfigError, match="RATELIMIT_MV: there is no such setting: did you mean RATELIMIT_MW"):
+            WSGIHandler()
+        del settings.RATELIMIT_MV
+        WSGIHandler()
+
+
 def test_overridden_settings_count() -> None:
     """What a test overrides holds from the next request on, with counts of its own."""
     with project({"rules": [{"limits": "1/minute", **LOG}]}) as served:

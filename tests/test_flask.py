@@ -95,6 +95,19 @@ def test_what_cannot_work_is_an_error_at_once(options: dict[str, Any], message: 
         RateLimiter(Flask("app"), **options)
 
 
+@pytest.mark.parametrize("slip", ["RATELIMIT_MV", "RATE_LIMIT_MW", "RATELIMIT", "RATELIMIT_MW_RULES"])
+def test_a_slip_in_the_name_of_the_setting_is_an_error(slip: str) -> None:
+    """It would mean no limits. Names of other packages, and any beside settings that are there, are left alone."""
+    app = Flask("app")
+    app.config.update({slip: TWICE, "RATELIMIT_ENABLED": True, "RATELIMIT_VIEW": "x"})
+    with pytest.raises(ConfigError, match=f"{slip}: there is no such setting: did you mean RATELIMIT_MW"):
+        RateLimiter(app)
+    RateLimiter(app, settings=TWICE)
+    other = Flask("other")
+    other.config.update({"RATELIMIT_MW": TWICE, "RATELIMIT_MW_RULES": "x"})
+    RateLimiter(other)
+
+
 def test_a_factory_puts_one_extension_into_several_applications() -> None:
     """With init_app each application counts by itself; a second extension in one application is a mistake."""
     limits = RateLimiter(settings=TWICE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any, Final
+from typing import Any
 
 import django.conf
 from django.core.signals import setting_changed
@@ -19,14 +19,13 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, placed
 from ..http.guard import Guard
+from ..http.setting_name import SETTING, check_slips
 from ..limiter import Limiter
 from ..settings import Settings, load_settings
 from .enforcer import Enforcer
 from .request import SCOPE, user_of
 
 __all__ = ["SETTING", "enforcer", "limiter"]
-
-SETTING: Final = "RATELIMIT_MW"
 
 _lock = threading.RLock()  # what settings name is imported in it, and may ask for the limiter
 _current: list[tuple[object, Enforcer]] = []
@@ -68,6 +67,8 @@ def _forget(setting: str, **_: Any) -> None:
 
 
 def _enforcer(source: Any) -> Enforcer:
+    if source is None:
+        check_slips(dir(django.conf.settings))
     given = dict(source) if isinstance(source, Mapping) else {_kind_of(source): source}
     with placed(SETTING):
         features = given.pop("features", {})

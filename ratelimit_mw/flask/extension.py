@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 
 from flask import Flask, current_app, request_finished
 
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.guard import Guard, HttpOptions, SettingsSource
+from ..http.setting_name import SETTING, check_slips
 from ..limiter import Limiter
 from .commands import EXTENSION, commands
 from .enforcer import Enforcer
 from .request import current_user_of
 
 __all__ = ["RateLimiter"]
-
-SETTING: Final = "RATELIMIT_MW"
 
 
 class RateLimiter:
@@ -79,8 +78,11 @@ class RateLimiter:
         settings = app.config.get(SETTING)
         if settings is not None and (self._settings is not None or self._limiter is not None):
             raise ConfigError(f"settings stand in RateLimiter(...) and in app.config[{SETTING!r}]; keep one of them")
-        if settings is None:
-            settings = self._settings if self._settings is not None or self._limiter is not None else {}
+        if settings is None and self._settings is None and self._limiter is None:
+            check_slips(app.config)
+            settings = {}
+        elif settings is None:
+            settings = self._settings
         own = {name: _of_flask(app, read) for name, read in self._features.items()}
         refuse = self._rejection
         if callable(refuse):
