@@ -21,7 +21,7 @@ from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing.suite import label
 
-WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpire", "hset", "incrby"}
+WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
 
 
 @pytest.fixture(scope="module")

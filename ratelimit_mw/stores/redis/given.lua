@@ -12,7 +12,7 @@ function Given:decide(state, now, cost)
   return cost > 0 and self.changes and self or nil, cost == 0 or self.allowed, 0, 0, self.lasts, now
 end
 
-function Given.write(limit, key, state, lasts)
+function Given.write(limit, key, state, goes_at)
   if not limit.kept then return redis.call('DEL', key) end
-  redis.call('SET', key, limit.kept, 'PX', lasts)
+  redis.call('SET', key, limit.kept, 'PXAT', goes_at)
 end

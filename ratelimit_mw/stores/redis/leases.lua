@@ -50,7 +50,7 @@ function Leases.read(limit, key)
     {key = key, sums = sums, total = tonumber(total), bound = tonumber(bound), count = count}, Leases)
 end
 
-function Leases.write(limit, key, kept, lasts)
+function Leases.write(limit, key, kept, goes_at)
   if not kept then return redis.call('DEL', key) end
   for _, lease in ipairs(kept.gone) do
     redis.call('ZREM', key, member(lease))
@@ -58,5 +58,5 @@ function Leases.write(limit, key, kept, lasts)
   if kept.leases then redis.call('ZREM', key, kept.leases.sums) end
   redis.call('ZADD', key, 0, string.format('=%.0f:%.0f', kept.total, kept.bound))
   if kept.put then redis.call('ZADD', key, string.format('%.0f', kept.put[2]), member(kept.put)) end
-  redis.call('PEXPIRE', key, lasts)
+  redis.call('PEXPIREAT', key, goes_at)
 end

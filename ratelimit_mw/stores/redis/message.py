@@ -184,8 +184,11 @@ def number_or_text(number: int) -> int | str:
 
 
 def least(now: int | None) -> int:
-    """Milliseconds that a key stays at least: a day when the time is the caller's."""
-    return 1 if now is None else _DAY
+    """Milliseconds that a key stays at least: a day when the time is the caller's.
+
+    Else a second, so that a server that is held up finds all that one call has written until it ends.
+    """
+    return 1_000 if now is None else _DAY
 
 
 class ConflictError(StoreError):

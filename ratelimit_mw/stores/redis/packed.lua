@@ -17,8 +17,8 @@ function Packed.read(limit, key)
   return {tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)}
 end
 
-function Packed.write(limit, key, state, lasts)
+function Packed.write(limit, key, state, goes_at)
   if not state then return redis.call('DEL', key) end
   local text = string.format(FORMATS[limit.fields], state[1], state[2], state[3], state[4])
-  redis.call('SET', key, text, 'PX', lasts)
+  redis.call('SET', key, text, 'PXAT', goes_at)
 end

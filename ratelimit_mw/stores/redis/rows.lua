@@ -33,7 +33,7 @@ function Rows.read(limit, key)
   return series(setmetatable({key = key, size = size}, Rows), 0, size, 0, bucket, (before + cost) % WRAP)
 end
 
-function Rows.write(limit, key, view, lasts)
+function Rows.write(limit, key, view, goes_at)
   if not view then return redis.call('DEL', key) end
   if view.rows then
     if view.cut < view.rows.size then redis.call('ZREMRANGEBYRANK', key, view.cut, -1) end
@@ -48,5 +48,5 @@ function Rows.write(limit, key, view, lasts)
       added = {}
     end
   end
-  redis.call('PEXPIRE', key, lasts)
+  redis.call('PEXPIREAT', key, goes_at)
 end

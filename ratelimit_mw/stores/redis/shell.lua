@@ -30,9 +30,11 @@ local function time()
   return server_time
 end
 
--- One more than the reset needs: the server counts from the beginning of the millisecond that it is in.
-local function milliseconds(reset, least)
-  return string.format('%.0f', max(least, min(LONGEST, math.ceil(tonumber(reset) / 1000) + 1)))
+-- The moment at which a key goes, in milliseconds, rounded up: counted from the time that has decided, as the server may
+-- have been held up since.
+local function goes_at(reset, least)
+  local lasts = max(least, min(LONGEST, math.ceil(tonumber(reset) / 1000)))
+  return string.format('%.0f', math.ceil(time() / 1000) + lasts)
 end
 
 local function say(remaining, retry, reset, at, delay)
@@ -47,7 +49,7 @@ local function apply_one(now, least, spend)
   local state = limit.read(limit, key)
   local kept, _, remaining, retry, reset, at, delay = limit:decide(state, now, cost)
   if spend and kept ~= state then
-    limit.write(limit, key, kept, milliseconds(reset, least))
+    limit.write(limit, key, kept, goes_at(reset, least))
   end
   say(remaining, retry, reset, at, delay)
 end
@@ -69,7 +71,7 @@ local function apply(count, now, least, spend, allowed)
     if hit[2] and not allowed then
       hit = {limit:decide(state, now, 0)}
     elseif spend and hit[1] ~= state then
-      limit.write(limit, hit.key, hit[1], milliseconds(hit[5], least))
+      limit.write(limit, hit.key, hit[1], goes_at(hit[5], least))
     end
     say(hit[3], hit[4], hit[5], hit[6], hit[7])
   end
@@ -86,9 +88,9 @@ local function correct(count, now, least)
       kept = limit:charge(state, now, cost)
     end
     if kept ~= state then
-      limit.write(limit, key, kept, least)
+      limit.write(limit, key, kept, goes_at(0, least))
       local _, _, _, _, reset = limit:decide(limit.read(limit, key), now, 0)
-      redis.call('PEXPIRE', key, milliseconds(reset, least))
+      redis.call('PEXPIREAT', key, goes_at(reset, least))
     end
     cursor = cursor + 5
   end
