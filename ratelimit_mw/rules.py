@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .algorithms import DEFAULT, checked_spec
+from .calling import checked_call
 from .errors import ConfigError, placed
 from .features import UNREADABLE, Features, checked_name, parse_key
 from .limit import Limit
@@ -127,7 +129,7 @@ class Rule:
             "quotas": ("limits", lambda: parse_quotas(self.limits)),
             "entries": ("key", lambda: parse_key(self.key)),
             "matches": ("match", lambda: Match.of(self.match)),
-            "cost": ("cost", lambda: self.cost if callable(self.cost) else checked_cost(self.cost)),
+            "cost": ("cost", lambda: _cost(self.cost)),
             "when_unknown": ("when_unknown", lambda: one_of(self.when_unknown, "skip", "refuse")),
             "mode": ("mode", lambda: one_of(self.mode, "enforce", "shadow")),
             "on_store_error": (
@@ -192,6 +194,14 @@ def one_of(value: object, *expected: str) -> str:
     if not isinstance(value, str) or value not in expected:
         raise ConfigError(f"expected {' or '.join(map(repr, expected))}; got {value!r}")
     return value
+
+
+def _cost(cost: object) -> object:
+    if not callable(cost):
+        return checked_cost(cost)
+    if inspect.iscoroutinefunction(cost):
+        raise ConfigError(f"nobody awaits a cost; got {cost!r}, which is async")
+    return checked_call(cost, "the request")
 
 
 def _rule_name(name: object) -> str | None:

@@ -59,6 +59,7 @@ def test_without_settings_decorators_say_all() -> None:
         ({"limiter": "django_calls.CLIENT"}, "expected a Limiter"),
         ({"settings": TWICE, "rules": []}, "no argument 'rules'"),
         ({**TWICE, "features": {"user": "django_calls.CLIENT"}}, "expected a function"),
+        ({**TWICE, "features": {"user": lambda: "alice"}}, "RATELIMIT_MW.features.'user'.: expected a function of the"),
         ({**TWICE, "features": ["user"]}, "expected a table"),
         ({**TWICE, "rejection": "nowhere.busy"}, "RATELIMIT_MW.rejection: cannot be imported"),
         ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', and nothing gives it"),

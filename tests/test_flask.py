@@ -55,13 +55,17 @@ def settings_file(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("place", ["argument", "file", "configured", "configured file", "limiter"])
+@pytest.mark.parametrize(
+    "place", ["argument", "file", "configured", "configured file", "limiter", "configured limiter"]
+)
 def test_where_the_rules_come_from(place: str, tmp_path: Path) -> None:
     """Rules stand in the constructor, in the application's configuration, in a file, or in a limiter."""
     app = Flask("app")
     app.add_url_rule("/", view_func=hello)
     if place.startswith("configured"):
-        app.config["RATELIMIT_MW"] = TWICE if place == "configured" else str(settings_file(tmp_path))
+        file = str(settings_file(tmp_path))
+        given = {"configured": TWICE, "configured file": file, "configured limiter": Limiter.from_settings(TWICE)}
+        app.config["RATELIMIT_MW"] = given[place]
         RateLimiter(app)
     elif place == "limiter":
         RateLimiter(app, limiter=Limiter.from_settings(TWICE))
@@ -85,6 +89,12 @@ def test_two_places_for_the_rules_are_one_too_many() -> None:
         ({"settings": TWICE, "limiter": one_rule()}, "either settings"),
         ({"settings": TWICE, "features": {"user": "alice"}}, "expected a function"),
         ({"settings": TWICE, "rejection": "busy"}, "expected a function"),
+        (
+            {"settings": TWICE, "features": {"user": lambda: "alice"}},
+            "features.'user'.: expected a function of the req",
+        ),
+        ({"settings": TWICE, "rejection": lambda request: "busy"}, "rejection: expected a function of the request and"),
+        ({"settings": one_rule()}, "settings: expected the path of a file, a dictionary or Settings; got <"),
         ({"settings": {"rules": [{"limits": "5/minute", "key": "plan"}]}}, "'plan', and nothing gives it"),
         ({"settings": TWICE, "headers": ["x-rate"]}, "x-rate"),
     ],

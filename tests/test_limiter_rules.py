@@ -117,6 +117,24 @@ def test_a_cost_that_is_none_is_an_error(way: Any, limits: str, cost: Any) -> No
     assert left(rate)[0] == 4
 
 
+async def _awaited(request: Any) -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (lambda: 1, r"cost: expected a function of the request; got <lambda>\(\): too many"),
+        (lambda request, more: 1, "cost: expected a function of the request; .* missing a required argument: 'more'"),
+        (_awaited, "cost: nobody awaits a cost"),
+    ],
+)
+def test_a_cost_function_that_cannot_be_called_is_an_error_at_once(cost: Any, message: str) -> None:
+    """It is found when the rule is built, not at the first request."""
+    with pytest.raises(ConfigError, match=message):
+        rule("5/minute", cost=cost)
+
+
 def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
     """Only rules that match look; what is not given is unknown."""
     rate = limiter(

@@ -18,6 +18,7 @@ from django.dispatch import receiver
 from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, placed
+from ..http.features import checked_functions
 from ..http.guard import Guard
 from ..http.setting_name import SETTING, check_slips
 from ..limiter import Limiter
@@ -74,7 +75,8 @@ def _enforcer(source: Any) -> Enforcer:
         features = given.pop("features", {})
         if not isinstance(features, Mapping):
             raise ConfigError(f"expected a table of functions by feature; got {features!r}", "features")
-        own = {name: _of_django(_imported(read, f"features.{name}")) for name, read in features.items()}
+        functions = {name: _imported(read, f"features.{name}") for name, read in features.items()}
+        own = {name: _of_django(read) for name, read in checked_functions(functions).items()}
         own.setdefault(SCOPE, lambda request: request.throttle_scope)
         rejection = _imported(given.pop("rejection", None), "rejection")
         told, limiter = given.pop("settings", None), _imported(given.pop("limiter", None), "limiter")
@@ -110,4 +112,4 @@ def _imported(value: Any, place: str) -> Any:
 
 def _of_django(read: Any) -> Any:
     """A function of Django's request as one that the package's own request is given to."""
-    return (lambda request: read(request.django)) if callable(read) else read
+    return lambda request: read(request.django)

@@ -7,8 +7,10 @@ from typing import Any, Unpack
 
 from flask import Flask, current_app, request_finished
 
+from ..calling import checked_call
 from ..decision import Verdict
-from ..errors import ConfigError
+from ..errors import ConfigError, placed
+from ..http.features import checked_functions
 from ..http.guard import Guard, HttpOptions, SettingsSource
 from ..http.setting_name import SETTING, check_slips
 from ..limiter import Limiter
@@ -23,7 +25,7 @@ class RateLimiter:
     """Decides every request to a Flask application by its rules and by the decorators on its views.
 
     ``RateLimiter(app)``, or ``init_app(app)`` in a factory. The rules are in ``settings`` (a file, a dictionary or
-    ``Settings``), in a ``limiter``, or in ``app.config["RATELIMIT_MW"]`` (a file or a dictionary); none are needed
+    ``Settings``), in a ``limiter``, or in ``app.config["RATELIMIT_MW"]`` (any of them); none are needed
     where decorators say all. ``features`` are your own functions of the Flask request, by feature name; ``rejection``
     is your own answer: a function of the Flask request and the verdict that returns what a view may return, or a
     ``Rejection``. ``trusted_proxies``, ``headers`` and the other HTTP settings may be given here too.
@@ -74,26 +76,32 @@ class RateLimiter:
         """The limiter of the application at hand, inside its context."""
         return _enforcer_of(None).limiter
 
-    def _guard(self, app: Flask) -> Guard:
-        settings = app.config.get(SETTING)
-        if settings is not None and (self._settings is not None or self._limiter is not None):
-            raise ConfigError(f"settings stand in RateLimiter(...) and in app.config[{SETTING!r}]; keep one of them")
-        if settings is None and self._settings is None and self._limiter is None:
+    def _source(self, app: Flask) -> tuple[SettingsSource | None, Limiter | None]:
+        """The settings or the limiter of an application, from the one place where they stand."""
+        given = app.config.get(SETTING)
+        if self._settings is not None or self._limiter is not None:
+            if given is not None:
+                raise ConfigError(
+                    f"settings stand in RateLimiter(...) and in app.config[{SETTING!r}]; keep one of them"
+                )
+            return self._settings, self._limiter
+        if given is None:
             check_slips(app.config)
-            settings = {}
-        elif settings is None:
-            settings = self._settings
-        own = {name: _of_flask(app, read) for name, read in self._features.items()}
+            return {}, None
+        return (None, given) if isinstance(given, Limiter) else (given, None)
+
+    def _guard(self, app: Flask) -> Guard:
+        settings, limiter = self._source(app)
+        own = {name: _of_flask(app, read) for name, read in checked_functions(self._features).items()}
         refuse = self._rejection
         if callable(refuse):
-            refuse = app.ensure_sync(refuse)
-        return Guard(settings, self._limiter, own, refuse, current_user_of, self._options, routes=True)
+            with placed("rejection"):
+                refuse = app.ensure_sync(checked_call(refuse, "the request", "the verdict"))
+        return Guard(settings, limiter, own, refuse, current_user_of, self._options, routes=True)
 
 
 def _of_flask(app: Flask, read: Any) -> Any:
     """A function of the Flask request, sync or async, as one that the package's own request is given to."""
-    if not callable(read):
-        return read  # the guard says what is wrong with it
     called = app.ensure_sync(read)
     return lambda request: called(request.flask)
 

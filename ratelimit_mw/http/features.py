@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..errors import ConfigError
+from ..calling import checked_call
+from ..errors import ConfigError, placed
 from ..features import UNREADABLE, checked_name
 from ..plan import Plan
 from .body import Bodies
@@ -14,7 +15,7 @@ from .client_ip import ClientIP
 from .region import Region
 from .request import Request
 
-__all__ = ["FeatureReader", "Read"]
+__all__ = ["FeatureReader", "Read", "checked_functions"]
 
 Read = Callable[[Request], Any]
 
@@ -52,7 +53,7 @@ class FeatureReader:
         bodies: Bodies | None = None,
         region: Region | None = None,
     ) -> None:
-        self._own = _checked(own)
+        self._own = checked_functions(own)
         self._client_ip = client_ip
         self._ip_key = client_ip.key
         self._built_in: dict[str, Read] = {
@@ -125,13 +126,12 @@ class FeatureReader:
         )
 
 
-def _checked(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
-    """Your own functions under the names that rules know them by."""
+def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
+    """Your own functions under the names that rules know them by; ``ConfigError`` for what cannot be called so."""
     found = {}
     for name, read in own.items():
-        if not callable(read):
-            raise ConfigError(f"expected a function of the request; got {read!r}", f"features[{name!r}]")
-        found[checked_name(name)] = read
+        with placed(f"features[{name!r}]"):
+            found[checked_name(name)] = checked_call(read, "the request")
     return found
 
 

@@ -6,10 +6,11 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
+from ..calling import checked_call
 from ..decision import Verdict
-from ..errors import ConfigError
+from ..errors import ConfigError, placed
 from ..limiter import Limiter
 from ..marks import Mark, View
 from ..plan import Plan
@@ -43,6 +44,7 @@ class HttpOptions(TypedDict, total=False):
 
 
 SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
+_SOURCES: Final = (str, PathLike, Mapping, Settings)
 
 
 class Guard:
@@ -64,11 +66,13 @@ class Guard:
         _check_names(options)
         if (settings is None) == (limiter is None):
             raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
+        if settings is not None and not isinstance(settings, _SOURCES):
+            raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")
         self.limiter = limiter if limiter is not None else Limiter.from_settings(settings)  # type: ignore[arg-type]
         if not isinstance(self.limiter, Limiter):
             raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
-        if refuse is not None and not callable(refuse):
-            raise ConfigError(f"expected a function of the request and the verdict; got {refuse!r}", "rejection")
+        with placed("rejection"):
+            self.refuse = None if refuse is None else checked_call(refuse, "the request", "the verdict")
         http = _with_options(self.limiter.settings, options)
         self.http = http
         self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
@@ -79,7 +83,6 @@ class Guard:
         self._routes = routes
         self._later: dict[Mark, Collection[str]] = {}
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
-        self.refuse = refuse
         self._prepare()
 
     def adopt(self, views: Iterable[View], later: Mapping[Mark, Collection[str]] | None = None) -> None:

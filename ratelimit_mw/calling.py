@@ -1,0 +1,34 @@
+"""Whether a function of yours can be called as it will be: found when it is given, not at the first request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .errors import ConfigError
+
+__all__ = ["checked_call"]
+
+
+def checked_call(function: Any, *given: str) -> Callable[..., Any]:
+    """The function, which is to be called with what is ``given``; ``ConfigError`` where it cannot be.
+
+    >>> checked_call(lambda: "alice", "the request")
+    Traceback (most recent call last):
+    ...
+    ratelimit_mw.errors.ConfigError: expected a function of the request; got <lambda>(): too many positional arguments
+    """
+    expected = f"expected a function of {' and '.join(given)}; got"
+    if not callable(function):
+        raise ConfigError(f"{expected} {function!r}")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return function  # type: ignore[no-any-return]
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        name = getattr(function, "__name__", repr(function))
+        raise ConfigError(f"{expected} {name}{signature}: {error}") from None
+    return function  # type: ignore[no-any-return]
