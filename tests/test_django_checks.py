@@ -29,6 +29,7 @@ def ids(deploy: bool = False) -> list[str]:
 
 NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
 BY_USER = {"rules": [{"name": "api", "limits": "5/minute", "key": ["user|ip"]}]}
+BY_THROTTLE = {"rules": [{"name": "up", "limits": "5/minute", "key": ["user"], "match": {"scope": "uploads"}}]}
 LIMITED = path("", limit("1/minute", name="home")(hello))
 TRANSLATED = i18n_patterns(path("", hello))
 LOCALE = "django.middleware.locale.LocaleMiddleware"
@@ -49,6 +50,7 @@ NOT_THERE = path("", exempt("nobody")(hello))
         (BY_USER, [], [*SESSIONS, *MIDDLEWARE], []),
         (BY_USER, [], NO_MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.hello"}}, [], MIDDLEWARE, []),
+        (BY_THROTTLE, [], MIDDLEWARE, []),
         ({}, TRANSLATED, [*MIDDLEWARE, LOCALE], ["ratelimit_mw.W004"]),
         ({}, TRANSLATED, [LOCALE, *MIDDLEWARE], []),
         ({}, TRANSLATED, MIDDLEWARE, []),

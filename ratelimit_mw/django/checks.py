@@ -65,7 +65,7 @@ def _missing(marked: bool) -> Iterator[Any]:
 
 
 def _without_user(enforcer: Enforcer) -> Iterator[Any]:
-    if "user" not in enforcer.guard.rules.needs or enforcer.gives_user:
+    if "user" not in enforcer.needs_beforehand or enforcer.gives_user:
         return
     if _stands_before("django.contrib.auth.middleware.AuthenticationMiddleware", missing=True):
         yield checks.Warning(

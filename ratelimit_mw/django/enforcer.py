@@ -65,6 +65,12 @@ class Enforcer:
     def limiter(self) -> Limiter:
         return self.guard.limiter
 
+    @property
+    def needs_beforehand(self) -> set[str]:
+        """The features that the middleware reads; those of a throttle's rules are known when it decides."""
+        rules, scoped = self.guard.rules, self._facts().scoped
+        return {*rules.lists.needs, *(name for r in rules.rules if r.name not in scoped for name in r.rule.needs)}
+
     def routes(self, urlconf: Any = None) -> Routes:
         """What is marked in a URLconf, the project's own by default; ``ConfigError`` for marks that cannot work."""
         resolver = get_resolver(urlconf)
