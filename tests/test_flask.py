@@ -118,6 +118,16 @@ def test_a_slip_in_the_name_of_the_setting_is_an_error(slip: str) -> None:
     RateLimiter(other)
 
 
+def test_settings_that_come_too_late_are_an_error() -> None:
+    """Nobody reads the configuration again after init_app; settings put there are not silently left out."""
+    app = app_of(one_rule())
+    app.config["RATELIMIT_MW"] = TWICE
+    assert statuses(app) == [500, 500, 500]
+    app.testing = True
+    with pytest.raises(ConfigError, match=r"app.config\['RATELIMIT_MW'\]: set after init_app"):
+        ask(app)
+
+
 def test_a_factory_puts_one_extension_into_several_applications() -> None:
     """With init_app each application counts by itself; a second extension in one application is a mistake."""
     limits = RateLimiter(settings=TWICE)

@@ -11,11 +11,13 @@ from flask import Flask, Response, g
 from werkzeug.exceptions import default_exceptions
 
 from ..decision import Verdict
+from ..errors import ConfigError
 from ..http.fitting import Place, check_parameters, marks_in
 from ..http.guard import Guard
 from ..http.marked import MarkedView
 from ..http.pending import Pending, left_of
 from ..http.rejection import Rejection
+from ..http.setting_name import SETTING
 from ..limiter import Limiter
 from ..marks import Mark, View, decided, marked_form, marks_of, undecided
 from ..plan import Plan
@@ -43,6 +45,7 @@ class Enforcer:
     def __init__(self, app: Flask, guard: Guard) -> None:
         self._app = app
         self._guard = guard
+        self._configured = app.config.get(SETTING)
         self._views: dict[str, MarkedView] | None = None
         self._reading = threading.Lock()
         self._key = f"ratelimit_mw.flask.{id(self)}"  # one environment may pass through several applications
@@ -56,11 +59,17 @@ class Enforcer:
         if self._views is None:
             with self._reading:
                 if self._views is None:
+                    self._check_configured()
                     found = {endpoint: self._marked(endpoint) for endpoint in self._app.view_functions}
                     self._guard.adopt(view for marked in found.values() for view in marked.all())
                     self._check_parameters(found)
                     self._views = found
         return self._views
+
+    def _check_configured(self) -> None:
+        """``ConfigError`` for settings that came too late: nobody would ever read them."""
+        if self._app.config.get(SETTING) is not self._configured:
+            raise ConfigError("set after init_app, which reads it; set it before", f"app.config[{SETTING!r}]")
 
     def _check_parameters(self, views: dict[str, MarkedView]) -> None:
         """``ConfigError`` for a limit by a parameter that no route has, unless functions of yours may add some."""
