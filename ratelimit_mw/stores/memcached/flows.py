@@ -26,7 +26,24 @@ from .names import Life, Names
 from .protocol import Ask, Told, delete, put
 from .tiers import TieredCell
 
-__all__ = ["RACING", "Flow", "Pause", "Step", "Tools", "Turn", "applied", "corrected", "forgotten"]
+__all__ = [
+    "RACING",
+    "Flow",
+    "Pause",
+    "Step",
+    "Tools",
+    "Turn",
+    "Write",
+    "applied",
+    "back",
+    "corrected",
+    "forgotten",
+    "given_up",
+    "is_packed",
+    "moment",
+    "tried_once",
+    "written",
+]
 
 T = TypeVar("T")
 
@@ -74,6 +91,11 @@ class Tools(NamedTuple):
         return PackedCell(limit, token, self.names, now)
 
 
+def is_packed(limit: Limit) -> bool:
+    """Whether the state of a limit is one small value."""
+    return type(limit.algorithm) not in (TieredWindow, SlidingWindowLog, RefusalCountingLog)
+
+
 class Write(NamedTuple):
     """What one hit is to leave."""
 
@@ -88,15 +110,13 @@ def applied(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -
     decisions: list[Decision] = []
 
     def once() -> Flow[bool]:
-        decisions[:], stand = yield from _tried(hits, given, spend, tools)
+        decisions[:], stand = yield from tried_once(hits, given, spend, tools)
         return stand
 
     def wait(lost: int) -> Step:
-        return Turn([tools.names.token(hit.key) for hit in hits]) if lost == 1 else _moment()
+        return Turn([tools.names.token(hit.key) for hit in hits]) if lost == 1 else moment()
 
-    if (yield from _raced(once, wait, RACING, tools)) or _refused(hits, decisions):
-        return decisions
-    return [_lost(decision) for decision in decisions]
+    return decisions if (yield from _raced(once, wait, RACING, tools)) else given_up(hits, decisions)
 
 
 def _raced(
@@ -125,7 +145,7 @@ def _raced(
             return False
 
 
-def _tried(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[tuple[list[Decision], bool]]:
+def tried_once(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[tuple[list[Decision], bool]]:
     """The decisions, and whether they stand. Where somebody else was faster, all is given back."""
     now = tools.clock() if given is None else given
     cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
@@ -133,13 +153,13 @@ def _tried(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) ->
     writes = [Write(cells[i], hits[i], decisions[i], state) for i, state in kept.items()]
     if not spend or not writes:
         return decisions, True
-    all_won, written = yield from _written(writes, Life(given is not None))
+    all_won, stands = yield from written(writes, Life(given is not None))
     if not all_won:
-        yield from corrected([_back(write) for write in written], given, tools, lost=1)
+        yield from corrected([back(write) for write in stands], given, tools, lost=1)
     return decisions, all_won
 
 
-def _written(writes: Sequence[Write], life: Life) -> Flow[tuple[bool, list[Write]]]:
+def written(writes: Sequence[Write], life: Life) -> Flow[tuple[bool, list[Write]]]:
     """Write all; whether nobody was faster anywhere, and what now stands."""
     stands: list[Write] = []
     for wave in _waves(writes):
@@ -185,15 +205,19 @@ def _read(cells: Sequence[tuple[Cell, Callable[[], Sequence[bytes]]]]) -> Flow[N
             cell.take(answer.values)
 
 
-def _moment() -> Pause:
+def moment() -> Pause:
+    """A pause after a lost race."""
     return Pause(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - it spreads those who race, and hides nothing
 
 
-def _refused(hits: Sequence[Hit], decisions: Sequence[Decision]) -> bool:
-    return any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
+def given_up(hits: Sequence[Hit], decisions: list[Decision]) -> list[Decision]:
+    """What a request is told whose races were all lost: what refused it, or that it lost them."""
+    refused = any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
+    return decisions if refused else [_lost(decision) for decision in decisions]
 
 
-def _back(write: Write) -> Change:
+def back(write: Write) -> Change:
+    """The change that undoes a write."""
     (limit, key, cost), decision = write.hit, write.decision
     return Change(limit, key, cost, Spent(decision.at_us, cost, decision.delay_us))
 
@@ -225,7 +249,7 @@ def corrected(changes: Sequence[Change], given: int | None, tools: Tools, lost: 
         due = {key: due[key] for key in asks if key not in won}
         return not due
 
-    if not (yield from _raced(once, lambda _: _moment(), _CORRECTING, tools, lost)):
+    if not (yield from _raced(once, lambda _: moment(), _CORRECTING, tools, lost)):
         _log.warning("%d corrections lost their races for all of their time and are left out", len(due))
     return [now] * len(changes)
 

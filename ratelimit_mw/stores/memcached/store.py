@@ -10,18 +10,21 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
+from operator import attrgetter
 from typing import Final, TypeVar, cast
 
 from ...clock import Clock
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from .flows import RACING, Flow, Pause, Step, Tools, Turn, applied, corrected, forgotten
+from .flows import RACING, Flow, Pause, Step, Tools, Turn, applied, corrected, forgotten, is_packed, tried_once
+from .line import Line
 from .links import Links
 from .names import Names
 from .protocol import VERSION, Replies, Told, Trip, WireError
 from .servers import Ring, Server, servers_in
 from .sockets import Sockets
+from .together import Request, tried
 
 __all__ = ["MemcachedStore"]
 
@@ -37,11 +40,12 @@ def wall_us() -> int:
 
 
 class Loop:
-    """What belongs to one event loop: its connections, and whose turn it is at which keys."""
+    """What belongs to one event loop: its connections, and who goes when at which keys."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
         self.links = Links(loop, patience)
         self.turns = [asyncio.Lock() for _ in range(_STRIPES)]
+        self.lines: dict[frozenset[Server], Line] = {}
 
 
 class MemcachedStore(Store):
@@ -126,7 +130,10 @@ class MemcachedStore(Store):
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         due = time.monotonic() + self._timeout
-        return await self._arun(applied(hits, now, spend, self._tools(due)), due) if hits else []
+        tools = self._tools(due)
+        if hits and spend and all(is_packed(hit.limit) for hit in hits):
+            return await self._shared(hits, now, tools, due)
+        return await self._arun(applied(hits, now, spend, tools), due) if hits else []
 
     async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
         due = time.monotonic() + self._timeout
@@ -151,10 +158,44 @@ class MemcachedStore(Store):
             mine.links.close()
         self.close()
 
+    async def _shared(self, hits: Sequence[Hit], now: int | None, tools: Tools, due: float) -> list[Decision]:
+        """Decide at once where nobody is at these keys, else together with those who wait, too."""
+        tokens = [self._names.token(hit.key) for hit in hits]
+        line = self._line(tokens)
+        request = Request(hits, tokens, now, tools, due, due - (1 - RACING) * self._timeout)
+        if line.enter(tokens):
+            try:
+                decisions, stands = await self._arun(tried_once(hits, now, True, tools), due)
+            finally:
+                line.leave(tokens)
+            if stands:
+                return decisions
+            request.loses(decisions)
+            request.longest = time.monotonic() - due + self._timeout
+        try:
+            return await line.decided(request)
+        except Exception as error:
+            raise problem(error) from error
+
+    def _line(self, tokens: Sequence[bytes]) -> Line:
+        """Where requests for some servers wait."""
+        lines, places = self._loop().lines, frozenset(map(self._ring.place, tokens))
+        line = lines.get(places)
+        if line is None:
+            for unused in [each for each in lines if lines[each].idle]:
+                lines.pop(unused)
+            line = lines[places] = Line(self._tried)
+        return line
+
+    async def _tried(self, requests: Sequence[Request]) -> None:
+        """Try once, in the time of the one who has most."""
+        latest = max(requests, key=attrgetter("due"))
+        await self._arun(tried(requests, latest.tools), latest.due)
+
     async def _arun(self, flow: Flow[T], due: float) -> T:
         loop = self._loop()
         try:
-            async with asyncio.timeout(self._timeout), AsyncExitStack() as turns:
+            async with asyncio.timeout(due - time.monotonic()), AsyncExitStack() as turns:
                 step = next(flow)
                 while True:
                     step = flow.send(await self._acarry_out(step, due, loop, turns))
