@@ -104,6 +104,8 @@ class RateLimitMiddleware:
         if decided is not None and self._guard.has_decided(decided):
             plan, again = self._left(plan, decided), True
         if not plan.looks and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
+            if routed is not None and decided is None:
+                scope = {**scope, "state": _telling(scope, Verdict((), ()))}
             try:
                 await self.app(scope, receive, send)
             except MissingMiddlewareError as error:
@@ -122,13 +124,9 @@ class RateLimitMiddleware:
             verdict = await self.limiter.adecide(plan, features, request=request)
         else:
             verdict = self.limiter.decide(plan, features, None, True, request)
-        state = scope.get("state")
-        if state is None:
-            state = {}
-        state["ratelimit"] = verdict
         # The mark stands in the scope: a state may outlive the request, where a server hands all requests the same.
         noted = {self.limiter: verdict} if decided is None else {**decided, self.limiter: verdict}
-        scope = {**scope, "state": state, _DECIDED: noted}
+        scope = {**scope, "state": _telling(scope, verdict), _DECIDED: noted}
         if not verdict.allowed:
             await self._refuse(request, verdict, scope, receive, send)
             return
@@ -238,12 +236,12 @@ class RateLimitMiddleware:
             plan = self._left(plan, decided)
         meets = (held or routed.meets) and not (again and exchange_of(scope) is not None)
         if not plan.looks and not meets:
+            if routed is not NOWHERE and not decided:
+                scope = {**scope, "state": _telling(scope, Verdict((), ()))}
             await self.app(scope, receive, send)
             return
         verdict = await self._guard.decide(plan, request, {})
-        state = scope.get("state") or {}
-        state["ratelimit"] = verdict
-        scope = {**scope, "state": state, _DECIDED: {**decided, self.limiter: verdict}}
+        scope = {**scope, "state": _telling(scope, verdict), _DECIDED: {**decided, self.limiter: verdict}}
         exchange = Exchange(self._guard, request, routed, verdict, scope, request.index)
 
         def answering(message: Message) -> Message:
@@ -296,3 +294,12 @@ class RateLimitMiddleware:
         own = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
         await send_with_headers({"type": "http.response.start", "status": answer.status, "headers": own})
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+
+
+def _telling(scope: Scope, verdict: Verdict) -> dict[str, Any]:
+    """The state of a request, in which the application finds the verdict."""
+    state: dict[str, Any] | None = scope.get("state")
+    if state is None:
+        return {"ratelimit": verdict}
+    state["ratelimit"] = verdict
+    return state

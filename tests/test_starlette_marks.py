@@ -6,10 +6,10 @@ import functools
 from typing import Any
 
 import pytest
-from calls import ask
+from calls import ask, http_scope, send_bare
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from test_starlette import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 
 from ratelimit_mw import Limiter, Rule
@@ -200,6 +200,26 @@ def test_exemptions() -> None:
     assert "ratelimit" not in ask(app, "/health").headers
     assert [ask(app, "/other").headers["ratelimit-policy"] for _ in range(3)] == ['"also";q=9;w=60, "own";q=2;w=60'] * 3
     assert statuses(app, "/other") == [429]
+
+
+def test_a_view_that_is_left_alone_finds_a_verdict_too() -> None:
+    """Code that reads the verdict works on every view, also where the server hands all requests one state."""
+    seen: list[Any] = []
+
+    async def reads(request: Any) -> Response:
+        seen.append(request.state.ratelimit)
+        return PlainTextResponse("read")
+
+    async def speaks(websocket: Any) -> None:
+        seen.append(websocket.state.ratelimit)
+        await websocket.close()
+
+    routes = [Route("/", reads), Route("/free", exempt(reads)), WebSocketRoute("/talk", speaks)]
+    app = application(routes, Rule(match={"path": "/"}, limits="9/minute"))
+    state: dict[str, Any] = {}
+    for scope in (http_scope(), http_scope(path="/free"), {**http_scope(path="/talk"), "type": "websocket"}):
+        send_bare(app, {**scope, "state": state}, {"type": "websocket.connect"})
+    assert [(verdict.allowed, len(verdict.decisions)) for verdict in seen] == [(True, 1), (True, 0), (True, 0)]
 
 
 def test_without_limits_nothing_is_limited() -> None:

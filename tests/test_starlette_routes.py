@@ -172,19 +172,20 @@ def test_a_method_that_a_route_does_not_take_is_decided_without_its_view() -> No
 
 
 def test_what_no_rule_looks_at_is_handed_on_as_it_is() -> None:
-    """A request to a route without limits reaches the application with the very same scope."""
+    """A request to a route without limits reaches the application as it was but for a verdict without decisions."""
     seen: list[Any] = []
 
     class Sees(Rewrites):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            seen.append(scope)
+            seen.append({**scope, "state": scope["state"].copy()})
             await self.app(scope, receive, send)
 
     inner = Sees(Starlette(routes=[Route("/", asynchronous), Route("/free", hello)]))
     app = RateLimitMiddleware(inner, limiter=Limiter())
     scope = http_scope(path="/free")
     send_bare(app, scope)
-    assert seen[0] is scope
+    verdict = seen[0].pop("state").pop("ratelimit")
+    assert (verdict.allowed, verdict.decisions, seen[0]) == (True, (), http_scope(path="/free"))
 
 
 def test_an_application_that_wraps_itself_has_no_routes() -> None:
