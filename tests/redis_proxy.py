@@ -37,7 +37,7 @@ class Proxy:
 
     def cut(self) -> None:
         """Lines that there are end."""
-        for pair in self._lines:
+        for pair in list(self._lines):  # those that come meanwhile stay
             for end in pair:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
