@@ -198,9 +198,11 @@ def _read(terminal: int) -> bytes:
 @contextmanager
 def started(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A demo in the midst of playing, and the address of its server."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs behind them ignore it
     with subprocess.Popen(
         [*DEMO, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as demo:
+        signal.signal(signal.SIGINT, before)
         assert demo.stderr is not None
         address = address_in(demo.stderr.readline())
         assert is_served(address)
