@@ -7,7 +7,7 @@ from .handles import AsyncHandle, Handle
 from .model import play
 from .store_deciding import DecidingTests
 from .store_lasting import LastingTests
-from .suite import CLIENT, DAY, NOW, WAYS, Spec, hits_of, label, limit_of, look, one
+from .suite import CLIENT, COUNTS_REFUSED, DAY, NOW, WAYS, Spec, hits_of, label, limit_of, look, one
 
 __all__ = ["StoreCompliance"]
 
@@ -66,8 +66,11 @@ class StoreCompliance(DecidingTests, LastingTests):
             requests = [hits_of(wide, narrow), hits_of(narrow, wide)] * 60
             passed = sum(all(d.allowed for d in decisions) for decisions in store.together(requests, NOW))
             same(passed <= 20, True, f"{passed} passed a limit of 20")
-            left = [look(store, limit).remaining for limit in (wide, narrow)]
-            same(left, [100 - passed, 20 - passed], f"what is left of 100 and 20 after {passed} passed")
+            same(look(store, wide).remaining, 100 - passed, f"what is left of 100 after {passed} passed")
+            left = look(store, narrow).remaining
+            # A refusal that counts may have been by a hit that was given back afterwards.
+            least = 0 if spec == COUNTS_REFUSED else 20 - passed
+            same(least <= left <= 20 - passed, True, f"{left} left of 20 after {passed} passed")
 
     def test_two_handles_share_their_state(self, way: str, spec: Spec) -> None:
         """What one worker counts, the next one sees, whichever methods each of them uses."""
