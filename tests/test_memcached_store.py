@@ -70,10 +70,10 @@ def test_a_state_goes_some_seconds_after_it_stopped_to_matter(
     memcached_server: Server, store: MemcachedStore, quota: str, seconds: int
 ) -> None:
     """Not before, and not much later, on both sides of the thirty days beyond which an expiry is a date."""
-    limit = limit_of(quota, "gcra")
+    limit, before = limit_of(quota, "gcra"), time.time()
     store.apply([hit(limit, cost=limit.limit)])
     (ends,) = names_in(memcached_server, rule_of(limit)).values()
-    assert time.time() + seconds - 1 <= ends <= time.time() + seconds + 4
+    assert before + seconds - 1 <= ends <= time.time() + seconds + 4
 
 
 # -- small states ----------------------------------------------------------------------------------------------
