@@ -15,6 +15,7 @@ from .asgi_websocket import DENIAL_START, Connection
 from .decision import Verdict
 from .errors import MissingMiddlewareError, RateLimitExceeded
 from .http.asgi_body import BODY, ReadAhead
+from .http.features import awaited
 from .http.guard import Guard, HttpOptions, SettingsSource
 from .http.headers import with_headers
 from .http.pending import left_of
@@ -106,20 +107,14 @@ class RateLimitMiddleware:
         if not plan.looks and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
             if routed is not None and decided is None:
                 scope = {**scope, "state": _telling(scope, Verdict((), ()))}
-            try:
-                await self.app(scope, receive, send)
-            except MissingMiddlewareError as error:
-                request.explain(error)
-                raise
+            await self._hand_on(request, scope, receive, send)
             return
         if self._reads_bodies and BODY not in scope and self._needs_body(plan, request, routed):
             await self._read_ahead(request, receive, send)
             return
         features = self._features(plan, request)
         if self._may_await:
-            for name, value in features.items():
-                if inspect.isawaitable(value):
-                    features[name] = await value
+            await awaited(features)
         if self.limiter.waits:
             verdict = await self.limiter.adecide(plan, features, request=request)
         else:
@@ -168,6 +163,14 @@ class RateLimitMiddleware:
             raise
         if plan.ends or verdict.ledger is not None or (routed is not None and routed.meets):
             await self._conclude(verdict, exchange, status or 500)
+
+    async def _hand_on(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        """What no rule looks at."""
+        try:
+            await self.app(scope, receive, send)
+        except MissingMiddlewareError as error:
+            request.explain(error)
+            raise
 
     def _needs_body(self, plan: Plan, request: ASGIRequest, routed: Routed | None) -> bool:
         """Whether a rule reads the body, now or on the way to the view."""

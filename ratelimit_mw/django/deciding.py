@@ -8,6 +8,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 
 from ..decision import Verdict
+from ..http.features import awaited
 from .current import Current
 from .enforcer import Asked, Enforcer
 
@@ -24,9 +25,7 @@ def decide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
 
 
 async def adecide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
-    features = enforcer.guard.reader.of(asked.plan, asked.request)
-    for name, value in features.items():
-        features[name] = await later(value)
+    features = await awaited(enforcer.guard.reader.of(asked.plan, asked.request))
     verdict = await enforcer.limiter.adecide(asked.plan, features, request=asked.django)
     enforcer.note(asked, verdict, current)
     return verdict

@@ -135,6 +135,14 @@ def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Call
     return found
 
 
+async def awaited(features: dict[str, Any]) -> dict[str, Any]:
+    """The same, once those are there that async functions of your own give."""
+    for name, value in features.items():
+        if inspect.isawaitable(value):
+            features[name] = await value
+    return features
+
+
 def _is_async(read: Callable[[Any], Any]) -> bool:
     """Whether it is an async function, or an object that is called like one."""
     return inspect.iscoroutinefunction(read) or inspect.iscoroutinefunction(type(read).__call__)

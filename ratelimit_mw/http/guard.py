@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, TypedDict
@@ -18,7 +17,7 @@ from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .body import Bodies
 from .client_ip import ClientIP
-from .features import FeatureReader, Read
+from .features import FeatureReader, Read, awaited
 from .headers import Header, HeaderWriter
 from .region import Region
 from .rejection import Rejection, rejection
@@ -137,10 +136,7 @@ class Guard:
 
     async def decide(self, plan: Plan, request: Request, given: Mapping[str, Any]) -> Verdict:
         """The verdict of a plan on a request of which more is known than can be read: what is ``given``."""
-        features = self.reader.rest_of(plan, request, given)
-        for name, value in features.items():
-            if inspect.isawaitable(value):
-                features[name] = await value
+        features = await awaited(self.reader.rest_of(plan, request, given))
         return await self.limiter.adecide(plan, features, request=request)
 
     def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
