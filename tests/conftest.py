@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+import redis
 from hypothesis import HealthCheck, settings
+from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -15,6 +17,21 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Redis for all tests that do not hurt it; they use keys of their own."""
     with redis_running(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Redis whose statistics are those of one test at a time."""
+    with redis_running(tmp_path_factory.mktemp("own")) as server:
+        yield server
+
+
+@pytest.fixture
+def server(own_server: Server) -> Iterator[redis.Redis]:
+    """What ``own_server`` says when it is asked; empty."""
+    with client(own_server) as found:
+        found.flushall()
+        yield found
 
 
 @pytest.fixture(scope="session")

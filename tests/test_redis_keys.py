@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from redis_handles import ALGORITHMS, PATIENT, address, calls, client, hit, limit_of
-from servers import Server, redis_running
+from redis_handles import ALGORITHMS, PATIENT, address, calls, hit, limit_of
+from servers import Server
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.decision import Change, Hit, Spent
@@ -21,20 +20,6 @@ from ratelimit_mw.stores import open_store
 
 NUMBERS = re.compile(rb"=?-?\d+(:-?\d+)*")
 WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose statistics are those of one test at a time."""
-    with redis_running(tmp_path_factory.mktemp("own")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(own_server: Server) -> Iterator[redis.Redis]:
-    with client(own_server) as found:
-        found.flushall()
-        yield found
 
 
 def contents(server: redis.Redis) -> dict[bytes, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
-from redis_handles import NOW, PATIENT, address, calls, client, hit, limit_of, opened, undo
-from servers import Server, redis_running
+from redis_handles import NOW, PATIENT, address, calls, hit, limit_of, opened, undo
+from servers import Server
 
 from ratelimit_mw.algorithms import Algorithm, register
 from ratelimit_mw.decision import Change, Decision, Spent
@@ -54,20 +54,6 @@ class Whole(Algorithm):
         if state is None or state[1] <= cost:
             return None
         return state[0], state[1] - cost
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose statistics are those of one test at a time."""
-    with redis_running(tmp_path_factory.mktemp("own")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(own_server: Server) -> Iterator[redis.Redis]:
-    with client(own_server) as found:
-        found.flushall()
-        yield found
 
 
 @pytest.mark.parametrize("way", ["blocking", "on a loop"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from redis_handles import ALGORITHMS, NOW, address, calls, client, hit, limit_of, opened, undo
+from redis_handles import ALGORITHMS, NOW, address, calls, hit, limit_of, opened, undo
 from servers import Server, redis_running
 
 from ratelimit_mw.decision import Change, Decision, Spent
@@ -22,20 +22,6 @@ from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.testing.suite import label
 
 WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose statistics are those of one test at a time."""
-    with redis_running(tmp_path_factory.mktemp("own")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(own_server: Server) -> Iterator[redis.Redis]:
-    with client(own_server) as found:
-        found.flushall()
-        yield found
 
 
 @pytest.fixture

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import redis
-from redis_handles import address, calls, client, hit, limit_of
-from servers import Server, redis_running
+from redis_handles import address, calls, hit, limit_of
+from servers import Server
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis import RedisStore
 from ratelimit_mw.stores.redis.budget import Budget
-
-
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose statistics are those of one test at a time."""
-    with redis_running(tmp_path_factory.mktemp("own")) as server:
-        yield server
-
-
-@pytest.fixture
-def server(own_server: Server) -> Iterator[redis.Redis]:
-    with client(own_server) as found:
-        found.flushall()
-        yield found
 
 
 @asynccontextmanager
