@@ -172,8 +172,8 @@ def test_a_reader_that_died_keeps_nothing(path: Path) -> None:
 
 def test_a_process_with_a_larger_size_may_use_it(path: Path) -> None:
     """While workers restart with new settings the old ones go on beside them."""
-    store = open_at(path, size=4 << 20)
-    hit(store, limit_of())
+    store, limit = open_at(path, size=4 << 20), limit_of("2/day", "gcra")  # whatever the moment, nothing comes back
+    hit(store, limit)
     code = (
         "from ratelimit_mw import Quota\nfrom ratelimit_mw.decision import Hit\nfrom ratelimit_mw.limit import Limit\n"
         "from ratelimit_mw.stores.lmdb import LmdbStore\n"
@@ -183,7 +183,7 @@ def test_a_process_with_a_larger_size_may_use_it(path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert (path / "data.mdb").stat().st_size > 4 << 20
-    assert [hit(store, limit_of()).allowed for _ in range(2)] == [True, False]
+    assert [hit(store, limit).allowed for _ in range(2)] == [True, False]
     store.close()
 
 
