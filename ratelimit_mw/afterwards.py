@@ -97,7 +97,7 @@ class Afterwards:
         if noted:
             changes = [change for _, _, change in noted]
             verdict.spending.answered(noted, self._carry_out(verdict, changes))
-            self._refusals.forget(change.key for change in changes)
+            self._refusals.forget([change.key for change in changes])
 
     async def _acorrect(self, verdict: Verdict, due: Sequence[int | None]) -> None:
         if self._shared is None:
@@ -108,7 +108,7 @@ class Afterwards:
             changes = [change for _, _, change in noted]
             times = await self._shared.acorrect(verdict.spending.store, changes, self._now())
             verdict.spending.answered(noted, times)
-            self._refusals.forget(change.key for change in changes)
+            self._refusals.forget([change.key for change in changes])
 
     def _carry_out(self, verdict: Verdict, changes: Sequence[Change]) -> Sequence[int | None] | None:
         if self._shared is None:

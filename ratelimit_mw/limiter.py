@@ -66,7 +66,8 @@ class Limiter:
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._memory_clock = self._clock or (now_us if self._memory is None else self._memory.clock)
         self._steady = self._clock or _steady_us
-        self._refusals = Refusals(self.settings.remember_refusals)
+        # Who gives a clock wants to the microsecond what the store says.
+        self._refusals = Refusals(self.settings.remember_refusals if clock is None else 0)
         self._shared = None if self._memory is not None else self._resilient()
         self.breaker = None if self._shared is None else self._shared.breaker
         # Whether deciding may wait for I/O, so that an event loop has to await it.
@@ -187,8 +188,11 @@ class Limiter:
     def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
         elsewhere = None if answer.store is self.store else answer.store
         verdict = Verdict.of(answer.hits, answer.decisions, spend, elsewhere, answer.unavailable)
-        if spend and not verdict.allowed and elsewhere is None:
-            self._refusals.note(answer.hits, answer.decisions, steady)
+        if spend and elsewhere is None:
+            if verdict.allowed:
+                self._refusals.spent(answer.hits)
+            else:
+                self._refusals.note(answer.hits, answer.decisions, steady)
         return verdict
 
     def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit] | Verdict:

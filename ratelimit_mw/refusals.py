@@ -6,8 +6,10 @@ cost that was refused. Bounded: two tables that take turns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from .algorithms.window_log import RefusalCountingLog
 from .decision import Decision, Hit
@@ -27,32 +29,56 @@ class _Known(NamedTuple):
 class Refusals:
     """Remembers for a decision's ``retry_us``, at most ``span_us``; 0 remembers nothing."""
 
+    everywhere: Final[WeakValueDictionary[int, Refusals]] = WeakValueDictionary()
+    """Those of all limiters in this process, each under a number of its own."""
+
     def __init__(self, span_us: int) -> None:
         self._span = span_us
         self._young: dict[str, _Known] = {}
         self._old: dict[str, _Known] = {}
+        self.everywhere[id(self)] = self
 
     def recall(self, hits: Iterable[Hit], now: int) -> tuple[list[Hit], list[Decision]] | None:
-        """The first hit that is known to be refused now, with its decision as of now."""
+        """Of the hits that are known to be refused now the one with the longest wait, with its decision as of now."""
         if not self._young and not self._old:
             return None
-        for hit in hits:
-            known = self._young.get(hit.key) or self._old.get(hit.key)
-            if known is not None and hit.cost >= known.cost and now < known.until:
-                return [hit], [_later(known.decision, now - known.noted)]
-        return None
+        known = [(hit, decision) for hit in hits if (decision := self._known(hit, now)) is not None]
+        if not known:
+            return None
+        hit, decision = max(known, key=_wait)
+        return [hit], [decision]
+
+    def _known(self, hit: Hit, now: int) -> Decision | None:
+        known = self._young.get(hit.key) or self._old.get(hit.key)
+        if known is None or hit.cost < known.cost or now >= known.until:
+            return None
+        return _later(known.decision, hit, now - known.noted)
 
     def note(self, hits: Sequence[Hit], decisions: Sequence[Decision], now: int) -> None:
-        """Learn from a refused request."""
-        for hit, decision in zip(hits, decisions, strict=True):
-            retry = decision.retry_us
-            if self._span and not decision.allowed and retry and _may_be_remembered(hit):
-                if len(self._young) >= _KEPT // 2:
-                    self._old, self._young = self._young, {}
-                self._young[hit.key] = _Known(now, now + min(retry, self._span), hit.cost, decision)
+        """Learn from a refused request; nothing where one of those that refuse has to be asked each time."""
+        if not self._span:
+            return
+        pairs = zip(hits, decisions, strict=True)
+        refusing = [(hit, decision) for hit, decision in pairs if not (decision.allowed or hit.limit.shadow)]
+        if not all(decision.retry_us and _may_be_remembered(hit) for hit, decision in refusing):
+            return
+        for hit, decision in refusing:
+            if len(self._young) >= _KEPT // 2:
+                self._old, self._young = self._young, {}
+            self._young[hit.key] = _Known(now, now + min(decision.retry_us or 0, self._span), hit.cost, decision)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """These keys have got something back."""
+    def spent(self, hits: Sequence[Hit]) -> None:
+        """An allowed request has changed what is left at these keys."""
+        if self._young or self._old:
+            self._drop(hit.key for hit in hits)
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """These keys have got something back, for all limiters of this process."""
+        for reference in self.everywhere.valuerefs():
+            if (refusals := reference()) is not None:
+                refusals._drop(keys)
+
+    def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
@@ -60,13 +86,17 @@ class Refusals:
 
 def _may_be_remembered(hit: Hit) -> bool:
     limit = hit.limit
-    changes_unseen = limit.by_outcome or limit.quota.concurrent or isinstance(limit.algorithm, RefusalCountingLog)
-    return not limit.shadow and not changes_unseen
+    return not (limit.by_outcome or limit.quota.concurrent or isinstance(limit.algorithm, RefusalCountingLog))
 
 
-def _later(decision: Decision, passed: int) -> Decision:
-    """A remembered decision after ``passed`` microseconds."""
-    retry = None if decision.retry_us is None else decision.retry_us - passed
+def _wait(known: tuple[Hit, Decision]) -> float:
+    retry = known[1].retry_us
+    return math.inf if retry is None else retry
+
+
+def _later(decision: Decision, hit: Hit, passed: int) -> Decision:
+    """A remembered decision after ``passed`` microseconds, for a hit that may cost more, even more than fits."""
+    retry = None if decision.retry_us is None or hit.cost > hit.limit.limit else decision.retry_us - passed
     later = Decision(False, decision.remaining, retry, max(0, decision.reset_us - passed), decision.at_us + passed)
     later.bound = decision.bound
     return later
