@@ -168,7 +168,7 @@ class Player:
         method = asked.request or ("GET" if asked.data is None else "POST")
         response = ask(self._app, method, asked.url, {"accept": "*/*", **headers}, content=asked.data)
         head = [f"HTTP/1.1 {response.status_code} {response.reason_phrase}"]
-        head += [f"{name}: {value}" for name, value in response.headers.items()]
+        head += [f"{name.decode()}: {value.decode()}" for name, value in response.headers.raw]  # as they are spelled
         return "\n".join([*head, "", response.text]) if asked.include else response.text
 
     def _run_uvicorn(self, words: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from .decision import Verdict
 from .errors import ConfigError
 from .http.guard import Guard, HttpOptions, SettingsSource
-from .http.headers import Header
+from .http.headers import TextHeader, as_text
 from .http.rejection import Rejection
 from .http.request import Request
 from .http.wsgi_body import read_body
@@ -95,12 +95,16 @@ class RateLimitMiddleware:
         self.limiter = self._guard.limiter
         if self._guard.reader.must_await:
             raise ConfigError("an async function cannot be awaited under WSGI", "features")
+        self._guard.adopt_no_routes()
+        self._names = frozenset(name.decode("ascii") for name in self._guard.writer.names)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
         plan = self._guard.plan(request)
         decided = environ.get(DECIDED, ())
         if not plan.looks or (decided and self._guard.has_decided(decided)):
+            if VERDICT not in environ:
+                environ[VERDICT] = Verdict((), ())
             return self.app(environ, start_response)
         features = self._guard.reader.of(plan, request)
         verdict = self.limiter.decide(plan, features, request=request)
@@ -108,7 +112,7 @@ class RateLimitMiddleware:
         environ[DECIDED] = (*decided, self.limiter)
         if not verdict.allowed:
             return self._refuse(request, verdict, start_response)
-        response = _Response(start_response, self._guard.writer.headers(verdict), self._guard.writer.names)
+        response = _Response(start_response, as_text(self._guard.writer.headers(verdict)), self._names)
         app = _Queued(self.app, verdict.delay) if plan.delays and verdict.delay else self.app
         if plan.ends:
             self.limiter.hold(verdict)
@@ -121,7 +125,8 @@ class RateLimitMiddleware:
 
     def _refuse(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
         headers = self._guard.writer.headers(verdict)
-        response = _Response(start_response, headers, frozenset(name for name, _ in headers))
+        added = as_text(headers)
+        response = _Response(start_response, added, frozenset(name.lower() for name, _ in added))
         if self._guard.refuse is None:
             answer: Any = self._guard.rejection(request, verdict, headers)
         else:
@@ -133,15 +138,18 @@ class RateLimitMiddleware:
 
 
 class _Response:
-    """Starts the response with a new header list: ours replace what the application set under these names."""
+    """Starts the response with a new header list: ours replace what the application set under these names.
 
-    def __init__(self, start_response: StartResponse, headers: list[Header], names: frozenset[bytes]) -> None:
+    ``names`` are in lower case, as case says nothing in a header's name.
+    """
+
+    def __init__(self, start_response: StartResponse, headers: list[TextHeader], names: frozenset[str]) -> None:
         self._start_response = start_response
-        self._headers = _text(headers)
-        self._names = {name.decode("ascii") for name in names}
+        self._headers = headers
+        self._names = names
         self.status = 500  # what the server answers when the application raises before it has answered
 
-    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
+    def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
         self.status = int(status[:3])
         headers = [header for header in headers if header[0].lower() not in self._names] + self._headers
         if exc_info is None:
@@ -213,7 +221,3 @@ class _Concluded:
         if self._concluded_with != self._verdict.true_cost:
             self._concluded_with = self._verdict.true_cost
             self._limiter.conclude(self._verdict, self._response.status)
-
-
-def _text(headers: list[Header]) -> list[tuple[str, str]]:
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

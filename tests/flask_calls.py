@@ -12,7 +12,7 @@ from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.settings import load_settings
 from ratelimit_mw.testing import ManualClock
 
-FIELDS = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit-policy", "ratelimit"]
+FIELDS = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"]
 
 
 def still(settings: dict[str, Any] | None = None) -> Limiter:

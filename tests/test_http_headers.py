@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from header_scene import Scene, parsed, rule
+from header_scene import FEATURES, Scene, parsed, rule
 
 from ratelimit_mw.http import headers as headers_module
 
@@ -150,12 +150,32 @@ def test_a_jitter_below_a_second_changes_nothing(jitter_us: int) -> None:
 
 
 def test_jitter_only_adds() -> None:
-    """With a jitter of 3 s clients are told 20 to 23 s, never less, while ``t`` stays what it is."""
+    """With a jitter of 3 s clients are told 20 to 23 s, never less; ``t`` is the same number, the reset stays."""
     scene = Scene(rule("1/minute"), jitter_us=3_000_000)
     scene.hit()
     refused = [scene.hit() for _ in range(200)]
     assert {answer["retry-after"] for answer in refused} == {"20", "21", "22", "23"}
-    assert {answer["ratelimit"] for answer in refused} == {'"login";r=0;t=20'}
+    assert all(answer["ratelimit"] == f'"login";r=0;t={answer["retry-after"]}' for answer in refused)
+    assert {answer["x-ratelimit-reset"] for answer in refused} == {"20"}
+
+
+def test_jitter_is_told_of_the_limit_that_is_waited_for() -> None:
+    """Of several limits that refuse, Retry-After is the ``t`` of the longest; the others keep their own."""
+    scene = Scene(rule("1/minute; 1/hour", algorithm="fixed-window"), jitter_us=3_000_000)
+    scene.hit()
+    told = {(answer["retry-after"], answer["ratelimit"]) for answer in (scene.hit() for _ in range(200))}
+    assert told == {(wait, f'"login";r=0;t=20, "login-2";r=0;t={wait}') for wait in ("800", "801", "802", "803")}
+
+
+def test_jitter_stays_within_the_numbers_of_the_syntax() -> None:
+    """A wait that is the largest number already gets no jitter on top, and none is made up where waiting is no use."""
+    scene = Scene(rule("1/minute", algorithm="fixed-window"), jitter_us=3_000_000)
+    scene.hit()
+    verdict = scene.limiter.hit(FEATURES)
+    verdict.decisions[0].retry_us = 10**24
+    assert {scene.of(verdict)["retry-after"] for _ in range(50)} == {str(10**15 - 1)}
+    verdict.decisions[0].retry_us = None
+    assert "retry-after" not in scene.of(verdict)
 
 
 def test_limits_by_client_show_their_own_numbers() -> None:

@@ -109,7 +109,7 @@ def test_html_and_text_say_the_same() -> None:
 def test_the_form_is_what_accept_likes_best(accept: str, media: str) -> None:
     """By quality, the most telling range first; all else equal, problem+json; nonsense counts for nothing."""
     headers = dict(rejection(verdict_of(Rule(limits="1/minute")), accept, "1").headers)
-    assert headers["content-type"] == media
+    assert headers["Content-Type"] == media
 
 
 @given(st.text(st.sampled_from('text/html*,;q=0.9 "\\\u00e9'), max_size=60))
@@ -117,8 +117,8 @@ def test_no_accept_breaks_the_answer(accept: str) -> None:
     """Whatever is asked for, the answer is one of the three forms, with its right length."""
     answer = rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
     headers = dict(answer.headers)
-    assert headers["content-type"] in (PROBLEM, HTML, TEXT)
-    assert int(headers["content-length"]) == len(answer.body)
+    assert headers["Content-Type"] in (PROBLEM, HTML, TEXT)
+    assert int(headers["Content-Length"]) == len(answer.body)
 
 
 def test_one_second_is_not_seconds() -> None:
@@ -278,5 +278,5 @@ def test_a_refusal_under_wsgi_is_whole_without_a_validator() -> None:
     guarded = limited_wsgi(listing, limiter(**FULL))
     Served(guarded)
     served = Served(guarded, **environ)
-    assert dict(served.headers)["content-type"] == HTML
-    assert int(dict(served.headers)["content-length"]) == len(served.body)
+    assert dict(served.headers)["Content-Type"] == HTML
+    assert int(dict(served.headers)["Content-Length"]) == len(served.body)

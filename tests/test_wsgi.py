@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from calls import FIELDS, limiter
-from wsgi_calls import HEADERS, Environ, Served, environ_of, limited, listing
+from calls import limiter
+from wsgi_calls import FIELDS, HEADERS, Environ, Served, environ_of, limited, listing
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.wsgi import RateLimitMiddleware
@@ -67,7 +67,7 @@ def test_every_way_to_answer_stays_valid(app: Any, rule: dict[str, Any], capfd: 
     assert served.body == b"hello"
     assert served.status == ("500 Internal Server Error" if app is recovering else "200 OK")
     assert served.names() == ["Content-Type", *FIELDS]
-    assert dict(served.headers)["x-ratelimit-remaining"] == "1"
+    assert dict(served.headers)["X-RateLimit-Remaining"] == "1"
     assert capfd.readouterr().err == ""  # the validator complains there about what is never closed
 
 
@@ -86,14 +86,14 @@ def test_a_refusal_is_valid_and_does_not_call_the_application(method: str, rule:
     served = [Served(guarded, REQUEST_METHOD=method) for _ in range(3)]
     assert [answer.status for answer in served] == ["401 Unauthorized"] * 2 + ["429 Too Many Requests"]
     refused = dict(served[2].headers)
-    assert len(served[2].body) == (0 if method == "HEAD" else int(refused["content-length"]))
-    assert refused["retry-after"] == "20"
-    assert refused["cache-control"] == "no-store"
+    assert len(served[2].body) == (0 if method == "HEAD" else int(refused["Content-Length"]))
+    assert refused["Retry-After"] == "20"
+    assert refused["Cache-Control"] == "no-store"
     assert len(calls) == 2
 
 
 def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None:
-    """Where no rule looks, environ, start_response and the iterable are the same objects."""
+    """Where no rule looks, environ, start_response and the iterable are the same objects; only the verdict is new."""
     body: list[bytes] = []
     given: list[Any] = []
 
@@ -107,6 +107,7 @@ def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None
     assert returned is body
     assert given[0] is environ
     assert given[1] is start
+    assert bool(environ.pop("ratelimit_mw.verdict"))
     assert environ == before
 
 
@@ -200,7 +201,7 @@ def test_after_the_first_bytes_an_error_cannot_change_the_answer() -> None:
 
 def test_header_fields_of_ours_that_the_application_set_are_replaced() -> None:
     """Fields are replaced, not doubled, whatever their spelling, and the application's list stays as it was."""
-    given = [("X-RateLimit-Limit", "9"), ("RateLimit", "x"), ("Retry-After", "3"), *HEADERS]
+    given = [("X-RateLimit-Limit", "9"), ("ratelimit", "x"), ("X-RATELIMIT-RESET", "7"), ("Retry-After", "3"), *HEADERS]
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
         start_response("503 Service Unavailable", given)
@@ -208,7 +209,15 @@ def test_header_fields_of_ours_that_the_application_set_are_replaced() -> None:
 
     served = Served(limited(app))
     assert served.names() == ["Retry-After", "Content-Type", *FIELDS]
-    assert len(given) == 4
+    assert len(given) == 5
+
+
+def test_fields_are_spelled_as_in_the_standards() -> None:
+    """Who makes a plain dictionary of the header list finds ``Retry-After``, ``Content-Type`` and all others."""
+    app = limited(listing, limiter("1/minute"))
+    assert Served(app).names() == ["Content-Type", *FIELDS]
+    own = ["Content-Type", "Content-Length", "Cache-Control"]
+    assert Served(app).names() == [*own, *FIELDS, "Retry-After"]
 
 
 def test_a_rule_that_only_watches_adds_nothing() -> None:
@@ -223,6 +232,13 @@ async def async_function(request: Any) -> str:
 class AsyncObject:
     async def __call__(self, request: Any) -> str:
         return "x"
+
+
+def test_a_rule_that_replaces_one_of_nobody_is_refused_when_built() -> None:
+    """No decorator is known here: a rule that retunes one would never apply, and says so at start."""
+    settings = {"rules": [{"replaces": "nobody", "limits": "1/minute"}]}
+    with pytest.raises(ConfigError, match=r"rules\.replaces: no decorator gives a rule named 'nobody'"):
+        RateLimitMiddleware(listing, settings=settings)
 
 
 @pytest.mark.parametrize("read", [async_function, AsyncObject()])

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from calls import FIELDS, ask_wsgi, limiter
+from calls import ask_wsgi, limiter
 from flask import Flask
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from wsgi_calls import Environ, Served, limited, listing, statuses
+from wsgi_calls import FIELDS, Environ, Served, limited, listing, statuses
 
 from ratelimit_mw import Verdict
 from ratelimit_mw.wsgi import RateLimitMiddleware
+
+
+def _raw_names(answer: Any) -> list[str]:
+    """Of an answer's headers, as they were spelled."""
+    return [name.decode("ascii") for name, _ in answer.headers.raw]
+
 
 # -- the request -------------------------------------------------------------------------------------------
 
@@ -21,7 +27,7 @@ def test_through_a_client() -> None:
     app = limited(listing)
     answers = [ask_wsgi(app) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert [name for name in answers[0].headers if name in FIELDS] == FIELDS
+    assert [name for name in _raw_names(answers[0]) if name in FIELDS] == FIELDS
     assert answers[2].headers["retry-after"] == "20"
 
 
@@ -36,6 +42,35 @@ def test_the_application_finds_the_verdict_in_its_environ() -> None:
     Served(limited(app))
     assert seen[0].allowed
     assert seen[0].decisions[0].remaining == 1
+
+
+@pytest.mark.parametrize("asked", [{"PATH_INFO": "/free"}, {"REQUEST_METHOD": "OPTIONS", "PATH_INFO": "/api"}])
+def test_where_no_rule_looks_there_is_a_verdict_without_decisions(asked: Environ) -> None:
+    """The application need not ask whether some rule looked; what it states on one request is not there on the next."""
+    seen: list[Verdict] = []
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        seen.append(environ["ratelimit_mw.verdict"])
+        seen[-1].settle(7)
+        return listing(environ, start_response)
+
+    guarded = limited(app, limiter(match={"path": "/api"}))
+    assert [Served(guarded, **asked).names() for _ in range(2)] == [["Content-Type"]] * 2
+    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in seen] == [(True, (), 0.0)] * 2
+    assert seen[0] is not seen[1]
+
+
+def test_a_verdict_of_a_middleware_outside_stays_where_none_within_looks() -> None:
+    """An inner middleware whose rules do not look leaves what the outer one has found."""
+    seen: list[Verdict] = []
+
+    def app(environ: Environ, start_response: Any) -> list[bytes]:
+        seen.append(environ["ratelimit_mw.verdict"])
+        return listing(environ, start_response)
+
+    inner = RateLimitMiddleware(app, limiter=limiter(match={"path": "/elsewhere"}))
+    Served(limited(inner, limiter("9/minute")))
+    assert seen[0].rules == ("api",)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +165,7 @@ def test_two_different_limiters_both_decide() -> None:
     app = twice({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
     assert Served(app).names() == ["Content-Type", *FIELDS]
     refused = Served(app)
-    assert (refused.status[:3], dict(refused.headers)["x-ratelimit-limit"]) == ("429", "9")
+    assert (refused.status[:3], dict(refused.headers)["X-RateLimit-Limit"]) == ("429", "9")
 
 
 def test_a_mounted_middleware_knows_the_path_below_the_mount() -> None:

@@ -14,6 +14,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 
 Environ = dict[str, Any]
 HEADERS = [("Content-Type", "text/plain")]
+FIELDS = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"]
 
 
 class Served:

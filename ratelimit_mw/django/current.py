@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from ..decision import Verdict
-from ..http.headers import HeaderWriter
+from ..http.headers import HeaderWriter, as_text
 from ..http.pending import Pending
 
 __all__ = ["Current", "current_of"]
@@ -42,8 +42,7 @@ class Current:
             return
         fields = self.pending[0].fields
         if len(self.pending) > 1:
-            written = self._writer.headers(self._together())
-            fields = [(name.decode("ascii"), value.decode("ascii")) for name, value in written]
+            fields = as_text(self._writer.headers(self._together()))
         for name, value in fields:
             response.headers[name] = value
 

@@ -13,9 +13,10 @@ from ..clock import SECOND
 from ..decision import Decision, Verdict
 from ..limit import Limit
 
-__all__ = ["HeaderWriter", "with_headers"]
+__all__ = ["Header", "HeaderWriter", "TextHeader", "as_text", "with_headers"]
 
 Header = tuple[bytes, bytes]
+TextHeader = tuple[str, str]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -33,6 +34,15 @@ _X_LIMIT: Final = b"x-ratelimit-limit"
 _X_REMAINING: Final = b"x-ratelimit-remaining"
 _X_RESET: Final = b"x-ratelimit-reset"
 _RETRY_AFTER: Final = b"retry-after"
+
+_SPELLED: Final = {
+    _POLICY_FIELD: "RateLimit-Policy",
+    _LIMIT_FIELD: "RateLimit",
+    _X_LIMIT: "X-RateLimit-Limit",
+    _X_REMAINING: "X-RateLimit-Remaining",
+    _X_RESET: "X-RateLimit-Reset",
+    _RETRY_AFTER: "Retry-After",
+}
 
 _KEPT: Final = 10_000
 _MOST: Final = 10**15 - 1  # the largest number of a structured field: 31 million years, as seconds
@@ -88,21 +98,28 @@ class HeaderWriter:
 
     def _refused(self, decisions: Sequence[Decision], refusing: Sequence[Decision]) -> list[Header]:
         longest = max(refusing, key=_wait)
+        wait = self._spread(_told(longest))
         fixed = self._fix(longest.bound)
         found = self._x_headers(longest, fixed, _seconds(longest.reset_us)) if self._x else []
         if self._draft:
             found.append(self._policy(decisions))
-            found.append((_LIMIT_FIELD, b", ".join(map(self._refused_item, refusing))))
-        if longest.retry_us is not None:
-            jitter = random.randint(0, self._jitter) if self._jitter else 0  # noqa: S311 - it spreads, hides nothing
-            found.append((_RETRY_AFTER, b"%d" % (_seconds(longest.retry_us) + jitter)))
+            items = [self._refused_item(one, wait if one is longest else _told(one)) for one in refusing]
+            found.append((_LIMIT_FIELD, b", ".join(items)))
+        if wait is not None:
+            found.append((_RETRY_AFTER, _NUMBER % wait))
         return found
 
-    def _refused_item(self, decision: Decision) -> bytes:
+    def _spread(self, wait: int | None) -> int | None:
+        """A wait with its jitter, if it has any."""
+        if wait is None or not self._jitter:
+            return wait
+        return min(wait + random.randint(0, self._jitter), _MOST)  # noqa: S311 - it spreads, hides nothing
+
+    def _refused_item(self, decision: Decision, wait: int | None) -> bytes:
         item = self._fix(decision.bound).item
-        if decision.retry_us is None:
-            return item + b"%d" % decision.remaining
-        return item + _LIMIT_VALUES % (decision.remaining, _seconds(decision.retry_us))
+        if wait is None:
+            return item + _NUMBER % decision.remaining
+        return item + _LIMIT_VALUES % (decision.remaining, wait)
 
     def _x_headers(self, shown: Decision, fixed: _Fixed, reset: int) -> list[Header]:
         if self._epoch:
@@ -119,6 +136,11 @@ class HeaderWriter:
             found = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
             _kept(self._policies, limits, found)
         return found
+
+
+def as_text(headers: Iterable[Header]) -> list[TextHeader]:
+    """Headers of ours in the spelling of the standards, where the protocol (ASGI) does not ask for lower case."""
+    return [(_SPELLED[name], value.decode("ascii")) for name, value in headers]
 
 
 def with_headers(message: MutableMapping[str, Any], added: list[Header], names: Collection[bytes]) -> dict[str, Any]:
@@ -146,6 +168,11 @@ def _remaining(decision: Decision) -> int:
 
 def _wait(decision: Decision) -> float:
     return float("inf") if decision.retry_us is None else decision.retry_us
+
+
+def _told(refusing: Decision) -> int | None:
+    """The wait in whole seconds; None where it does not help."""
+    return None if refusing.retry_us is None else _seconds(refusing.retry_us)
 
 
 def _seconds(us: int) -> int:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from ..decision import Verdict
 from ..limiter import Limiter
 from ..plan import Plan
-from .headers import HeaderWriter
+from .headers import HeaderWriter, TextHeader, as_text
 
 __all__ = ["Pending", "left_of", "part_of"]
 
@@ -25,9 +25,9 @@ class Pending:
         self._settled_at: object = self  # no cost, not even None
 
     @property
-    def fields(self) -> list[tuple[str, str]]:
+    def fields(self) -> list[TextHeader]:
         """The headers as text."""
-        return [(name.decode("ascii"), value.decode("ascii")) for name, value in self.headers]
+        return as_text(self.headers)
 
     @property
     def waits(self) -> bool:

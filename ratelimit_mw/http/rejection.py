@@ -24,7 +24,7 @@ _LONGEST_ACCEPT: Final = 512
 
 @dataclass(frozen=True)
 class Rejection:
-    """A whole response. Header names are lower case; the rate limit headers are added to them."""
+    """A whole response. The rate limit headers are added to its own; under ASGI all names become lower case."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -53,7 +53,7 @@ def rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejecti
     status = verdict.status or 429
     problem = _Problem(status, *_KINDS[status], detail, [decision.bound.policy for decision in verdict.refusing])
     body = write(problem)
-    headers = [("content-type", media), ("content-length", str(len(body))), ("cache-control", "no-store")]
+    headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Rejection(problem.status, headers, body)
 
 
