@@ -26,6 +26,7 @@ from .records import FROZEN, ROOMY, SHARING, Identity, NoRoomError, Records
 __all__ = ["Ledger"]
 
 _DAY: Final = 86_400 * SECOND
+_TENDED_EVERY: Final = 4
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
 _MEASURED_EVERY: Final = 64
@@ -53,13 +54,29 @@ class Ledger:
         self._writes = 0
 
     def apply(self, hits: Sequence[Hit], now: int, at: int | None, spend: bool) -> list[Decision]:
-        return self._in_transaction(self._decide, now, hits, now if at is None else at, _least(at), spend)
+        decide = self._decide if len(hits) > 1 else self._decide_one
+        return self._in_transaction(decide, now, hits, now if at is None else at, _least(at), spend)
 
     def correct(self, changes: Sequence[Change], now: int, at: int | None) -> list[int]:
         return self._in_transaction(self._change, now, changes, now if at is None else at, _least(at))
 
     def forget(self, keys: Sequence[str], now: int) -> None:
         return self._in_transaction(self._forget, now, keys)
+
+    def _decide_one(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
+        """``_decide`` for a lone hit, which has nothing to agree on."""
+        limit, key, cost = hits[0]
+        found = self._records.find(limit, key)
+        kept, decision = limit.decide(found[2], at, cost)
+        decision.bound = limit
+        if kept is found[2] or not spend:
+            return [decision], False
+        span = decision.reset_us
+        try:
+            self._records.keep(limit, key, found, kept, span if span > least else least)
+        except NoRoomError:
+            return [_refusal(hits[0], found[2], at)], False
+        return [decision], True
 
     def _decide(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
         records = self._records
@@ -110,8 +127,9 @@ class Ledger:
                 self._records.begin(txn, self._room, now)
                 answer, changed = work(*arguments)
                 if changed:
-                    if sweeps:
-                        self._tend(txn, now)
+                    writes, self._writes = self._writes, self._writes + 1
+                    if sweeps and writes % _TENDED_EVERY == 0:
+                        self._tend(txn, now, writes)
                     txn.commit()
                 else:
                     txn.abort()
@@ -126,11 +144,9 @@ class Ledger:
 
     # -- tending --------------------------------------------------------------------------------------------
 
-    def _tend(self, txn: lmdb.Transaction[bytes], now: int) -> None:
+    def _tend(self, txn: lmdb.Transaction[bytes], now: int, writes: int) -> None:
         """What is due beside a write, now and then."""
-        writes = self._writes
-        self._writes = writes + 1
-        if writes % _SWEPT_EVERY == 0 or (self._room != ROOMY and writes % 4 == 0):
+        if writes % _SWEPT_EVERY == 0 or self._room != ROOMY:
             _sweep(txn, now)
         if writes % _MEASURED_EVERY == 0:
             self._measure()

@@ -23,7 +23,8 @@ _WRITER: Final = 0
 _OPENED: Final = 1
 # Others are done in some ten microseconds, which eight tries take too.
 _TRIES: Final = 8
-_PAUSES: Final = (0.00005, 0.0001, 0.0002)
+# Short at first, as the lock is seldom held; longer when many want it: whoever takes turns less often gets more done.
+_PAUSES: Final = (0.00005, 0.0001, 0.0002, 0.0004)
 
 
 class FileLock:
