@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import redis
 from servers import HOST, Server
 
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Change, Decision, Hit, Spent
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis import RedisStore
@@ -19,10 +20,33 @@ ALGORITHMS = StoreSuite.algorithms
 PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
 NOW = 1_767_268_820_500_000
 
-__all__ = ["ALGORITHMS", "NOW", "PATIENT", "address", "calls", "client", "hit", "limit_of", "opened", "undo"]
+__all__ = [
+    "ALGORITHMS",
+    "NOW",
+    "PATIENT",
+    "Send",
+    "address",
+    "calls",
+    "client",
+    "hit",
+    "limit_of",
+    "opened",
+    "undo",
+    "ways",
+]
 
 
-def address(server: Server, query: str = "") -> str:
+Send = Callable[[Hit], list[Decision]]
+
+
+class Listening(Protocol):
+    """A server, or who stands before it."""
+
+    @property
+    def port(self) -> int: ...
+
+
+def address(server: Listening, query: str = "") -> str:
     return f"redis://{HOST}:{server.port}/0{query}"
 
 
@@ -35,6 +59,16 @@ def opened(server: Server, query: str = "", timeout_us: int = PATIENT) -> Iterat
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def ways(address: str, timeout_us: int = PATIENT) -> Iterator[list[Send]]:
+    """Both ways to a store, each with connections of its own."""
+    blocking, awaiting = open_store(address, timeout_us), open_store(address, timeout_us)
+    with asyncio.Runner() as runner:
+        yield [lambda one: blocking.apply([one]), lambda one: runner.run(awaiting.aapply([one]))]
+        runner.run(awaiting.aclose())
+        blocking.close()
 
 
 @contextmanager

@@ -12,30 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from redis_handles import PATIENT, client, hit, limit_of
+from redis_handles import PATIENT, address, client, hit, limit_of, ways
 from redis_outages import clock, longest_stall
 from servers import HOST, Server
 from test_redis_faults import BUDGET, SLACK, in_time
 
-from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
-
-Send = Callable[[Hit], list[Decision]]
-
-
-@contextmanager
-def ways(address: str, timeout_us: int = PATIENT) -> Iterator[list[Send]]:
-    """Both ways to a store, each with connections of its own."""
-    blocking, awaiting = open_store(address, timeout_us), open_store(address, timeout_us)
-    with asyncio.Runner() as runner:
-        yield [lambda one: blocking.apply([one]), lambda one: runner.run(awaiting.aapply([one]))]
-        runner.run(awaiting.aclose())
-        blocking.close()
-
-
-def address(port: int) -> str:
-    return f"redis://{HOST}:{port}/0"
 
 
 @contextmanager
@@ -206,7 +189,7 @@ def test_of_several_addresses_of_a_name_a_silent_one_is_left(names: Names, redis
 
 def test_no_thread_waits_for_the_connection_of_another(redis_server: Server) -> None:
     """Of 30 threads whose server is silent each has its answer in time: there is no pool to queue for."""
-    store = open_store(address(redis_server.port), 50_000)
+    store = open_store(address(redis_server), 50_000)
 
     def failing(_: int) -> float:
         began = clock()

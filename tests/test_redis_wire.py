@@ -6,40 +6,23 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
-from redis_handles import PATIENT, client, hit, limit_of
+from redis_handles import PATIENT, Send, address, client, hit, limit_of, ways
 from redis_proxy import Proxy, proxied
-from servers import HOST, Server
+from servers import Server
 
-from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
-
-Send = Callable[[Hit], list[Decision]]
 
 
 @pytest.fixture
 def proxy(redis_server: Server) -> Iterator[Proxy]:
     with proxied(redis_server.port) as found:
         yield found
-
-
-@contextmanager
-def ways(address: str, timeout_us: int = PATIENT) -> Iterator[list[Send]]:
-    """Both ways to a store, each with connections of its own."""
-    blocking, awaiting = open_store(address, timeout_us), open_store(address, timeout_us)
-    with asyncio.Runner() as runner:
-        yield [lambda one: blocking.apply([one]), lambda one: runner.run(awaiting.aapply([one]))]
-        runner.run(awaiting.aclose())
-        blocking.close()
-
-
-def address(port: int) -> str:
-    return f"redis://{HOST}:{port}/0"
 
 
 def passes(send: Send, one: Hit) -> bool | None:
@@ -53,7 +36,7 @@ def passes(send: Send, one: Hit) -> bool | None:
 def test_a_call_is_one_command(proxy: Proxy) -> None:
     """On a connection that stands: EVALSHA, and nothing before or after it."""
     limit = limit_of("5/hour")
-    with ways(address(proxy.port)) as both:
+    with ways(address(proxy)) as both:
         for send in both:
             send(hit(limit))
             proxy.heard.clear()
@@ -64,7 +47,7 @@ def test_a_call_is_one_command(proxy: Proxy) -> None:
 def test_nothing_is_sent_twice_when_answers_are_lost(proxy: Proxy) -> None:
     """Swallowed or cut off after the server has the call, at random: each hit was heard once, and counts once."""
     chance, limit = random.Random(5), limit_of("5/hour")
-    with ways(address(proxy.port), 300_000) as both:
+    with ways(address(proxy), 300_000) as both:
         for i, send in enumerate(both):
             send(hit(limit))
             for j in range(12):
@@ -75,14 +58,14 @@ def test_nothing_is_sent_twice_when_answers_are_lost(proxy: Proxy) -> None:
                 passes(send, one)
                 proxy.swallows, proxy.hears = False, lambda _: None
                 assert proxy.count(one.key) <= 1
-    with ways(address(proxy.port)) as (send, _):
+    with ways(address(proxy)) as (send, _):
         assert all(send(hit(limit, f"ip=10.{i}.0.{j}", cost=0))[0].remaining >= 4 for i in (0, 1) for j in range(12))
 
 
 def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Server) -> None:
     """1,000 hits of threads and a loop while scripts go all the time: exact, no error, told again only when asked."""
     limit, ends = limit_of("500/day"), threading.Event()
-    store = open_store(address(proxy.port), PATIENT)
+    store = open_store(address(proxy), PATIENT)
 
     def flush() -> None:
         with client(redis_server) as admin:
@@ -112,7 +95,7 @@ def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Se
 def test_lines_that_lead_nowhere_are_not_tried_one_by_one(proxy: Proxy) -> None:
     """A machine that died sends no farewell: of ten idle connections one is found out by a call, and all are left."""
     limit = limit_of("100/hour")
-    store = open_store(address(proxy.port), 300_000)
+    store = open_store(address(proxy), 300_000)
     with ThreadPoolExecutor(10) as pool:
         proxy.hears = lambda _: time.sleep(0.02)  # so that all are needed at the same time
         list(pool.map(lambda _: store.apply([hit(limit)]), range(10)))
@@ -129,7 +112,7 @@ def test_a_line_of_a_loop_that_leads_nowhere_is_left(proxy: Proxy) -> None:
     limit = limit_of("100/hour")
 
     async def run() -> bool:
-        store = open_store(address(proxy.port), 300_000)
+        store = open_store(address(proxy), 300_000)
         await store.aapply([hit(limit)])
         proxy.fall_silent()
         with pytest.raises(StoreError):
@@ -146,7 +129,7 @@ def test_clients_that_go_away_cost_no_connections(proxy: Proxy, redis_server: Se
     limit = limit_of("100/hour")
 
     async def run() -> int:
-        store = open_store(address(proxy.port), PATIENT)
+        store = open_store(address(proxy), PATIENT)
         await store.aapply([hit(limit)])
         proxy.hears = lambda _: time.sleep(0.005)  # slow enough for the client to be gone before the answer
         with client(redis_server) as admin:
