@@ -60,7 +60,8 @@ class Algorithm(ABC):
 
     def dump(self, state: Any) -> bytes:
         """A state other than None as bytes: here a tuple of whole numbers, ``b"1:2:3"``."""
-        return (b"%d" + b":%d" * (len(state) - 1)) % state
+        text: bytes = (b"%d" + b":%d" * (len(state) - 1)) % state
+        return text
 
     def load(self, data: bytes) -> Any:
         """The inverse of ``dump``; ``ValueError`` for bytes that have not its form."""
