@@ -176,9 +176,11 @@ def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPa
     """Of a store's address only scheme, hosts and path are shown."""
     store = ModuleType("ratelimit_mw.stores.vault")
     store.OPTIONS = ("password",)  # type: ignore[attr-defined]
+    store.meaning = lambda *_: None  # type: ignore[attr-defined]
     store.open_address = lambda *_: stores.MemoryStore()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, store.__name__, store)
-    monkeypatch.setitem(stores._OPENERS, "vault", ("vault", ""))
+    monkeypatch.setitem(stores._FAMILIES, "vault", ("vault", "vault", ""))
+    monkeypatch.setitem(stores._SCHEMES, "vault", "vault")
     path = settings("store = 'vault://bob:s3cret@db.example.com:6379/0?password=s3cret'\n" + RULES)
     for result in (run("check", path, "--json"), run("check", path)):
         assert "vault://db.example.com:6379/0" in result.stdout

@@ -14,7 +14,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis import RedisStore
-from ratelimit_mw.stores.redis.address import Address
+from ratelimit_mw.stores.redis_address import Address
 
 MEANINGS: dict[str, dict[str, Any]] = {
     "redis://": {"hosts": (("localhost", 6379),)},

@@ -1,31 +1,38 @@
-"""The stores by address. One file each, imported when an address names it, so its library may be missing till then."""
+"""The stores by address. A library is imported when a store that needs it is opened, so it may be missing till then."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Final
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..errors import ConfigError, MissingExtraError
 from .base import Store, decide_all
 from .memory import MemoryStore
 
-__all__ = ["MemoryStore", "Store", "decide_all", "open_store"]
+__all__ = ["MemoryStore", "Store", "check_address", "decide_all", "open_store"]
 
-# scheme: (module here, extra that installs its library). A module has OPTIONS, the names of its query parameters,
-# and open_address(split address, {option: text}, timeout in microseconds) -> Store.
-_OPENERS: Final[dict[str, tuple[str, str]]] = {
-    "memory": ("memory", ""),
-    "lmdb": ("lmdb", "lmdb"),
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "valkey": ("redis", "redis"),
-    "unix": ("redis", "redis"),
-    "redis+sentinel": ("redis", "redis"),
-    "rediss+sentinel": ("redis", "redis"),
-    "redis+cluster": ("redis", "redis"),
-    "rediss+cluster": ("redis", "redis"),
-    "memcached": ("memcached", ""),
+# scheme: (module that reads the address, module of the store, extra that installs its library).
+# The first has OPTIONS, the names of query parameters, and meaning(split address, {option: text}), which imports no
+# library and asks nobody; the second has open_address(meaning, timeout in microseconds) -> Store.
+_FAMILIES: Final = {
+    "memory": ("memory", "memory", ""),
+    "lmdb": ("lmdb_address", "lmdb", "lmdb"),
+    "redis": ("redis_address", "redis", "redis"),
+    "memcached": ("memcached", "memcached", ""),
+}
+_SCHEMES: Final = {
+    "memory": "memory",
+    "lmdb": "lmdb",
+    "redis": "redis",
+    "rediss": "redis",
+    "valkey": "redis",
+    "unix": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+    "memcached": "memcached",
 }
 # As `limits` calls them.
 _ALSO_CALLED: Final = {
@@ -43,26 +50,47 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     ``ConfigError`` for an unknown scheme or option, ``MissingExtraError`` when its library is not installed;
     neither shows what may hold a password.
     """
-    try:
-        split = urlsplit(address)
-    except ValueError as error:
-        raise ConfigError(f"expected the address of a store: {error}") from None
-    split = split._replace(scheme=_ALSO_CALLED.get(split.scheme, split.scheme))
-    if split.scheme not in _OPENERS:
-        known = ", ".join(f"{scheme}://" for scheme in _OPENERS)
-        raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")
-    name, extra = _OPENERS[split.scheme]
+    split, meant = _read(address)
+    _, name, extra = _FAMILIES[_SCHEMES[split.scheme]]
     try:
         module = import_module(f".{name}", __package__)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"the store {split.scheme}://", extra) from error
-    options: dict[str, str] = {}
-    for option, value in parse_qsl(split.query, keep_blank_values=True):
-        if option not in module.OPTIONS:
-            shown = repr(option) if option.isidentifier() else "of this name"  # it may be the end of a password
-            raise ConfigError(f"{split.scheme}:// has no option {shown}; it has {', '.join(module.OPTIONS)}")
-        if option in options:
-            raise ConfigError(f"{split.scheme}:// has its option {option!r} twice")
-        options[option] = value
-    store: Store = module.open_address(split, options, timeout_us)
+    store: Store = module.open_address(meant, timeout_us)
     return store
+
+
+def check_address(address: str) -> None:
+    """``ConfigError`` for what ``open_store`` would not take. Opens nothing, and no library has to be there."""
+    _read(address)
+
+
+def _read(address: str) -> tuple[SplitResult, Any]:
+    """An address in its parts, and what they mean for the store."""
+    split = _split(address)
+    if split.scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")
+    module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
+    return split, module.meaning(split, _options(split, module.OPTIONS))
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        split = urlsplit(address)
+    except ValueError as error:
+        reason = f": {error}" if "@" not in address else ""  # it may show what stands before the @
+        raise ConfigError(f"expected the address of a store{reason}") from None
+    return split._replace(scheme=_ALSO_CALLED.get(split.scheme, split.scheme))
+
+
+def _options(split: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for option, value in parse_qsl(split.query, keep_blank_values=True):
+        if option not in known:
+            shown = repr(option) if option.isidentifier() else "of this name"  # it may be the end of a password
+            raise ConfigError(f"{split.scheme}:// has no option {shown}; it has {', '.join(known)}")
+        if option in found:
+            raise ConfigError(f"{split.scheme}:// has its option {option!r} twice")
+        found[option] = value
+    return found

@@ -45,9 +45,7 @@ class MemoryStore(Store):
     def __init__(
         self, max_keys: int = 1_000_000, clock: Clock = now_us, snapshot: str | PathLike[str] | None = None
     ) -> None:
-        if type(max_keys) is not int or max_keys < 1:
-            raise ConfigError(f"max_keys is a whole number from 1 on; got {max_keys!r}")
-        self._max_keys = max_keys
+        self._max_keys = _checked_bound(max_keys)
         self.clock = clock
         self._lock = threading.Lock()
         self._secret = secrets.token_bytes(16)
@@ -250,6 +248,12 @@ class MemoryStore(Store):
         self._keys -= freed
 
 
+def _checked_bound(max_keys: int) -> int:
+    if type(max_keys) is not int or max_keys < 1:
+        raise ConfigError(f"max_keys is a whole number from 1 on; got {max_keys!r}")
+    return max_keys
+
+
 def _snapshot_file(path: Path) -> Path:
     """The path itself, where a file can be; better found at the start than when all is to be saved."""
     if not path.name or not path.parent.is_dir():
@@ -275,11 +279,16 @@ def _prefix(key: str) -> str:
 OPTIONS: Final = ("max_keys", "snapshot")
 
 
-def open_address(address: SplitResult, options: dict[str, str], _timeout_us: int) -> MemoryStore:
-    """``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
+def meaning(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None]:
+    """The bound and the snapshot of ``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
     text = options.get("max_keys", "1000000")
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
         raise ConfigError(f"max_keys is a whole number; got {text[:99]!r}")
-    return MemoryStore(int(text), snapshot=options.get("snapshot"))
+    return _checked_bound(int(text)), options.get("snapshot")
+
+
+def open_address(meant: tuple[int, str | None], _timeout_us: int) -> MemoryStore:
+    """The store at an address that was read."""
+    return MemoryStore(meant[0], snapshot=meant[1])

@@ -18,13 +18,13 @@ from ...clock import Clock
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
+from ..lmdb_address import checked_size
 from .environment import Environment
 from .ledger import Ledger
 from .registry import environment_at, let_go
 
 __all__ = ["LmdbStore"]
 
-_SMALLEST: Final = 4 << 20
 _FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
 _Answer = TypeVar("_Answer")
 
@@ -47,8 +47,7 @@ class LmdbStore(Store):
     ) -> None:
         if sys.platform != "linux":
             raise ConfigError("lmdb:// needs Linux, where a worker that dies cannot leave its lock behind")
-        if type(size) is not int or size < _SMALLEST:
-            raise ConfigError(f"the size is a whole number of bytes from 4 MiB on; got {size!r}")
+        checked_size(size)
         self.path = path
         self._settings = (path, size + -size % mmap.PAGESIZE, durable)
         self._budget = timeout_us

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from hiredis import HiredisError, Reader, ReplyError, pack_command
 
-from .address import Address
+from ..redis_address import Address
 from .connect import areached
 from .problems import Command, discreet, is_demoted
 

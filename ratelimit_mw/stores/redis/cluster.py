@@ -9,7 +9,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Any, Final
 
-from .address import Address
+from ..redis_address import Address
 from .alines import AsyncLines, aconnected
 from .lines import Lines, connected
 from .message import Message

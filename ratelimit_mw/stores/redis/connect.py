@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from ...errors import StoreError
 from ..lookup import Way, look_up
-from .address import Address
+from ..redis_address import Address
 
 __all__ = ["areached", "left", "reached"]
 

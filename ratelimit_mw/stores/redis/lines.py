@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hiredis import Reader, ReplyError, pack_command
 
-from .address import Address
+from ..redis_address import Address
 from .connect import left, reached
 from .problems import Command, discreet, is_demoted
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...errors import StoreError
-from .address import Address
+from ..redis_address import Address
 from .alines import aconnected
 from .connect import left
 from .lines import connected

@@ -8,7 +8,7 @@ from typing import Any
 
 from hiredis import ReplyError
 
-from .address import Address
+from ..redis_address import Address
 from .alines import AsyncLine, AsyncLines, aconnected
 from .lines import Line, Lines, connected
 from .message import Message

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, cast
 
 from ...errors import StoreError
-from .address import Address
+from ..redis_address import Address
 from .cluster import AsyncCluster
 from .flows import Flow
 from .message import Keys, Known, Message, Request

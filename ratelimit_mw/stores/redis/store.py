@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from .address import Address
+from ..redis_address import Address
 from .cluster import Cluster
 from .flows import Flow, Tools, applied, corrected
 from .message import Hits, Keys, Known, Message, Request, answers, least

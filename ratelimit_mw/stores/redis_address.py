@@ -1,23 +1,32 @@
-"""What an address of a Redis says, read and checked. Never shows what may be a password."""
+"""What an address of a Redis says, read and checked without its library. Never shows what may be a password."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult, unquote
 
-from ...errors import ConfigError, placed
+from ..errors import ConfigError, placed
 
-__all__ = ["SENTINEL_OPTIONS", "TLS_OPTIONS", "Address", "database", "tls_of"]
+__all__ = ["OPTIONS", "Address", "Meaning", "meaning", "tls_of"]
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
-TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
-SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
+_TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+_SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
 _SWITCH: Final = {"true": True, "false": False}
 _CERT_REQS: Final = {"required": ssl.CERT_REQUIRED, "none": ssl.CERT_NONE}
+
+OPTIONS: Final = ("prefix", "db", *_TLS_OPTIONS, *_SENTINEL_OPTIONS)
+
+# Options that only some addresses have: to which, and what to say otherwise.
+_RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...]] = (
+    (_TLS_OPTIONS, lambda scheme: scheme.startswith("rediss"), "encryption is rediss://"),
+    (_SENTINEL_OPTIONS, lambda scheme: scheme.endswith("+sentinel"), "sentinels are asked by redis+sentinel://"),
+    (("db",), lambda scheme: scheme == "unix", "it is the path, as in redis://localhost/0"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,11 +64,11 @@ class Address:
             if not service:
                 example = f"{split.scheme}://h1:26379,h2:26379/mymaster/0"
                 raise ConfigError(f"expected the name of a service as in {example}")
-            return cls(_hosts(hosts, _SENTINEL_PORT), service=unquote(service), db=database(db), **known)
+            return cls(_hosts(hosts, _SENTINEL_PORT), service=unquote(service), db=_database(db), **known)
         found = _hosts(hosts, _PORT)
         if len(found) > 1:
             raise ConfigError(f"{split.scheme}:// has one host; see redis+sentinel:// and redis+cluster://")
-        return cls(found, db=database(split.path.strip("/")), **known)
+        return cls(found, db=_database(split.path.strip("/")), **known)
 
     @property
     def first(self) -> tuple[str, int]:
@@ -81,10 +90,45 @@ class Address:
         return replace(self, db=0, username=self.sentinel_username, password=self.sentinel_password)
 
 
+class Meaning(NamedTuple):
+    """An address with what its options say; ``tls``: those of encryption, None without any."""
+
+    address: Address
+    prefix: str
+    tls: Mapping[str, str] | None
+
+
+def meaning(split: SplitResult, options: Mapping[str, str]) -> Meaning:
+    """What one of the addresses of docs/redis.md says."""
+    if split.fragment:
+        raise ConfigError(
+            "an address of a Redis has no #; special characters of a password are written as %23 and so on"
+        )
+    for names, may_have, reason in _RESTRICTED:
+        if (wrong := [name for name in names if name in options]) and not may_have(split.scheme):
+            raise ConfigError(f"{split.scheme}:// takes no {', '.join(wrong)}: {reason}")
+    _check_tls(options)
+    found = Address.of(split)
+    address = replace(
+        found,
+        db=_database(options["db"]) if "db" in options else found.db,
+        sentinel_username=options.get("sentinel_username"),
+        sentinel_password=options.get("sentinel_password"),
+    )
+    return Meaning(address, options.get("prefix", "rl:"), options if split.scheme.startswith("rediss") else None)
+
+
+def _check_tls(options: Mapping[str, str]) -> None:
+    _one_of("ssl_cert_reqs", _CERT_REQS, options.get("ssl_cert_reqs", "required"))
+    _one_of("ssl_check_hostname", _SWITCH, options.get("ssl_check_hostname", "true"))
+    if "ssl_keyfile" in options and not options.get("ssl_certfile"):
+        raise ConfigError("ssl_keyfile is the key of ssl_certfile, which is missing")
+
+
 def tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
     """How to encrypt. Read once, when the store is made: certificates are files, and a loop must not wait for them."""
-    required = _one_of("ssl_cert_reqs", _CERT_REQS, options.get("ssl_cert_reqs", "required"))
-    by_name = _one_of("ssl_check_hostname", _SWITCH, options.get("ssl_check_hostname", "true"))
+    required = _CERT_REQS[options.get("ssl_cert_reqs", "required")]
+    by_name = _SWITCH[options.get("ssl_check_hostname", "true")]
     with placed("ssl_ca_certs"):
         context = _trusting(options.get("ssl_ca_certs"))
     context.check_hostname = by_name and required is not ssl.CERT_NONE
@@ -92,8 +136,6 @@ def tls_of(options: Mapping[str, str]) -> ssl.SSLContext:
     if certificate := options.get("ssl_certfile"):
         with placed("ssl_certfile"):
             _shows(context, certificate, options.get("ssl_keyfile"))
-    elif "ssl_keyfile" in options:
-        raise ConfigError("ssl_keyfile is the key of ssl_certfile, which is missing")
     return context
 
 
@@ -111,10 +153,9 @@ def _shows(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
         raise ConfigError(f"expected a certificate and its key in PEM; got {certificate}, {key}: {error}") from None
 
 
-def _one_of(option: str, meanings: Mapping[str, Any], text: str) -> Any:
-    if text not in meanings:
-        raise ConfigError(f"{option} is one of {', '.join(meanings)}; got {text!r}")
-    return meanings[text]
+def _one_of(option: str, expected: Mapping[str, Any], text: str) -> None:
+    if text not in expected:
+        raise ConfigError(f"{option} is one of {', '.join(expected)}; got {text!r}")
 
 
 def _hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
@@ -132,7 +173,7 @@ def _host(text: str, port: int) -> tuple[str, int]:
     return unquote(name).strip("[]"), int(number)
 
 
-def database(text: str) -> int:
+def _database(text: str) -> int:
     """The number of a database; 0 when nothing is said."""
     if text and not (text.isascii() and text.isdigit()):
         raise ConfigError("expected the number of a database as in redis://localhost:6379/0")
