@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from .asgi_request import ASGIRequest, user_of
 from .asgi_websocket import DENIAL_START, Connection
 from .decision import Verdict
-from .errors import MissingMiddlewareError, RateLimitExceeded
+from .errors import ConfigError, MissingMiddlewareError, RateLimitExceeded
 from .http.asgi_body import BODY, ReadAhead
 from .http.features import awaited
 from .http.guard import Guard, HttpOptions, SettingsSource
@@ -24,7 +24,7 @@ from .limiter import Limiter
 from .marks import decided as note_decided
 from .plan import Plan
 from .routing.applications import Applications
-from .routing.building import Mistaken, is_built_by_starlette
+from .routing.building import Mistaken, is_built_by_starlette, stands_alone
 from .routing.exchange import Exchange, exchange_of
 from .routing.index import RouteIndex
 from .routing.routed import NOWHERE, Routed
@@ -54,7 +54,8 @@ class RateLimitMiddleware:
     functions of the request, by feature name, sync or async; ``rejection`` is your own answer: a function of the
     request and the verdict that returns a ``Rejection`` or an ASGI application. ``trusted_proxies``, ``headers``
     and the other HTTP settings may be given here too. The application finds the verdict in
-    ``scope["state"]["ratelimit"]``. What cannot work raises ``ConfigError`` here; under Starlette, at its start.
+    ``scope["state"]["ratelimit"]``. What cannot work raises ``ConfigError`` here; what only routes can tell, and all
+    under Starlette, at the start.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class RateLimitMiddleware:
         self._applications: Applications | Mistaken | None
         try:
             self._guard = guard = Guard(settings, limiter, features or {}, rejection, user_of, options, routes=True)
+            if stands_alone(app):
+                guard.adopt(())
         except Exception as error:
             if not is_built_by_starlette():
                 raise
@@ -105,7 +108,7 @@ class RateLimitMiddleware:
         if decided is not None and self._guard.has_decided(decided):
             plan, again = self._left(plan, decided), True
         if not plan.looks and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
-            if routed is not None and decided is None:
+            if decided is None:
                 scope = {**scope, "state": _telling(scope, Verdict((), ()))}
             await self._hand_on(request, scope, receive, send)
             return
@@ -219,9 +222,14 @@ class RateLimitMiddleware:
             return
 
         async def send_in_time(message: Message) -> None:
-            # Once the application has started, it has its routes. What is raised here, it reports to the server.
+            # Once the application has started, it has its routes.
             if message["type"] == "lifespan.startup.complete":
-                self._index_of(scope)
+                try:
+                    self._index_of(scope)
+                except ConfigError as error:
+                    if "app" not in scope:  # else it is Starlette, which tells the server itself
+                        await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
+                    raise
             if message["type"] in _ENDS and not isinstance(self._applications, Mistaken):
                 await self.limiter.aclose()
             await send(message)
@@ -239,7 +247,7 @@ class RateLimitMiddleware:
             plan = self._left(plan, decided)
         meets = (held or routed.meets) and not (again and exchange_of(scope) is not None)
         if not plan.looks and not meets:
-            if routed is not NOWHERE and not decided:
+            if not decided:
                 scope = {**scope, "state": _telling(scope, Verdict((), ()))}
             await self.app(scope, receive, send)
             return

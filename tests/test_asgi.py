@@ -68,7 +68,7 @@ def test_what_an_application_raises_for_other_scopes_goes_up(kind: str) -> None:
 
 
 def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None:
-    """Where no rule looks, scope, receive, send and the start message are the same objects."""
+    """Where no rule looks, receive, send and the start message are the same objects; the verdict is new in a scope."""
     given: list[Any] = []
 
     async def app(*parts: Any) -> None:
@@ -83,7 +83,9 @@ def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None
     scope, receive = http_scope(path="/free"), object()
     guarded = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))
     asyncio.run(guarded(scope, receive, send))  # type: ignore[arg-type]
-    assert [part is mine for part, mine in zip(given, (scope, receive, send), strict=True)] == [True] * 3
+    assert [part is mine for part, mine in zip(given[1:], (receive, send), strict=True)] == [True] * 2
+    assert bool(given[0].pop("state")["ratelimit"])
+    assert given[0] == scope
     assert sent[0] is START
 
 

@@ -26,7 +26,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
 
@@ -46,6 +46,53 @@ def test_the_application_finds_the_verdict_in_its_state() -> None:
     send_bare(limited(app), http_scope())
     assert seen[0]["state"] is given["state"]
     assert [scope["state"]["ratelimit"].decisions[0].remaining for scope in seen] == [1, 1]
+
+
+@pytest.mark.parametrize("asked", [{"path": "/free"}, {"path": "/api", "method": "OPTIONS"}])
+@pytest.mark.parametrize("state", [{"db": 1}, None], ids=["a state", "no state"])
+def test_where_no_rule_looks_there_is_a_verdict_without_decisions(asked: Scope, state: dict[str, Any] | None) -> None:
+    """The application need not ask whether some rule looked; what it states on one request is not there on the next."""
+    seen: list[Verdict] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["state"]["ratelimit"])
+        seen[-1].settle(7)
+        await OK(scope, receive, send)
+
+    guarded = limited(app, limiter(match={"path": "/api"}))
+    for _ in range(2):
+        scope = http_scope(**asked, **({} if state is None else {"state": state}))
+        assert names_of(send_bare(guarded, scope)[0]) == ["content-type"]
+    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in seen] == [(True, (), 0.0)] * 2
+    assert seen[0] is not seen[1]
+
+
+def test_a_state_that_all_requests_share_has_no_verdict_of_another_request() -> None:
+    """Where no rule looks, the verdict of an earlier request is not told again."""
+    seen: list[Verdict] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["state"]["ratelimit"])
+        await OK(scope, receive, send)
+
+    state: dict[str, Any] = {}
+    guarded = limited(app, limiter(match={"path": "/api"}))
+    for path in ("/api", "/free"):
+        send_bare(guarded, http_scope(path=path, state=state))
+    assert [verdict.rules for verdict in seen] == [("api",), ()]
+
+
+def test_a_verdict_of_a_middleware_outside_stays_where_none_within_looks() -> None:
+    """An inner middleware whose rules do not look leaves what the outer one has found."""
+    seen: list[Verdict] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["state"]["ratelimit"])
+        await OK(scope, receive, send)
+
+    inner = RateLimitMiddleware(app, limiter=limiter(match={"path": "/elsewhere"}))
+    send_bare(limited(inner, limiter("9/minute")), http_scope())
+    assert seen[0].rules == ("api",)
 
 
 def test_a_state_that_all_requests_share_frees_nobody() -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import aask, ask
+from calls import OK, aask, ask, statuses
 from shared_store import SharedStore
 from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route, Router
 from test_starlette import asynchronous, hello
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
 
@@ -48,8 +49,10 @@ async def run_lifespan(app: Any, sent: list[str], between: Any = None, state: di
     steps.put_nowait({"type": "lifespan.startup"})
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {} if state is None else state}
     running = asyncio.create_task(app(scope, steps.get, send))
-    await answered.wait()
-    if sent[-1] == "lifespan.startup.complete":
+    waiting = asyncio.create_task(answered.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if sent[-1:] == ["lifespan.startup.complete"]:
         if between is not None:
             await between()
         steps.put_nowait({"type": "lifespan.shutdown"})
@@ -137,6 +140,52 @@ def test_a_mistake_stops_the_start(view: Any, settings: Any, message: str) -> No
     assert message in asyncio.run(run_lifespan(app, sent))
     assert sent == ["lifespan.startup.failed"]
     assert opened == ["opened", "closed"]
+
+
+REPLACING = {"rules": [{"replaces": "view", "limits": "1/minute"}]}
+
+
+def test_a_function_has_no_views_whose_rules_could_be_replaced() -> None:
+    """Around an application that is a plain function, a rule that retunes one of nobody is refused when built."""
+    with pytest.raises(ConfigError, match="no decorator gives a rule named 'view'"):
+        RateLimitMiddleware(OK, settings=REPLACING)
+
+
+@pytest.mark.parametrize("place", ["application", "route", "mount", "router"])
+def test_a_function_of_a_framework_has_its_views(place: str) -> None:
+    """Where Starlette builds the middleware, around whatever function of its own, its routes come later."""
+    ours = [Middleware(RateLimitMiddleware, settings=REPLACING)]
+    view = limit("9/minute", name="view")(hello)
+    inside: dict[str, Any] = {name: ours if name == place else None for name in ("route", "mount", "router")}
+    route = Route("/x", view, middleware=inside["route"])
+    mount = Mount("/m", app=Router([route], middleware=inside["router"]), middleware=inside["mount"])
+    app = Starlette(routes=[mount], middleware=ours if place == "application" else None)
+    assert statuses(app, 2, path="/m/x") == [200, 429]
+
+
+class Plain:
+    """An application of no framework that is started; its routes might be in what it gets until then."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"replaces": "nobody", "limits": "1/s"}, "no decorator gives a rule named 'nobody'"),
+        ({"key": "path:id", "limits": "1/s"}, "needs the feature 'path:id'"),
+    ],
+)
+def test_a_mistake_stops_the_start_of_any_application(rule: dict[str, Any], message: str) -> None:
+    """An application that has no routes when it has started cannot have what a rule needs: the server is told so."""
+    sent: list[str] = []
+    store, told = Noted(sent), load_settings({"rules": [rule]})
+    app = RateLimitMiddleware(Plain(), limiter=Limiter(told.rules, store, None, told))
+    assert message in asyncio.run(run_lifespan(app, sent))
+    assert sent == ["lifespan.startup.failed"]
+    assert store.closed == [[]]
 
 
 def test_routes_that_are_added_at_the_start_are_known() -> None:

@@ -214,7 +214,7 @@ def test_only_some_outcomes_count(answer: str, left: int) -> None:
 
 
 def test_without_limits_a_connection_is_handed_on_as_it_is() -> None:
-    """Where no rule looks, scope, receive and send reach the application as they are."""
+    """Where no rule looks, receive and send reach the application as they are, and the scope with a verdict."""
     given: list[Any] = []
 
     async def app(*parts: Any) -> None:
@@ -223,7 +223,9 @@ def test_without_limits_a_connection_is_handed_on_as_it_is() -> None:
     scope, receive, send = http_scope(type="websocket", path="/"), object(), object()
     limiter = Limiter([Rule(limits="1/minute", match={"path": "/other"})])
     asyncio.run(RateLimitMiddleware(app, limiter=limiter)(scope, receive, send))  # type: ignore[arg-type]
-    assert [part is mine for part, mine in zip(given, (scope, receive, send), strict=True)] == [True] * 3
+    assert [part is mine for part, mine in zip(given[1:], (receive, send), strict=True)] == [True] * 2
+    assert given[0].pop("state")["ratelimit"].decisions == ()
+    assert given[0] == scope
 
 
 def test_a_connection_is_decided_once_by_two_middlewares() -> None:

@@ -8,13 +8,15 @@ with 500.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from inspect import isfunction
 from types import FrameType
 from typing import Any, Final, Never
 
-__all__ = ["Mistaken", "is_built_by_starlette"]
+__all__ = ["Mistaken", "is_built_by_starlette", "stands_alone"]
 
 _BUILDER: Final = "build_middleware_stack"
+_FRAMEWORKS: Final = {"starlette", "fastapi"}
 
 
 class Mistaken:
@@ -29,7 +31,24 @@ class Mistaken:
 
 def is_built_by_starlette() -> bool:
     """Whether an application of Starlette or FastAPI is building its middleware now."""
+    return any(frame.f_code.co_name == _BUILDER for frame in _frames())
+
+
+def stands_alone(app: object) -> bool:
+    """Whether nobody can have routes for a middleware around this: a function that no framework hands to it.
+
+    What is no function may get routes until it starts.
+    """
+    return isfunction(app) and not any(_package_of(frame) in _FRAMEWORKS for frame in _frames())
+
+
+def _frames() -> Iterator[FrameType]:
+    """Who called, and who called that."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != _BUILDER:
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return frame is not None
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
