@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
 from .plan import CompiledRule
 from .quota import Quota
 
-__all__ = ["algorithm_of", "as_json", "cost_of", "key_of", "limits_of", "match_of"]
+__all__ = ["algorithm_of", "as_json", "cost_of", "key_of", "limits_of", "match_of", "replacing"]
 
 _SHOWN: Final = 3
 
@@ -23,6 +23,12 @@ def match_of(rule: CompiledRule) -> list[str]:
     lines += [f"{name} {_either(sorted(values))}" for name, values in match.features]
     lines += [f"ip {_either(map(str, match.networks))}"] if match.networks else []
     return [line for line in lines if line] or ["all"]
+
+
+def replacing(replacements: Mapping[str, tuple[int, object]]) -> Iterator[str]:
+    """Settings' rules that a file by itself says little of: by name, the index and the fields."""
+    for name, (index, _) in replacements.items():
+        yield f"rules[{index}] is left out here: it changes the rule {name!r} of a decorator; see check --app"
 
 
 def key_of(rule: CompiledRule) -> str:

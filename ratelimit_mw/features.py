@@ -8,21 +8,25 @@ from __future__ import annotations
 import difflib
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
 from .errors import ConfigError, placed
+from .networks import unmapped
 
 __all__ = [
     "BUILT_IN",
     "Digest",
     "UNKNOWN_IP",
+    "UnknownIP",
     "UNMATCHED",
     "UNREADABLE",
     "Features",
     "KeyMaker",
     "checked_name",
+    "counted_as",
     "parse_key",
     "text_of",
 ]
@@ -107,6 +111,21 @@ class Digest(str):
     __slots__ = ()
 
 
+class UnknownIP:
+    """Says once that a request had no address, however many makers of keys have it between them."""
+
+    def __init__(self) -> None:
+        self._said = threading.Lock()
+
+    def warn(self) -> None:
+        if self._said.acquire(blocking=False):
+            _log.warning(
+                "a request has no client address; all such requests share the ip %r."
+                " Behind a Unix socket, add 'unix' to trusted_proxies",
+                UNKNOWN_IP,
+            )
+
+
 class KeyMaker:
     """Makes the part of a key that tells clients apart.
 
@@ -114,22 +133,25 @@ class KeyMaker:
     'endpoint=6:/login&ip=192.0.2.7'
     """
 
-    def __init__(self, entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED) -> None:
+    def __init__(
+        self, entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED, unknown_ip: UnknownIP | None = None
+    ) -> None:
         last = len(entries) - 1
         self._entries = tuple(
             (_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries)
         )
-
+        self._unknown_ip = unknown_ip or UnknownIP()
         self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else None
 
     def after(self, prefix: str) -> Callable[[Features], str | None]:
         """``of`` with a prefix, with the common case made short: one feature whose value is a short text."""
         only, start = self._only, f"{prefix}{self._only}="
+        is_text = only != "ip"
 
         def made(features: Features) -> str | None:
             value = features.get(only)  # type: ignore[arg-type]
             if type(value) is str and value and len(value) <= _LONGEST_PART and value.isascii():
-                return start + value
+                return start + (value if is_text or ":" not in value else unmapped(value))
             key = self.of(features)
             return None if key is None else prefix + key
 
@@ -148,7 +170,7 @@ class KeyMaker:
                     return None
                 name, value = fallback
                 if name == "ip":
-                    _warn_unknown_ip()
+                    self._unknown_ip.warn()
             if type(value) is not str:
                 if value is UNREADABLE:
                     made += f"{name}!&"
@@ -157,6 +179,8 @@ class KeyMaker:
                     made += f"{name}#{value}"
                     continue
                 value = text_of(name, value)
+            if name == "ip":
+                value = counted_as(name, value)
             if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
                 made += f"{name}#{self._digest(name, value)}"
             elif last:
@@ -190,14 +214,10 @@ def text_of(name: str, value: object) -> str:
     return text
 
 
-_warned: list[bool] = []
+def counted_as(name: str, text: str) -> str:
+    """A value as keys have it: one client has one, also where its IPv4 address is written as IPv6.
 
-
-def _warn_unknown_ip() -> None:
-    if not _warned:
-        _warned.append(True)
-        _log.warning(
-            "a request has no client address; all such requests share the ip %r."
-            " Behind a Unix socket, add 'unix' to trusted_proxies",
-            UNKNOWN_IP,
-        )
+    >>> counted_as("ip", "::ffff:192.0.2.7"), counted_as("user", "::ffff:192.0.2.7")
+    ('192.0.2.7', '::ffff:192.0.2.7')
+    """
+    return unmapped(text) if name == "ip" and ":" in text and len(text) <= _LONGEST_PART else text

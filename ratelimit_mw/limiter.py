@@ -68,12 +68,13 @@ class Limiter:
         self._steady = self._clock or _steady_us
         # Who gives a clock wants to the microsecond what the store says.
         self._refusals = Refusals(self.settings.remember_refusals if clock is None else 0)
-        self._shared = None if self._memory is not None else self._resilient()
+        told = self.settings
+        shared = (self.store, told.on_store_error, told.fleet_size, self._steady)
+        self._shared = None if self._memory is not None else Resilient(*shared)
         self.breaker = None if self._shared is None else self._shared.breaker
         # Whether deciding may wait for I/O, so that an event loop has to await it.
         self.waits = self._shared is not None
-        self._leases = self._leasing()
-        self._decides = self._leases or self._shared
+        self._lease()
         self._afterwards = Afterwards(
             self.store, self._shared, self._refusals, self._now, lambda rule: self.rules.statuses(rule)
         )
@@ -86,18 +87,15 @@ class Limiter:
         loaded = settings if isinstance(settings, Settings) else load_settings(settings)
         return cls(loaded.rules, loaded.store, clock, loaded)
 
-    def _ruled(self, replacements: Mapping[str, Mapping[str, Any]] | None = None) -> RuleSet:
+    def _ruled(self) -> RuleSet:
         told = self.settings
-        return RuleSet(self._everywhere, self._marks, replacements, told.lists, told.secret)
+        return RuleSet(self._everywhere, self._marks, told.replacements, told.lists, told.secret)
 
-    def _resilient(self) -> Resilient:
-        told = self.settings
-        return Resilient(self.store, told.on_store_error, told.fleet_size, self._steady)
-
-    def _leasing(self) -> Leases | None:
-        """What stands before a shared store where some rule has a lease."""
+    def _lease(self) -> None:
+        """Have leases stand before a shared store where some rule has one."""
         leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
-        return Leases(self._shared, self._steady) if self._shared is not None and leased else None
+        self._leases = Leases(self._shared, self._steady) if self._shared is not None and leased else None
+        self._decides = self._leases or self._shared
 
     def adopt(self, marks: Iterable[Mark]) -> None:
         """For adapters, at start-up: decide what decorators marked, too.
@@ -105,10 +103,8 @@ class Limiter:
         ``ConfigError`` for a name that stands twice, and for a settings rule that replaces one nobody gives.
         """
         self._marks |= set(marks)
-        with placed("rules"):
-            self.rules = self._ruled(self.settings.replacements)
-        self._leases = self._leasing()
-        self._decides = self._leases or self._shared
+        self.rules = self._ruled().complete()
+        self._lease()
 
     # -- deciding ------------------------------------------------------------------------------------------
 

@@ -80,13 +80,14 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     """Limit a view: a function, a coroutine function or a class; or a blueprint. The options are those of ``Rule``.
 
     The rule is called ``module.qualname`` of the view unless ``name`` is given, and needs no ``request`` argument.
-    Raises ``ConfigError`` where it stands for anything that cannot mean something.
+    Raises ``ConfigError`` for anything that cannot mean something, with the file and line that it stands in.
     """
     _check_called(limits, "@limit")
+    rule = _rule(limits, options, f"@limit at {_caller()}")
 
     def mark(view: AnyView) -> AnyView:
         known = marks_of(view)
-        return _marked(view, replace(known, marks=(*known.marks, make_mark(limits, options, _name_of(view)))))
+        return _marked(view, replace(known, marks=(*known.marks, Mark(rule, _name_of(view), next(_order)))))
 
     return mark
 
@@ -100,14 +101,14 @@ def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[A
     _check_called(limits, "@messages")
     with placed("over"):
         one_of(over, "close", "drop")
+    place = f"@messages at {_caller()}"
+    rule = _rule(limits, options, place)
+    if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
+        raise ConfigError("a message has no status and takes no slot", of=place)
 
     def mark(view: AnyView) -> AnyView:
-        where = _name_of(view)
-        made = make_mark(limits, options, where, "@messages")
-        if made.rule.statuses is not None or any(quota.concurrent for quota in made.rule.quotas):
-            raise ConfigError("a message has no status and takes no slot", of=f"@messages on {where}")
         known = marks_of(view)
-        found = MessageMark(made.rule, where, made.order, over)
+        found = MessageMark(rule, _name_of(view), next(_order), over)
         return _marked(view, replace(known, messages=(*known.messages, found)))
 
     return mark
@@ -115,16 +116,28 @@ def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[A
 
 def make_mark(limits: Any, options: Mapping[str, Any], where: str, of: str = "@limit") -> Mark:
     """The mark of one decorator or dependency; ``ConfigError`` for a rule that cannot stand there."""
+    return Mark(_rule(limits, options, f"{of} on {where}"), where, next(_order))
+
+
+def _rule(limits: Any, options: Mapping[str, Any], place: str) -> Rule:
     try:
         for name in options:
             with placed(f"option {name!r}"):
                 one_of(name, *_OPTIONS)
         rule = Rule(limits=limits, **options)
     except ConfigError as error:
-        raise ConfigError(error.message, error.path, f"{of} on {where}") from None
+        raise ConfigError(error.message, error.path, place) from None
     if rule.matches.paths:
-        raise ConfigError("a view has its path from its route", "match.path", f"{of} on {where}")
-    return Mark(rule, where, next(_order))
+        raise ConfigError("a view has its path from its route", "match.path", place)
+    return rule
+
+
+def _caller() -> str:
+    """The file and line in which this package was called."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def exempt(*rules: Any) -> Any:

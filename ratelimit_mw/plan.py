@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .decision import Decision, Hit, Verdict, make_hit
-from .features import UNMATCHED, Features
+from .features import UNMATCHED, Features, UnknownIP, counted_as
 from .limit import Limit
 from .lists import Lists
 from .quota import Quota, checked_cost
@@ -19,14 +19,14 @@ __all__ = ["CompiledRule", "Plan"]
 class CompiledRule:
     """A rule with its limits built and its key ready to be made."""
 
-    def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET) -> None:
+    def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET, unknown_ip: UnknownIP | None = None) -> None:
         self.rule = rule
         self.name = name
         self.shadow = rule.mode == "shadow"
         self.limits = self._limits(rule.quotas)
         self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
         patterns = rule.matches.paths
-        self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret)
+        self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret, unknown_ip)
         self.where = rule.matches.takes_features if rule.matches.needs else None
         self.refuses_unknown = rule.when_unknown == "refuse" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost
@@ -40,8 +40,8 @@ class CompiledRule:
         """The limits of this client: by its key, else by a feature, else the rule's own."""
         for by, table in self.tables:
             names = (by,) if by else self.rule.entries[0]
-            value = next((features[name] for name in names if features.get(name) not in (None, "")), None)
-            if value is not None and (limits := table.get(str(value))):
+            name = next((name for name in names if features.get(name) not in (None, "")), None)
+            if name is not None and (limits := table.get(counted_as(name, str(features[name])))):
                 return limits
         return self.limits
 

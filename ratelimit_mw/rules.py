@@ -22,6 +22,7 @@ from .spelling import spellings
 __all__ = ["Match", "Rule", "one_of"]
 
 POLICIES: Final = ("allow", "deny", "local")
+PRIORITIES: Final = ("normal",)
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 _LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDAV, and no slips
 
@@ -92,8 +93,8 @@ class Rule:
     ``when_unknown``: "skip" or "refuse" a request whose key is unknown; ``mode``: "enforce" or "shadow";
     ``count_when``: ``{"status": [401, 403]}``, only responses with these count; ``per_key``: limits by the value of
     a one-part key; ``per``: limits by feature and value; ``on_store_error``: "allow", "deny" or "local", else what
-    the settings say; ``lease``: "2%", the share that a process draws of a hot key at once. ``ConfigError`` for
-    anything that cannot mean something.
+    the settings say; ``lease``: "2%", the share that a process draws of a hot key at once; ``priority``: there
+    is one, "normal". ``ConfigError`` for anything that cannot mean something.
     """
 
     limits: Any
@@ -109,6 +110,7 @@ class Rule:
     per: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     on_store_error: str | None = None
     lease: str | None = None
+    priority: str = "normal"
 
     quotas: tuple[Quota, ...] = field(init=False, repr=False, compare=False)
     entries: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
@@ -139,6 +141,7 @@ class Rule:
             "statuses": ("count_when", lambda: _statuses(self.count_when)),
             "tables": ("", self._tables),
             "lease_percent": ("lease", self._lease_percent),
+            "priority": ("priority", lambda: one_of(self.priority, *PRIORITIES)),
         }
         for attribute, (place, check) in checks.items():
             with placed(place):

@@ -6,12 +6,13 @@ A request looks up its path, then its method, in two dictionaries; the tree is w
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from .errors import ConfigError
-from .features import Features
+from .errors import ConfigError, placed
+from .features import Features, UnknownIP
 from .lists import Lists
 from .marks import Mark, View
 from .paths import PathTree
@@ -19,7 +20,7 @@ from .plan import CompiledRule, Plan
 from .rules import Rule
 from .secret import NO_SECRET, Secret
 
-__all__ = ["RuleSet"]
+__all__ = ["Replacement", "RuleSet"]
 
 _PATHS_KEPT: Final = 10_000
 _PLANS_KEPT: Final = 10_000
@@ -28,25 +29,40 @@ _METHODS_KEPT: Final = 32
 _OTHER_METHOD: Final = "*"
 
 
+class Replacement(NamedTuple):
+    """The fields that ``rules[at]`` of the settings gives in place of a decorator's."""
+
+    at: int
+    fields: Mapping[str, Any]
+
+
 class RuleSet:
-    """Rules that were checked together: unique names, and no pair that would share a policy name."""
+    """Rules that were checked together: unique names, and no pair that would share a policy name.
+
+    While there are ``replacements`` of rules that no mark gives, nothing is decided: see ``complete``.
+    """
 
     def __init__(
         self,
         rules: Iterable[Rule],
         marks: Iterable[Mark] = (),
-        replacements: Mapping[str, Mapping[str, Any]] | None = None,
+        replacements: Mapping[str, Replacement] | None = None,
         lists: Lists | None = None,
         secret: Secret = NO_SECRET,
     ) -> None:
         rules, marks = _rules(rules), sorted(set(marks), key=lambda mark: mark.order)
-        names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)]
-        marked = _retuned(_named(marks), replacements or {})
-        names += marked
-        rules += marked.values()
-        _check_unique(names)
-        self.rules = [CompiledRule(rule, name, secret) for rule, name in zip(rules, names, strict=True)]
-        _check_unique([limit.policy for rule in self.rules for limit in rule.limits])
+        replacements = replacements or {}
+        names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
+        places = _places(len(rules), replacements) + [f"the limit on {mark.view}" for mark in marks]
+        _check_unique(zip(names, places, strict=True))
+        self._marked = names[len(rules) :]
+        self._unadopted = {name: given for name, given in replacements.items() if name not in self._marked}
+        rules += [_retuned(mark.rule, name, replacements) for mark, name in zip(marks, self._marked, strict=True)]
+        unknown_ip = UnknownIP()
+        self.rules = [CompiledRule(rule, name, secret, unknown_ip) for rule, name in zip(rules, names, strict=True)]
+        _check_unique(
+            (limit.policy, place) for rule, place in zip(self.rules, places, strict=True) for limit in rule.limits
+        )
         self.by_name = dict(zip(names, self.rules, strict=True))
         self.lists = lists or Lists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
@@ -88,6 +104,15 @@ class RuleSet:
         if key is None:
             raise ConfigError(f"the key of rule {name!r} needs {rule.rule.key!r}; got {sorted(features)}")
         return list(dict.fromkeys(limit.prefix + key for limit in rule.all_limits()))
+
+    def complete(self) -> RuleSet:
+        """Itself; ``ConfigError`` where settings replace a rule that no decorator gives."""
+        for name, replacement in self._unadopted.items():
+            raise ConfigError(
+                f"no decorator gives a rule named {name!r}; there are {', '.join(self._marked) or 'none'}",
+                f"rules[{replacement.at}].replaces",
+            )
+        return self
 
     def statuses(self, name: str) -> frozenset[int] | None:
         """The outcomes of a rule that count; None: all, also of a rule that is not here."""
@@ -132,6 +157,7 @@ class RuleSet:
 
     def _choose(self, method: str, path: str) -> _Choice:
         """The slow way: walk the tree, then remember, within bounds that no client can move."""
+        self.complete()
         by_method = self._anywhere if self._any_path else self._by_path.get(path)
         if by_method is None:
             by_method = {}
@@ -180,38 +206,44 @@ def _rules(rules: Iterable[Rule]) -> list[Rule]:
     return found
 
 
-def _named(marks: Sequence[Mark]) -> dict[str, Rule]:
-    """The rules of marks by name: "module.view", "module.view#2" for the next on a view of that name."""
-    found: dict[str, Rule] = {}
+def _names(marks: Sequence[Mark]) -> list[str]:
+    """What the rules of marks are called: "module.view", "module.view#2" for the next on a view of that name."""
+    found: list[str] = []
     times: Counter[str] = Counter()
     for mark in marks:
         times[mark.view] += not mark.rule.name
-        name = mark.rule.name or (mark.view if times[mark.view] == 1 else f"{mark.view}#{times[mark.view]}")
-        _check_unique([*found, name])
-        found[name] = mark.rule
+        found.append(mark.rule.name or (mark.view if times[mark.view] == 1 else f"{mark.view}#{times[mark.view]}"))
     return found
 
 
-def _retuned(marked: dict[str, Rule], replacements: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
-    """The rules with the fields that a settings file gives in place of the decorators'."""
-    for name, given in replacements.items():
-        if name not in marked:
-            raise ConfigError(
-                f"no decorator gives a rule named {name!r}; there are {', '.join(marked) or 'none'}", "replaces"
-            )
-        marked[name] = dataclasses.replace(marked[name], **given)
-        if marked[name].matches.paths:
+def _places(count: int, replacements: Mapping[str, Replacement]) -> list[str]:
+    """Where the rules stand in the settings, among those that replace others."""
+    replacing = {given.at for given in replacements.values()}
+    others = (i for i in itertools.count() if i not in replacing)
+    return [f"rules[{i}]" for i in itertools.islice(others, count)]
+
+
+def _retuned(rule: Rule, name: str, replacements: Mapping[str, Replacement]) -> Rule:
+    """A decorator's rule with the fields that the settings give in place of its own."""
+    if name not in replacements:
+        return rule
+    given = replacements[name]
+    with placed(f"rules[{given.at}]"):
+        rule = dataclasses.replace(rule, **given.fields)
+        if rule.matches.paths:
             raise ConfigError(f"the view of {name!r} has its path from its route", "match.path")
-    return marked
+    return rule
 
 
 def _is_exempt(view: View, rule: CompiledRule) -> bool:
     return view.exempt is not None and (not view.exempt or rule.name in view.exempt)
 
 
-def _check_unique(names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
+def _check_unique(names: Iterable[tuple[str, str]]) -> None:
+    """``names``: each with the place where it stands."""
+    seen: dict[str, str] = {}
+    for name, place in names:
         if name in seen:
-            raise ConfigError(f"two rules or policies are named {name!r}; a name stands for one")
-        seen.add(name)
+            message = f"two rules or policies are named {name!r}, this one and {seen[name]}; a name stands for one"
+            raise ConfigError(message, f"{place}.name" if place.startswith("rules[") else place)
+        seen[name] = place

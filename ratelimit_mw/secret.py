@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from .errors import ConfigError
-from .features import UNMATCHED, UNREADABLE, Digest, Features, KeyMaker, text_of
+from .features import UNMATCHED, UNREADABLE, Digest, Features, KeyMaker, UnknownIP, counted_as, text_of
 
 __all__ = ["PERSONAL", "Secret", "key_maker"]
 
@@ -54,8 +54,10 @@ NO_SECRET: Final = Secret()
 class _SecretKeyMaker(KeyMaker):
     """A ``KeyMaker`` whose keys hold no value of a personal feature, nor an open digest of any other."""
 
-    def __init__(self, entries: tuple[tuple[str, ...], ...], endpoint: str, secret: Secret) -> None:
-        super().__init__(entries, endpoint)
+    def __init__(
+        self, entries: tuple[tuple[str, ...], ...], endpoint: str, secret: Secret, unknown_ip: UnknownIP | None
+    ) -> None:
+        super().__init__(entries, endpoint, unknown_ip)
         self._hides = tuple({name for names in entries for name in names if name in secret.names})
         self._secret = secret
 
@@ -76,13 +78,21 @@ class _SecretKeyMaker(KeyMaker):
         for name in self._hides:
             value = seen.get(name)
             if value is not None and value != "" and value is not UNREADABLE:
-                seen[name] = Digest(self._digest(name, value if isinstance(value, str) else text_of(name, value)))
+                text = counted_as(name, value if isinstance(value, str) else text_of(name, value))
+                seen[name] = Digest(self._digest(name, text))
         return super().of(seen)
 
     def _digest(self, name: str, value: str) -> str:
         return self._secret.digest(name, value)
 
 
-def key_maker(entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED, secret: Secret = NO_SECRET) -> KeyMaker:
+def key_maker(
+    entries: tuple[tuple[str, ...], ...],
+    endpoint: str = UNMATCHED,
+    secret: Secret = NO_SECRET,
+    unknown_ip: UnknownIP | None = None,
+) -> KeyMaker:
     """What makes the keys of a rule; without a secret nobody pays for there being one."""
-    return _SecretKeyMaker(entries, endpoint, secret) if secret.key else KeyMaker(entries, endpoint)
+    if not secret.key:
+        return KeyMaker(entries, endpoint, unknown_ip)
+    return _SecretKeyMaker(entries, endpoint, secret, unknown_ip)

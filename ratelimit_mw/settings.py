@@ -14,7 +14,7 @@ import msgspec
 from .errors import ConfigError, placed
 from .lists import Lists
 from .rules import Rule
-from .ruleset import RuleSet
+from .ruleset import Replacement, RuleSet
 from .secret import NO_SECRET, Secret
 from .setting_values import (
     budget,
@@ -27,12 +27,14 @@ from .setting_values import (
     size,
 )
 from .settings_file import limits_file, read
+from .stores import check_address
 
 __all__ = ["Settings", "load_settings", "schema"]
 
 FAMILIES: Final = ("x-ratelimit", "ratelimit")
 
 _UNKNOWN: Final = "unknown field "
+_UNEXPECTED: Final = "Invalid enum value "
 
 Limits = str | list[str]
 Duration = str | int | float
@@ -111,7 +113,7 @@ class Settings:
     """Loaded settings. Durations are whole microseconds."""
 
     rules: tuple[Rule, ...] = ()
-    replacements: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    replacements: Mapping[str, Replacement] = field(default_factory=dict)
     store: str = field(default="memory://", repr=False)  # may hold a password
     trusted_proxies: tuple[str, ...] = ()
     forwarded_header: str = "x-forwarded-for"
@@ -172,6 +174,8 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         raise _readable(error) from None
     except UnicodeEncodeError as error:
         raise ConfigError(f"expected text in Unicode; got {error.object!r}, which has half a character") from None
+    with placed("store"):
+        check_address(table.store)
     rules, replacements = _rules(table, data, folder)
     _check_http(table)
     with placed("lists"):
@@ -205,10 +209,10 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
 
 def _rules(
     table: SettingsTable, data: Mapping[str, Any], folder: Path
-) -> tuple[tuple[Rule, ...], dict[str, dict[str, Any]]]:
-    """The rules, and the fields that replace those of decorators' rules."""
+) -> tuple[tuple[Rule, ...], dict[str, Replacement]]:
+    """The rules, and what replaces fields of decorators' rules."""
     rules: list[Rule] = []
-    replacements: dict[str, dict[str, Any]] = {}
+    replacements: dict[str, Replacement] = {}
     for i, rule in enumerate(table.rules):
         with placed(f"rules[{i}]"):
             if rule.replaces is None:
@@ -216,9 +220,8 @@ def _rules(
                 continue
             if rule.replaces in replacements:
                 raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
-            replacements[rule.replaces] = _replacement(rule, data["rules"][i], folder)
-    with placed("rules"):
-        RuleSet(rules)
+            replacements[rule.replaces] = Replacement(i, _replacement(rule, data["rules"][i], folder))
+    RuleSet(rules, replacements=replacements)
     return tuple(rules), replacements
 
 
@@ -247,9 +250,7 @@ def _replacement(table: RuleTable, written: Mapping[str, Any], folder: Path) -> 
 
 def _fields(table: RuleTable, folder: Path) -> dict[str, Any]:
     """A rule's fields as ``Rule`` takes them."""
-    fields = {
-        name: value for name, value in msgspec.structs.asdict(table).items() if name not in ("priority", "replaces")
-    }
+    fields = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "replaces"}
     if isinstance(table.per_key, str):
         fields["per_key"] = limits_file(folder / table.per_key)
     if table.count_when is not None:
@@ -267,9 +268,10 @@ def _readable(error: msgspec.ValidationError) -> ConfigError:
     if message.startswith(_UNKNOWN):
         table = _WITHIN.get(place.rpartition(".")[2], table)
         message += f"; expected one of {', '.join(f.encode_name for f in msgspec.structs.fields(table))}"
-    if message.startswith("Invalid enum value"):
+    if message.startswith(_UNEXPECTED):
         name = re.sub(r"\[\d+\]$", "", place).rpartition(".")[2]
-        message += f"; expected {' or '.join(map(repr, _words(get_type_hints(table)[name])))}"
+        expected = " or ".join(map(repr, _words(get_type_hints(table)[name])))
+        message = f"expected {expected}; got {message.removeprefix(_UNEXPECTED)}"
     return ConfigError(message.replace("`", "'"), place)
 
 

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Any, Final
 
-from .features import UNREADABLE
+from .features import UNREADABLE, counted_as
 
 __all__ = ["normalized_email", "spellings"]
 
@@ -44,7 +44,7 @@ def normalized_email(text: str) -> Any:
 
 def spellings(feature: str, value: str) -> tuple[str, ...]:
     """A value as somebody has written it, and as the middleware writes it where that is something else."""
-    written = value
+    written = counted_as(feature, value)
     if feature == "email":
         written = normalized_email(value)
     if feature == "region":

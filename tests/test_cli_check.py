@@ -64,6 +64,10 @@ def test_check_knows_what_requests_show(settings: Any) -> None:
     ("text", "note"),
     [
         ("", "there are no rules: nothing is limited"),
+        (
+            '[[rules]]\nreplaces = "login"\nlimits = "1/s"',
+            "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
+        ),
         ('[[rules]]\nlimits = "5/minute"', "called by its place"),
         ('[[rules]]\nname = "a"\nlimits = "5/minute"', "counts in each process by itself"),
         (
@@ -83,6 +87,13 @@ def test_check_notes(settings: Any, text: str, note: str) -> None:
     result = run("check", settings(text))
     assert result.exit_code == 0
     assert note in result.stdout
+
+
+def test_check_does_not_call_nothing_what_changes_a_decorators_rule(settings: Any) -> None:
+    """A file that only changes rules of decorators limits what they stand on."""
+    result = run("check", settings('[[rules]]\nreplaces = "login"\nlimits = "1/s"'), "--json")
+    assert "nothing is limited" not in result.stdout
+    assert len(json.loads(result.stdout)["notes"]) == 2
 
 
 def test_check_keeps_quiet_about_limits_that_both_count(settings: Any) -> None:

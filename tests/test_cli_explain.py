@@ -100,6 +100,16 @@ def test_explain_nothing_limits_this_request(settings: Any) -> None:
     assert result.stderr == "nothing limits this request\n"
 
 
+def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> None:
+    """A file by itself does not tell what such a rule looks at; it is named, and nobody takes it for nothing."""
+    result = run("explain", settings('[[rules]]\nreplaces = "login"\nlimits = "1/s"'), "GET", "/")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
+        "nothing else limits this request",
+    ]
+
+
 def test_explain_asks_for_an_address(settings: Any) -> None:
     """Without an address the key is that of unknown addresses, and a message says how to give one."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from calls import limiter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw import ConfigError, features
+from ratelimit_mw import ConfigError, Limiter, Rule, features
 from ratelimit_mw.features import BUILT_IN, UNREADABLE, KeyMaker, checked_name, parse_key
 
 HOSTILE = [
@@ -189,17 +190,49 @@ def test_a_value_without_a_text_of_its_own_is_an_error(value: Any) -> None:
     assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
 
 
-def test_an_unknown_address_is_one_value_with_one_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_address_is_one_value_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Requests without an address are limited together, and the log says so once."""
-    monkeypatch.setattr(features, "_warned", [])
     rate = limiter("2/minute", key=["user|ip"])
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         allowed = [rate.hit(some).allowed for some in ({}, {"ip": None}, {"ip": ""}, {"ip": "unknown"}, {"user": "a"})]
     assert allowed == [True, True, False, False, True]
     warned = "a request has no client address; all such requests share the ip 'unknown'."
     assert [record.message.startswith(warned) for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
+def test_each_limiter_warns_of_an_unknown_address_once(caplog: pytest.LogCaptureFixture, secret: str | None) -> None:
+    """Whoever has two limiters, one of them wrong, hears of it; the rules of one share the warning."""
+    rules = [{"name": "a", "limits": "9/m"}, {"name": "b", "limits": "9/m", "key": ["endpoint", "user|ip"]}]
+    rates = [Limiter.from_settings({"rules": rules, "secret": secret}) for _ in range(2)]
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for rate in (*rates, *rates):
+            rate.hit({})
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    "same", ["::ffff:192.0.2.7", "::FFFF:c000:207", "0:0:0:0:0:ffff:192.0.2.7", "::ffff:192.0.2.7%eth0"]
+)
+@pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
+@pytest.mark.parametrize("key", [["ip"], ["endpoint", "user|ip"]])
+def test_an_address_has_one_key_in_every_form(same: str, secret: str | None, key: list[str]) -> None:
+    """An IPv4 address in IPv6 form is that client's, with its limits, also where features are given by hand."""
+    rules = [{"name": "api", "limits": "2/minute", "key": key, "per": {"ip": {"::ffff:192.0.2.8": "1/minute"}}}]
+    rate = Limiter.from_settings({"rules": rules, "secret": secret})
+    assert [rate.hit({"ip": text}).allowed for text in (same, "192.0.2.7", same)] == [True, True, False]
+    assert [rate.hit({"ip": text}).allowed for text in ("192.0.2.8", same.replace("7", "8"))] == [True, False]
+    lone = Limiter([Rule(limits="1/minute", key=key)])
+    assert [lone.hit({"ip": text}).allowed for text in (same, ip_address(same), "192.0.2.7")] == [True, False, False]
+    lone.reset("rule-1", {"ip": same})
+    assert lone.hit({"ip": "192.0.2.7"})
+
+
+@pytest.mark.parametrize("text", ["2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999])
+def test_other_addresses_and_what_is_none_are_counted_as_they_are(text: str) -> None:
+    """Only what is surely the same client is made one; the value of another feature is never touched."""
+    assert features.counted_as("ip", text) == text
+    assert key_of(["user"], user="::ffff:192.0.2.7") == "user=::ffff:192.0.2.7"
 
 
 def test_an_endpoint_is_never_unknown() -> None:

@@ -268,8 +268,8 @@ def test_a_limit_on_nothing_is_an_error(target: Any) -> None:
         limit("1/minute")(target)
     with pytest.raises(ConfigError, match="its path from its route"):
         limit("1/minute", match={"path": "/"})(hello)
-    with pytest.raises(ConfigError, match=r"@limit on flask_calls\.hello, limits"):
-        limit("1/minit")(hello)
+    with pytest.raises(ConfigError, match=r"@limit at .*test_flask_views\.py:\d+, limits"):
+        limit("1/minit")
 
 
 def test_a_limit_without_the_extension_is_an_error() -> None:

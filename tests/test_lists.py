@@ -16,7 +16,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 SETTINGS: dict[str, Any] = {
     "rules": [{"name": "api", "limits": "1/day", "match": {"path": "/api"}}],
     "lists": {
-        "allow": {"ip": ["10.0.0.0/8", "2001:db8:1::/48"], "user": ["monitoring"]},
+        "allow": {"ip": ["10.0.0.0/8", "2001:db8:1::/48", "::ffff:172.16.0.0/108"], "user": ["monitoring"]},
         "deny": {"ip": ["203.0.113.0/24", "10.6.6.6"], "header:x-api-key": ["stolen"]},
     },
 }
@@ -33,6 +33,9 @@ def limiter() -> Limiter:
         {"ip": "10.1.2.3"},
         {"ip": "2001:db8:1:2::/64"},
         {"ip": "10.6.6.6"},  # on both: allow goes first
+        {"ip": "::ffff:10.1.2.3"},
+        {"ip": "2001:db8:1:2::3%eth0"},
+        {"ip": "172.16.0.9"},  # listed in the form of IPv6
         {"ip": "192.0.2.7", "user": "monitoring"},
         {"ip": "203.0.113.9", "user": "monitoring"},
     ],

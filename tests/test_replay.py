@@ -240,6 +240,13 @@ def test_what_a_log_does_not_tell_is_said(rules: Write, log: Write) -> None:
     assert json.loads(result.stdout)["requests"] == 1
 
 
+def test_what_changes_a_decorators_rule_is_left_out_and_said(rules: Write, log: Write) -> None:
+    """A log knows no decorators: the other rules are replayed, and a note tells of those that are not."""
+    result = run("replay", rules({"replaces": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
+    assert result.stderr == "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app\n"
+    assert json.loads(result.stdout)["refused"] == 2
+
+
 def test_another_store_is_not_touched(rules: Write, log: Write) -> None:
     """Whatever store the settings name, replay counts in memory, and says so."""
     result = run("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5), "--json")

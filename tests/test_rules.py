@@ -304,11 +304,27 @@ def test_an_empty_match_takes_everything() -> None:
     assert Match().takes_host("any")
 
 
+def test_there_is_one_priority() -> None:
+    """It may be said, in Python as in files; any other is refused."""
+    assert Rule(limits="5/minute", priority="normal") == Rule(limits="5/minute")
+    for wrong in ("high", None, 5, ["normal"]):
+        with pytest.raises(ConfigError, match=r"^priority: expected 'normal'; got "):
+            Rule(limits="5/minute", priority=wrong)  # type: ignore[arg-type]
+
+
 def test_one_of_a_few_words() -> None:
     """A word that is none of them is shown beside them."""
     assert one_of("a", "a", "b") == "a"
     with pytest.raises(ConfigError, match="expected 'a' or 'b'; got 'c'"):
         one_of("c", "a", "b")
+
+
+def test_a_rule_for_networks_knows_mapped_addresses() -> None:
+    """IPv4 in IPv6 form is unwrapped before it is compared, in the rule and in the request."""
+    for network in ("10.0.0.0/8", "::ffff:10.0.0.0/104"):
+        rate = Limiter([Rule(name="inside", limits="9/minute", match={"ip": [network]})])
+        found = [rate.hit({"ip": ip}).rules for ip in ("::ffff:10.1.1.1", "10.1.1.1", "::ffff:11.1.1.1", "::a01:101")]
+        assert found == [("inside",), ("inside",), (), ()]
 
 
 def test_a_rule_for_networks() -> None:

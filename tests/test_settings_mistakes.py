@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,10 @@ RULE = {"limits": "5/minute"}
         ({"cost": -1}, ".cost: a cost is a whole number"),
         ({"cost": "1"}, ".cost: Expected 'int', got 'str'"),
         ({"cost": True}, ".cost: Expected 'int', got 'bool'"),
-        ({"when_unknown": "deny"}, ".when_unknown: Invalid enum value 'deny'; expected 'skip' or 'refuse'"),
-        ({"mode": "off"}, ".mode: Invalid enum value 'off'; expected 'enforce' or 'shadow'"),
-        ({"on_store_error": "x"}, ".on_store_error: Invalid enum value 'x'; expected 'allow' or 'deny' or 'local'"),
-        ({"priority": "high"}, ".priority: Invalid enum value 'high'; expected 'normal'"),
+        ({"when_unknown": "deny"}, ".when_unknown: expected 'skip' or 'refuse'; got 'deny'"),
+        ({"mode": "off"}, ".mode: expected 'enforce' or 'shadow'; got 'off'"),
+        ({"on_store_error": "x"}, ".on_store_error: expected 'allow' or 'deny' or 'local'; got 'x'"),
+        ({"priority": "high"}, ".priority: expected 'normal'; got 'high'"),
         ({"count_when": {"code": 401}}, ".count_when: unknown field 'code'; expected one of status"),
         ({"count_when": {"status": "401"}}, ".count_when.status: Expected 'int | array', got 'str'"),
         ({"count_when": {"status": [99]}}, ".count_when.status: expected HTTP statuses"),
@@ -83,22 +84,43 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"rules": {}}, "rules: Expected 'array', got 'object'"),
         ({"rules": [5]}, "rules[0]: Expected 'object', got 'int'"),
         ({"rules": [{}]}, "rules[0].limits: a rule needs limits"),
-        ({"rules": [{**RULE, "name": "a"}, {**RULE, "name": "a"}]}, "rules: two rules or policies are named 'a'"),
+        (
+            {"rules": [{**RULE, "name": "a"}, {**RULE, "name": "a"}]},
+            "rules[1].name: two rules or policies are named 'a'",
+        ),
+        (
+            {"rules": [{**RULE, "replaces": "v"}, {**RULE, "name": "a"}, {**RULE, "name": "a"}]},
+            "rules[2].name: two rules or policies are named 'a', this one and rules[1]; a name stands for one",
+        ),
+        (
+            {"rules": [{**RULE, "limits": "1/s; 5/m", "name": "a"}, RULE, {**RULE, "name": "a-2"}]},
+            "rules[2].name: two rules or policies are named 'a-2', this one and rules[0]; a name stands for one",
+        ),
         ({"store": 5}, "store: Expected 'str', got 'int'"),
+        ({"store": "foo://"}, "store: expected the address of a store, one of memory://"),
+        ({"store": ""}, "store: expected the address of a store, one of memory://"),
+        ({"store": "memory://?maxkeys=5"}, "store: memory:// has no option 'maxkeys'"),
+        ({"store": "memory://?max_keys=0"}, "store: max_keys is a whole number from 1 on"),
+        ({"store": "lmdb://relative"}, "store: lmdb:// is followed by the absolute path of a directory"),
+        ({"store": "lmdb:///x?size=1KiB"}, "store: the size is a whole number of bytes from 4 MiB on"),
+        ({"store": "redis://localhost/zero"}, "store: expected the number of a database"),
+        ({"store": "redis://localhost:99999"}, "store.host: expected NAME or NAME:PORT"),
+        ({"store": "rediss://localhost?ssl_cert_reqs=maybe"}, "store: ssl_cert_reqs is one of required, none"),
+        ({"store": "memcached://a,a"}, "store: a server is named twice"),
         ({"trusted_proxies": "10.0.0.0/8"}, "trusted_proxies: Expected 'array', got 'str'"),
         ({"trusted_proxies": ["10.0.0.0/8", "x"]}, "trusted_proxies[1]: expected an address, a network such as"),
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies[0]: expected an address"),
         ({"trusted_proxies": ["*"]}, "trusted_proxies[0]: expected an address"),
         (
             {"forwarded_header": "cf-connecting-ip"},
-            "forwarded_header: Invalid enum value 'cf-connecting-ip'; expected ",
+            "forwarded_header: expected 'x-forwarded-for' or 'forwarded'; got 'cf-connecting-ip'",
         ),
         ({"ipv6_prefix": 0}, "ipv6_prefix: expected a prefix length from 1 to 128; got 0"),
         ({"ipv6_prefix": 129}, "ipv6_prefix: expected a prefix length from 1 to 128; got 129"),
         ({"ipv6_prefix": "64"}, "ipv6_prefix: Expected 'int', got 'str'"),
         ({"headers": "ratelimit"}, "headers: Expected 'array', got 'str'"),
-        ({"headers": ["x"]}, "headers[0]: Invalid enum value 'x'; expected 'x-ratelimit' or 'ratelimit'"),
-        ({"reset": "date"}, "reset: Invalid enum value 'date'; expected 'delta' or 'epoch'"),
+        ({"headers": ["x"]}, "headers[0]: expected 'x-ratelimit' or 'ratelimit'; got 'x'"),
+        ({"reset": "date"}, "reset: expected 'delta' or 'epoch'; got 'date'"),
         ({"store_timeout": "0s"}, "store_timeout: expected more than 0"),
         ({"store_timeout": 1e-9}, "store_timeout: expected more than 0"),
         ({"retry_jitter": -1}, "retry_jitter: expected a duration"),
@@ -107,7 +129,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"store_timeout": "soon"}, "store_timeout: expected a duration"),
         (
             {"on_store_error": "retry"},
-            "on_store_error: Invalid enum value 'retry'; expected 'allow' or 'deny' or 'local'",
+            "on_store_error: expected 'allow' or 'deny' or 'local'; got 'retry'",
         ),
         ({"fleet_size": 0}, "fleet_size: expected the number of processes"),
         ({"rules": [{**RULE, "replaces": "v"}] * 2}, "rules[1].replaces: 'v' is replaced above already"),
@@ -119,6 +141,30 @@ def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str
     with pytest.raises(ConfigError) as caught:
         load_settings(wrong)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "store", ["redis://:h1dden@a:port", "foo://:h1dden@a", "redis://:h1dden\u2100@[a", "redis://h1dden\u2100@a"]
+)
+def test_an_address_that_cannot_be_shows_no_secret(store: str) -> None:
+    """What may be a password in the address of a store stands in no message."""
+    with pytest.raises(ConfigError, match=r"^store") as caught:
+        load_settings({"store": store})
+    assert "h1dden" not in str(caught.value)
+
+
+def test_an_address_is_read_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings can be checked where a store's library is missing, its server is away and its folder is not there."""
+    for name in [
+        name for name in sys.modules if name.startswith(("ratelimit_mw.stores.redis", "ratelimit_mw.stores.lmdb"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    for library in ("hiredis", "lmdb"):
+        monkeypatch.setitem(sys.modules, library, None)
+    for store in ("redis://192.0.2.1:1/5", "lmdb:///no/such/folder?size=1GiB", "rediss://a?ssl_ca_certs=/no/such.pem"):
+        assert load_settings({"store": store}).store == store
+    with pytest.raises(ConfigError, match=r"store: redis:// has no option 'colour'"):
+        load_settings({"store": "redis://a?colour=red"})
 
 
 @pytest.mark.parametrize(

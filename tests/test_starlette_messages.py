@@ -156,9 +156,12 @@ def test_a_queue_slows_messages_down() -> None:
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "1/s", "over": "ignore"}, "over: expected 'close' or 'drop'; got 'ignore'"),
-    ({"limits": "5 concurrent"}, "@messages on .*echo: a message has no status and takes no slot"),
+    (
+        {"limits": "5 concurrent"},
+        r"@messages at .*test_starlette_messages\.py:\d+: a message has no status and takes no slot",
+    ),
     ({"limits": "1/s", "count_when": {"status": 500}}, "a message has no status and takes no slot"),
-    ({"limits": "1/fortnight"}, "@messages on .*echo, limits"),
+    ({"limits": "1/fortnight"}, r"@messages at .*py:\d+, limits"),
 ]
 
 
@@ -166,7 +169,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 def test_what_a_limit_on_messages_cannot_be(arguments: dict[str, Any], message: str) -> None:
     """A limit on messages that cannot mean anything is an error where it stands."""
     with pytest.raises(ConfigError, match=message):
-        messages(**arguments)(echo)
+        messages(**arguments)
 
 
 def test_a_limit_on_messages_of_a_page_is_a_mistake() -> None:

@@ -41,17 +41,17 @@ def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why() -> N
 @pytest.mark.parametrize(
     ("limits", "options", "message"),
     [
-        ("5/fortnight", {}, "@limit on .*hello, limits: cannot read"),
+        ("5/fortnight", {}, r"@limit at .*test_starlette_mistakes\.py:\d+, limits: cannot read"),
         ("5/minute", {"key": ["usr"]}, "did you mean 'user'"),
         ("5/minute", {"match": {"path": "/x"}}, "a view has its path from its route"),
-        ("5/minute", {"per_route": True}, "@limit on .*hello, option 'per_route': expected 'name' or 'key'"),
+        ("5/minute", {"per_route": True}, r"@limit at .*py:\d+, option 'per_route': expected 'name' or 'key'"),
         (hello, {}, r'@limit on .*hello: expected @limit\("5/minute"\)'),
     ],
 )
 def test_a_limit_that_means_nothing_is_an_error_where_it_stands(limits: Any, options: Any, message: str) -> None:
     """A mistyped limit is no missing limit: the module that has it cannot be imported."""
     with pytest.raises(ConfigError, match=message):
-        limit(limits, **options)(hello)
+        limit(limits, **options)
 
 
 @exempt("nobody")

@@ -161,8 +161,10 @@ def _problems(rules: RuleSet) -> Iterator[str]:
 
 def _notes(checked: _Checked) -> Iterator[str]:
     settings, rules = checked.settings, checked.rules
-    if not rules.rules:
+    if not rules.rules and not settings.replacements:
         yield "there are no rules: nothing is limited"
+    if checked.overview is None:
+        yield from described.replacing(settings.replacements)
     for name, users in checked.needed.items():
         yield f"the application has to supply the feature {name}, for {', '.join(users)}"
     if settings.region_header and not settings.trusted_proxies:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ..access_log import Target, UnreadableLineError, parse_target
-from ..described import algorithm_of, cost_of
+from ..described import algorithm_of, cost_of, replacing
 from ..errors import ConfigError
 from ..features import UNKNOWN_IP, UNREADABLE, Features, checked_name
 from ..http.client_ip import ip_key
@@ -123,10 +123,13 @@ def explain(
         print_json({"features": facts, "list": _LISTED[listed], "rules": [_as_json(answer) for answer in answers]})
     else:
         _print(facts, answers)
+    left_out = list(replacing(settings.replacements)) if app is None else []
+    for line in left_out:
+        note(line)
     if listed is not None:
         note(f"the {_LISTED[listed]} list decides this request before any rule")
     if listed or (listed is None and not any(answer.looks for answer in answers)):
-        note("nothing limits this request")
+        note(f"nothing {'else ' * bool(left_out)}limits this request")
         raise click.exceptions.Exit(1)
 
 

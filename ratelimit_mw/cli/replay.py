@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..described import replacing
 from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .log_file import DamagedLogError, LogReader, in_order
@@ -100,6 +101,8 @@ def _say_what_differs(settings: Settings) -> None:
     """What the application has and a log has not."""
     if not settings.store.startswith("memory:"):
         note(f"counted in memory, not in {settings.store.partition(':')[0]}")
+    for line in replacing(settings.replacements):
+        note(line)
     for name, rules in _untold(settings).items():
         note(f"the log does not tell {name}: unknown to {', '.join(rules)} in every request")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -81,7 +82,8 @@ class Simulation:
         self._now = 0
         self._latest = 0
         store = settings.store if settings.store.startswith("memory:") else "memory://"
-        self._limiter = Limiter(settings.rules, store, lambda: self._now, settings)
+        # No decorator is here whose rule could be changed.
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, replacements={}))
         self._readers = [(name, read) for name in self._limiter.rules.needs if (read := _reader(name))]
         self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
         self.report = Report(self._limiter.rules.rules)
