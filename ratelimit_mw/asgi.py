@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Unpack
 
 from .asgi_request import ASGIRequest, user_of
@@ -126,7 +127,7 @@ class RateLimitMiddleware:
         noted = {self.limiter: verdict} if decided is None else {**decided, self.limiter: verdict}
         scope = {**scope, "state": _telling(scope, verdict), _DECIDED: noted}
         if not verdict.allowed:
-            await self._refuse(request, verdict, scope, receive, send)
+            await self._refuse(request, scope, verdict, receive, send)
             return
         exchange = None if routed is None else Exchange(self._guard, request, routed, verdict, scope, request.index)
         pass_on = send if exchange is None else exchange.hiding(send)
@@ -158,7 +159,7 @@ class RateLimitMiddleware:
             await self._conclude(verdict, exchange, answered or 429)
             if answered:
                 raise
-            await self._refuse(request, refusal.verdict, scope, receive, send)
+            await self._refuse(request, scope, refusal.verdict, receive, send)
             return
         except Exception as error:
             request.explain(error)
@@ -168,7 +169,7 @@ class RateLimitMiddleware:
             await self._conclude(verdict, exchange, status or 500)
 
     async def _hand_on(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
-        """What no rule looks at."""
+        """To the application as it is: what no rule looks at."""
         try:
             await self.app(scope, receive, send)
         except MissingMiddlewareError as error:
@@ -249,41 +250,19 @@ class RateLimitMiddleware:
         if not plan.looks and not meets:
             if not decided:
                 scope = {**scope, "state": _telling(scope, Verdict((), ()))}
-            await self.app(scope, receive, send)
+            await self._hand_on(request, scope, receive, send)
             return
         verdict = await self._guard.decide(plan, request, {})
         scope = {**scope, "state": _telling(scope, verdict), _DECIDED: {**decided, self.limiter: verdict}}
         exchange = Exchange(self._guard, request, routed, verdict, scope, request.index)
+        answer = partial(self._refuse, request, scope)
+        connection = Connection(self._guard, request, routed.view, exchange, receive, send, answer)
+        if verdict.allowed:
+            await connection.serve(partial(self._hand_on, request, scope))
+        else:
+            await connection.refuse(verdict)
 
-        def answering(message: Message) -> Message:
-            added = self._headers(exchange.answered())
-            return with_headers(message, added, self._names) if added else message
-
-        def refuse(verdict: Verdict) -> Awaitable[None]:
-            return connection.refuse(lambda receive, send: self._refuse(request, verdict, scope, receive, send))
-
-        connection = Connection(self._guard, request, routed.view, receive, send, answering)
-        if not verdict.allowed:
-            await refuse(verdict)
-            return
-        self.limiter.hold(verdict)
-        status: int | None = None
-        try:
-            if verdict.delay:
-                await asyncio.sleep(verdict.delay)
-            await self.app(scope, connection.receive, connection.send)
-            status = connection.status or 500
-        except RateLimitExceeded as refusal:
-            status = connection.status or 429
-            await (refuse(refusal.verdict) if connection.status is None else connection.close())
-        except Exception as error:
-            request.explain(error)
-            status = connection.status or 500
-            raise
-        finally:
-            await asyncio.shield(exchange.conclude(status))
-
-    async def _refuse(self, request: ASGIRequest, verdict: Verdict, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _refuse(self, request: ASGIRequest, scope: Scope, verdict: Verdict, receive: Receive, send: Send) -> None:
         headers = self._headers(verdict)
         names = {name for name, _ in headers}
 

@@ -172,6 +172,19 @@ def test_a_view_without_the_middleware_refuses_to_run() -> None:
             connect(Starlette(routes=[WebSocketRoute("/ws", mark(echo))]))
 
 
+@pytest.mark.parametrize("rules", [[], [Rule(limits="9/minute")]], ids=["no rule looks", "a rule looks"])
+def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why(rules: list[Rule]) -> None:
+    """A decorator that hides the mark is named as the cause, also where nothing else limits the connection."""
+    marked = limit("1/minute")(echo)
+
+    async def hiding(websocket: Any) -> None:
+        await marked(websocket)
+
+    with pytest.raises(MissingMiddlewareError) as raised:
+        connect(application([WebSocketRoute("/ws", hiding)], *rules))
+    assert "functools.wraps" in raised.value.__notes__[0]
+
+
 def test_slots_are_held_while_the_connection_lasts() -> None:
     """A rule on what is in flight counts a connection from its handshake to its end, however that comes about."""
     limiter = Limiter([Rule(limits="1 concurrent")], clock=ManualClock(1_000_000.0))
