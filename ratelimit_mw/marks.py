@@ -135,7 +135,7 @@ def _rule(limits: Any, options: Mapping[str, Any], place: str) -> Rule:
 def _caller() -> str:
     """The file and line in which this package was called."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 

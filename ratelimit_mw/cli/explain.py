@@ -129,7 +129,7 @@ def explain(
     if listed is not None:
         note(f"the {_LISTED[listed]} list decides this request before any rule")
     if listed or (listed is None and not any(answer.looks for answer in answers)):
-        note(f"nothing {'else ' * bool(left_out)}limits this request")
+        note(f"nothing {'else ' if left_out else ''}limits this request")
         raise click.exceptions.Exit(1)
 
 
