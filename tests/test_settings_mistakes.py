@@ -99,6 +99,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"store": 5}, "store: Expected 'str', got 'int'"),
         ({"store": "foo://"}, "store: expected the address of a store, one of memory://"),
         ({"store": ""}, "store: expected the address of a store, one of memory://"),
+        ({"store": "redis://ann:secret@[::1"}, "store: expected the address of a store: its login or its host is"),
         ({"store": "memory://?maxkeys=5"}, "store: memory:// has no option 'maxkeys'"),
         ({"store": "memory://?max_keys=0"}, "store: max_keys is a whole number from 1 on"),
         ({"store": "lmdb://relative"}, "store: lmdb:// is followed by the absolute path of a directory"),

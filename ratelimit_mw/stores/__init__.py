@@ -79,8 +79,9 @@ def _split(address: str) -> SplitResult:
     try:
         split = urlsplit(address)
     except ValueError as error:
-        reason = f": {error}" if "@" not in address else ""  # it may show what stands before the @
-        raise ConfigError(f"expected the address of a store{reason}") from None
+        # Python's reason may show what stands before the @.
+        reason = "its login or its host is malformed" if "@" in address else error
+        raise ConfigError(f"expected the address of a store: {reason}") from None
     return split._replace(scheme=_ALSO_CALLED.get(split.scheme, split.scheme))
 
 
