@@ -1,14 +1,18 @@
-"""Whether a function of yours can be called as it will be: found when it is given, not at the first request."""
+"""Mistakes are told where they are made: what a function of yours will be called with, and which line called this.
+
+A function that cannot be called is found when it is given, not at the first request.
+"""
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from .errors import ConfigError
 
-__all__ = ["checked_call"]
+__all__ = ["caller", "checked_call"]
 
 
 def checked_call(function: Any, *given: str) -> Callable[..., Any]:
@@ -32,3 +36,11 @@ def checked_call(function: Any, *given: str) -> Callable[..., Any]:
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(f"{expected} {name}{signature}: {error}") from None
     return function  # type: ignore[no-any-return]
+
+
+def caller() -> str:
+    """The file and line from which this package was called: "shop/views.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

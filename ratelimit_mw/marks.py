@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
+from .calling import caller
 from .errors import ConfigError, MissingMiddlewareError, placed
 from .rules import Rule, one_of
 from .switch import switch
@@ -83,7 +84,7 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     Raises ``ConfigError`` for anything that cannot mean something, with the file and line that it stands in.
     """
     _check_called(limits, "@limit")
-    rule = _rule(limits, options, f"@limit at {_caller()}")
+    rule = _rule(limits, options, f"@limit at {caller()}")
 
     def mark(view: AnyView) -> AnyView:
         known = marks_of(view)
@@ -101,7 +102,7 @@ def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[A
     _check_called(limits, "@messages")
     with placed("over"):
         one_of(over, "close", "drop")
-    place = f"@messages at {_caller()}"
+    place = f"@messages at {caller()}"
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("a message has no status and takes no slot", of=place)
@@ -130,14 +131,6 @@ def _rule(limits: Any, options: Mapping[str, Any], place: str) -> Rule:
     if rule.matches.paths:
         raise ConfigError("a view has its path from its route", "match.path", place)
     return rule
-
-
-def _caller() -> str:
-    """The file and line in which this package was called."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def exempt(*rules: Any) -> Any:
