@@ -35,8 +35,8 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "headers": "The families of headers on answers; see [headers](headers.md). An empty list sends none"
         " but `Retry-After`.",
         "reset": "`X-RateLimit-Reset` in seconds from now, or in seconds since 1970.",
-        "retry_jitter": "Adds a random whole number of seconds, up to this, to `Retry-After`, so that clients"
-        " do not come back all at once.",
+        "retry_jitter": "Adds a random whole number of seconds, up to this, to `Retry-After` and `RateLimit`,"
+        " so that clients do not come back all at once.",
         "on_store_error": "When a store does not answer: let requests pass, refuse them with 503, or count in this"
         " process. `memory://` always answers, so it changes nothing there.",
         "store_timeout": "How long a call on a store may take. It changes nothing for `memory://`.",

@@ -17,6 +17,7 @@ __all__ = ["Network", "is_in", "parse_network", "unmapped"]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _KEPT: Final = 8192
+_LONGEST: Final = 128  # characters of an address, a zone of Unix included; nothing longer is kept
 _MAPPED: Final = 96  # the bits that stand before an IPv4 address
 
 
@@ -34,13 +35,17 @@ def parse_network(text: object) -> Network:
         raise ConfigError(f'expected an address or a network such as "10.0.0.0/8": {error}') from None
 
 
-@lru_cache(_KEPT)
 def is_in(client: str, networks: tuple[Network, ...]) -> bool:
     """Whether a client lies in one of the networks; False for what is no address.
 
     >>> is_in("10.1.2.3", (parse_network("10.0.0.0/8"),)), is_in("::ffff:10.1.2.3", (parse_network("10.0.0.0/8"),))
     (True, True)
     """
+    return len(client) <= _LONGEST and _is_in(client, networks)
+
+
+@lru_cache(_KEPT)
+def _is_in(client: str, networks: tuple[Network, ...]) -> bool:
     try:
         address = _network(client)
     except ValueError:

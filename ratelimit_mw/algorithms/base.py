@@ -60,7 +60,7 @@ class Algorithm(ABC):
 
     def dump(self, state: Any) -> bytes:
         """A state other than None as bytes: here a tuple of whole numbers, ``b"1:2:3"``."""
-        text: bytes = (b"%d" + b":%d" * (len(state) - 1)) % state
+        text: bytes = (b"%d" + b":%d" * (len(state) - 1)) % tuple(state)
         return text
 
     def load(self, data: bytes) -> Any:

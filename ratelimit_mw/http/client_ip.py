@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
+from ..networks import parse_network
+
 __all__ = ["ClientIP", "ip_key"]
 
 UNIX: Final = "unix"
@@ -21,7 +23,6 @@ _LONGEST: Final = 64
 _CACHED: Final = 8192
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _PORT = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 lets proxies write another name for a port
 _WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{_PORT})?|(\d+\.\d+\.\d+\.\d+){_PORT}", re.ASCII)
@@ -53,7 +54,7 @@ class ClientIP:
         self.header = header
         self.reads_header = bool(trusted)
         self._trusts_unix = UNIX in trusted
-        self._networks = [_unmapped(ipaddress.ip_network(proxy)) for proxy in trusted if proxy != UNIX]
+        self._networks = [parse_network(proxy) for proxy in trusted if proxy != UNIX]
         self._hops = _forwarded_hops if header == "forwarded" else _x_forwarded_for_hops
         self.key = lru_cache(_CACHED)(lambda text: ip_key(text, ipv6_prefix))
         self._trusts = lru_cache(_CACHED)(self._is_trusted)
@@ -105,13 +106,6 @@ def _parsed(text: str) -> _Address | None:
     if address.version == 6 and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return None if address.is_unspecified else address
-
-
-def _unmapped(network: _Network) -> _Network:
-    """A trusted network of IPv4-mapped addresses is the IPv4 network that addresses are compared with."""
-    if network.version == 6 and network.prefixlen >= 96 and (mapped := network.network_address.ipv4_mapped):
-        return ipaddress.ip_network((mapped, network.prefixlen - 96))
-    return network
 
 
 def _from_the_right(text: str) -> str:
