@@ -74,9 +74,8 @@ class Refusals:
 
     def forget(self, keys: Sequence[str]) -> None:
         """These keys have got something back, for all limiters of this process."""
-        for reference in self.everywhere.valuerefs():
-            if (refusals := reference()) is not None:
-                refusals._drop(keys)
+        for refusals in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
+            refusals._drop(keys)
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -10,7 +10,7 @@ import lmdb
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
-from ratelimit_mw.decision import Change, Spent
+from ratelimit_mw.decision import Change, Hit, Spent
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.limit import Limit
 from ratelimit_mw.stores import Store
@@ -104,7 +104,9 @@ def test_where_nothing_may_grow_a_hit_is_refused(path: Path) -> None:
     assert refused == 2_000
     left = sum(hit(store, log, f"client {number}", cost=0).remaining for number in range(30))
     assert 30 * 10_000 - left == passed, "all that passed was counted, and nothing else"
-    assert hit(store, count, "known").allowed
+    both = store.apply([Hit(log, log.prefix + "client 1", 1), Hit(count, count.prefix + "known", 1)])
+    assert [decision.allowed for decision in both] == [False, False]
+    assert hit(store, count, "known").remaining == 1_000_000 - 2, "the short one was not spent beside the long one"
     with pytest.raises(StoreError, match="is full"):
         store.correct([Change(log, log.prefix + "client 1", 1, None)] * 200)
     clock.advance(2 * 3600)
