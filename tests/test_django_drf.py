@@ -13,7 +13,7 @@ from django_calls import hello, one_rule, project, still
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.django import RateLimitMiddleware, limit
 from ratelimit_mw.django.drf import Throttle
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.switch import limits_off
@@ -277,8 +277,15 @@ def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [0.1]
 
 
-def test_an_exempt_view_keeps_its_throttle() -> None:
-    """@exempt takes a view out of what the middleware decides; the throttle that the view names still decides."""
-    view = exempt(type("Free", (Uploads,), {})).as_view()
-    with project(still({"rules": [UPLOADS, {"name": "all", "limits": "1/minute"}]}), path("", view)) as served:
-        assert served.statuses() == [200, 200, 429]
+def test_a_refusal_of_the_throttle_is_not_stored() -> None:
+    """Caches are told not to keep it, unless the application has said something of its own; others are left alone."""
+
+    def told(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:
+        response = Items.finalize_response(self, request, response, *args, **kwargs)
+        response.headers["Cache-Control"] = "private"
+        return response
+
+    own = type("Telling", (Uploads,), {"finalize_response": told}).as_view()
+    for view, expected in ((Uploads.as_view(), [None, None, "no-store"]), (own, ["private"] * 3)):
+        with project(still({"rules": [UPLOADS]}), path("", view)) as served:
+            assert [served.ask().headers.get("cache-control") for _ in range(3)] == expected

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..http.headers import HeaderWriter, as_text
 from ..http.pending import Pending
+from ..marks import View
 
 __all__ = ["Current", "current_of"]
 
@@ -15,10 +16,13 @@ _ATTRIBUTE: Final = "_ratelimit_mw"
 
 
 class Current:
-    """Stands on Django's request while a middleware of ours handles it."""
+    """Stands on Django's request while a middleware of ours handles it. ``view`` is what is marked on its way."""
 
-    def __init__(self, request: Any, writer: HeaderWriter) -> None:
+    def __init__(self, request: Any, view: View, writer: HeaderWriter) -> None:
         self.request = request
+        self.view = view
+        self.throttled = False
+        """Whether a throttle has refused it: that answer is the framework's, and not made here."""
         self.pending: list[Pending] = []
         self._django = request.django
         self._writer = writer
@@ -45,6 +49,8 @@ class Current:
             fields = as_text(self._writer.headers(self._together()))
         for name, value in fields:
             response.headers[name] = value
+        if self.throttled:
+            response.headers.setdefault("Cache-Control", "no-store")
 
     def over(self, status: int | None) -> None:
         """Settle what the outcome decides; None: nobody knows how the request ended."""

@@ -19,7 +19,6 @@ from .current import Current, current_of
 from .deciding import decide
 from .enforcer import Asked, Enforcer
 from .request import of_django
-from .views import UNMARKED
 
 __all__ = ["Throttle"]
 
@@ -28,7 +27,7 @@ class Throttle:
     """``throttle_classes = [Throttle]`` and ``throttle_scope = "uploads"`` on a view.
 
     A refusal here gives back what the middleware has spent for the request, so that together they are all or nothing.
-    What is no matter of limits, a deny list or a store that is down, answers 403 or 503.
+    What is no matter of limits, a deny list or a store that is down, answers 403 or 503. ``@exempt`` reaches it, too.
     Raises ``ConfigError`` where no rule has the view's scope, ``MissingMiddlewareError`` without the middleware.
     """
 
@@ -71,10 +70,11 @@ def _decided(enforcer: Enforcer, current: Current, request: Any, view: Any, scop
     made = of_django(request._request)  # anew, as somebody may have read the body since
     made.endpoint, made.path_params = current.request.endpoint, current.request.path_params
     made.user, made.throttle_scope = request.user, scope
-    plan = part_of(enforcer.guard.plan(made), enforcer.rules_of(scope, type(view)))
+    plan = part_of(enforcer.guard.plan(made, current.view), enforcer.rules_of(scope, type(view)))
     before = list(current.pending)
-    verdict = decide(enforcer, Asked(made, UNMARKED, plan), current)
+    verdict = decide(enforcer, Asked(made, current.view, plan), current)
     if not verdict:
+        current.throttled = True
         for pending in before:
             enforcer.limiter.refund(pending.verdict)
     if verdict.delay:

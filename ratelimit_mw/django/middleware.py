@@ -51,7 +51,7 @@ class RateLimitMiddleware:
         asked = enforcer.ask(request)
         before = decided(asked.view)
         try:
-            return self._handle(enforcer, asked, Current(asked.request, enforcer.guard.writer))
+            return self._handle(enforcer, asked, Current(asked.request, asked.view, enforcer.guard.writer))
         finally:
             undecided(before)
 
@@ -60,7 +60,7 @@ class RateLimitMiddleware:
         asked = enforcer.ask(request, awaits=True)
         before = decided(asked.view)
         try:
-            return await self._ahandle(enforcer, asked, Current(asked.request, enforcer.guard.writer))
+            return await self._ahandle(enforcer, asked, Current(asked.request, asked.view, enforcer.guard.writer))
         finally:
             undecided(before)
 

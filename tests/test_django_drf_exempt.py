@@ -1,0 +1,105 @@
+"""``@exempt`` on views that have the throttle of REST framework: it reaches as far as anywhere."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.urls import path
+from django_calls import project, still
+
+from ratelimit_mw.django import exempt
+from ratelimit_mw.django.drf import Throttle
+
+# REST framework reads Django's settings when it is imported; importing django_calls has configured them.
+from rest_framework.authentication import BaseAuthentication  # isort: skip
+from rest_framework.decorators import api_view, throttle_classes  # isort: skip
+from rest_framework.response import Response  # isort: skip
+from rest_framework.views import APIView  # isort: skip
+from rest_framework.viewsets import ViewSet  # isort: skip
+
+UPLOADS = {"name": "uploads", "limits": "2/minute", "match": {"scope": "uploads"}, "key": ["user|ip"]}
+ALL = {"name": "all", "limits": "9/minute"}
+
+
+class Uploads(APIView):
+    permission_classes = ()
+    throttle_classes = (Throttle,)
+    throttle_scope = "uploads"
+
+    def get(self, request: Any) -> Response:
+        return Response({})
+
+    def post(self, request: Any) -> Response:
+        return Response({})
+
+
+class Tokens(BaseAuthentication):
+    def authenticate(self, request: Any) -> Any:
+        name = request.headers.get("x-token")
+        return (SimpleNamespace(pk=name, is_authenticated=True), None) if name else None
+
+
+class Partly(Uploads):
+    @exempt
+    def get(self, request: Any) -> Response:
+        return Response({})
+
+
+@api_view(["GET", "POST"])
+@throttle_classes([type("Few", (Throttle,), {"scope": "uploads"})])
+@exempt("uploads")
+def exempted(request: Any) -> Response:
+    return Response({})
+
+
+class Actions(ViewSet):
+    throttle_classes = (Throttle,)
+    throttle_scope = "uploads"
+
+    @exempt("uploads")
+    def list(self, request: Any) -> Response:
+        return Response({})
+
+    def create(self, request: Any) -> Response:
+        return Response({})
+
+
+BY_ACTION = Actions.as_view({"get": "list", "post": "create"})
+NAMED = exempt("uploads")(type("Free", (Uploads,), {}))
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("view", [exempt(Uploads.as_view()), NAMED.as_view(), Partly.as_view(), exempted, BY_ACTION])
+def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -> None:
+    """@exempt, by name or from all, on a view, its class, a method, an action or a function, reaches the throttle."""
+    with project(still({"rules": [UPLOADS]}), path("", view), is_async=is_async) as served:
+        answer = served.ask()
+        assert (answer.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
+
+
+@pytest.mark.parametrize("view", [Partly.as_view(), BY_ACTION, exempt("all")(type("Other", (Uploads,), {})).as_view()])
+def test_an_exemption_of_another_method_or_rule_leaves_the_throttle(view: Any) -> None:
+    """What is exempt on one method is throttled on the others, and so is what is exempt from another rule."""
+    with project(still({"rules": [UPLOADS, ALL]}), path("", view)) as served:
+        assert served.statuses(method="POST") == [200, 200, 429]
+
+
+def test_a_deny_list_goes_before_an_exemption_from_a_throttle() -> None:
+    """Who is on a deny list that only the throttle can read is not served by an exempt view either."""
+    view = exempt(type("Free", (Uploads,), {"authentication_classes": (Tokens,)})).as_view()
+    with project(still({"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}}}), path("", view)) as served:
+        assert [served.ask(headers={"x-token": who}).status_code for who in ("bob", "ann")] == [403, 200]
+
+
+def test_what_explain_says_of_a_throttle_is_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command calls an exempt view exempt, and the throttle finds it so."""
+    with project(still({"rules": [UPLOADS, ALL]}), path("", Partly.as_view())):
+        with pytest.raises(CommandError, match="nothing limits"):
+            call_command("ratelimit", "explain", "GET", "/")
+        call_command("ratelimit", "explain", "POST", "/")
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "does not look uploads the view is exempt" in said
+    assert "looks uploads user|ip 2/minute when scope is uploads" in said
