@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import flask
 from flask import Flask, Response, g
 from werkzeug.exceptions import default_exceptions
 
 from ..decision import Verdict
-from ..errors import ConfigError
+from ..errors import ConfigError, MissingMiddlewareError
 from ..http.fitting import Place, check_parameters, marks_in
 from ..http.guard import Guard
 from ..http.marked import MarkedView
@@ -27,6 +27,10 @@ from .request import FlaskRequest, template_of
 __all__ = ["Enforcer"]
 
 _UNMARKED = View()
+_HIDDEN: Final = (
+    "RateLimiter is there, but does not see the limit. Does a decorator above @limit not use functools.wraps,"
+    " did another view call this one, or was the limit put on it after the first request?"
+)
 
 
 class _Current:
@@ -40,13 +44,16 @@ class _Current:
 
 
 class Enforcer:
-    """The limits of one application. Its views are read when the first request comes: by then all are there."""
+    """The limits of one application. Its views are read when the first request comes: by then all are there.
+
+    Whoever looks at them before, as ``check`` does, reads them by himself.
+    """
 
     def __init__(self, app: Flask, guard: Guard) -> None:
         self._app = app
         self._guard = guard
         self._configured = app.config.get(SETTING)
-        self._views: dict[str, MarkedView] | None = None
+        self._known: dict[str, MarkedView] | None = None
         self._reading = threading.Lock()
         self._key = f"ratelimit_mw.flask.{id(self)}"  # one environment may pass through several applications
 
@@ -55,16 +62,22 @@ class Enforcer:
         return self._guard.limiter
 
     def views(self) -> dict[str, MarkedView]:
-        """What is marked, by Flask's endpoint. ``ConfigError``, each time, for marks that cannot work."""
-        if self._views is None:
+        """What is marked by now, by Flask's endpoint. ``ConfigError``, each time, for marks that cannot work."""
+        self._check_configured()
+        found = {endpoint: self._marked(endpoint) for endpoint in self._app.view_functions}
+        self._guard.adopt(view for marked in found.values() for view in marked.all())
+        self._check_parameters(found)
+        return found
+
+    def _served(self) -> dict[str, MarkedView]:
+        """``views``, kept from the first request on; read again should there be others after all."""
+        known = self._known
+        if known is None or len(known) != len(self._app.view_functions):
             with self._reading:
-                if self._views is None:
-                    self._check_configured()
-                    found = {endpoint: self._marked(endpoint) for endpoint in self._app.view_functions}
-                    self._guard.adopt(view for marked in found.values() for view in marked.all())
-                    self._check_parameters(found)
-                    self._views = found
-        return self._views
+                if self._known is known:
+                    self._known = self.views()
+                known = self._known
+        return known  # type: ignore[return-value] # it was read
 
     def _check_configured(self) -> None:
         """``ConfigError`` for settings that came too late: nobody would ever read them."""
@@ -96,7 +109,7 @@ class Enforcer:
     def decide(self) -> Any:
         """Before the request. None: it may go on."""
         native: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        marked = self.views().get(native.endpoint or "")
+        marked = self._served().get(native.endpoint or "")
         view = _UNMARKED if marked is None else marked.of(native.method)
         request = FlaskRequest(native)
         plan = self._plan(request, view)
@@ -148,6 +161,11 @@ class Enforcer:
         if current.pending is not None and not current.at_close:
             failed = 500 if error is None or isinstance(error, Exception) else None
             current.pending.over(current.status or failed)
+
+    def explain(self, _app: Flask, exception: BaseException, **_: Any) -> None:
+        """Where a limit was hidden from the extension, the error says by what."""
+        if isinstance(exception, MissingMiddlewareError):
+            exception.add_note(_HIDDEN)
 
     # -- how -------------------------------------------------------------------------------------------------
 

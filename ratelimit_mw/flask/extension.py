@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
-from flask import Flask, current_app, request_finished
+from flask import Flask, current_app, got_request_exception, request_finished
 
 from ..calling import checked_call
 from ..decision import Verdict
@@ -61,13 +61,14 @@ class RateLimiter:
         app.after_request(enforcer.add_headers)
         app.teardown_request(enforcer.end)
         request_finished.connect(enforcer.note_response, app)
+        got_request_exception.connect(enforcer.explain, app)
         app.cli.add_command(commands)
 
     def check(self, app: Flask | None = None) -> None:
         """Find the mistakes in decorators now, once all views are there; else the first request finds them.
 
         ``ConfigError`` for a name that stands twice, for an exemption from a rule that nobody has, and for a setting
-        that replaces one.
+        that replaces one. Views that are added after it are read, and checked, when the first request comes.
         """
         _enforcer_of(app).views()
 

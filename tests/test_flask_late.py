@@ -1,0 +1,99 @@
+"""Views, blueprints and marks that come after ``check`` has looked: what is served is what there is at the end."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask
+from flask_calls import ask, hello, one_rule, statuses, still
+
+from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.flask import RateLimiter, exempt, limit
+
+
+def checked(limiter: Limiter | None = None) -> tuple[Flask, Blueprint]:
+    """An application that was checked too early, and a blueprint that it has already."""
+    app, shop = Flask("app"), Blueprint("shop", "app", url_prefix="/shop")
+    shop.add_url_rule("/", "all", hello)
+    app.register_blueprint(shop)
+    RateLimiter(app, limiter=limiter or still()).check(app)
+    return app, shop
+
+
+def test_a_limited_blueprint_that_comes_after_the_check_is_limited() -> None:
+    """Its views have the limit that stands on it, though check knew neither."""
+    app, _ = checked()
+    late = limit("1/minute")(Blueprint("late", "app", url_prefix="/late"))
+    late.add_url_rule("/", "all", hello)
+    app.register_blueprint(late)
+    assert [statuses(app, "/late/", 2), statuses(app, "/shop/", 2)] == [[200, 429], [200, 200]]
+
+
+def test_a_mark_that_comes_after_the_check_counts() -> None:
+    """Also one on a blueprint that was there before: nothing has grown then."""
+    app, shop = checked()
+    limit("1/minute")(shop)
+    assert statuses(app, "/shop/", 2) == [200, 429]
+
+
+def test_views_that_come_after_the_check_are_limited_or_exempt() -> None:
+    """A late @limit limits, and a late @exempt leaves alone."""
+    app, _ = checked(one_rule("2/minute"))
+    app.add_url_rule("/few", "few", limit("1/minute")(hello))
+    app.add_url_rule("/free", "free", exempt(lambda: "fine"))
+    assert [statuses(app, "/few", 2), statuses(app, "/free", 4)] == [[200, 429], [200] * 4]
+
+
+def test_a_mistake_that_comes_after_the_check_is_found() -> None:
+    """By the next check, which looks anew, and by the first request."""
+    app, _ = checked()
+    app.add_url_rule("/", "home", exempt("nobody")(lambda: "hello"))
+    with pytest.raises(ConfigError, match="no rule 'nobody'"):
+        app.extensions["ratelimit_mw"].views()
+    assert statuses(app, times=2) == [500, 500]
+
+
+def test_a_view_that_comes_after_the_first_request_is_limited() -> None:
+    """Flask refuses that, but who puts one into its tables by hand gets past."""
+    app, _ = checked()
+    assert ask(app, "/shop/").status_code == 200
+    app.view_functions["late"] = limit("1/minute")(hello)
+    app.url_map.add(app.url_rule_class("/late", endpoint="late"))
+    assert statuses(app, "/late", 2) == [200, 429]
+
+
+def test_what_was_counted_stays_counted_when_views_are_read_again() -> None:
+    """Reading anew takes nothing from the counts: who was refused stays so."""
+    app, _ = checked(one_rule("1/minute"))
+    assert statuses(app, "/shop/", 2) == [200, 429]
+    app.extensions["ratelimit_mw"].views()
+    app.view_functions["late"] = limit("1/minute")(hello)
+    assert statuses(app, "/shop/", 1) == [429]
+
+
+def test_a_limit_that_is_hidden_is_explained() -> None:
+    """RateLimiter is there, so it is not the whole story that it is missing: the error names what may hide a limit."""
+    view = limit("1/minute")(hello)
+    app, _ = checked()
+    app.testing = True
+    app.add_url_rule("/", "home", lambda: view())
+    with pytest.raises(MissingMiddlewareError) as caught:
+        ask(app)
+    assert "RateLimiter is there, but does not see the limit" in "".join(caught.value.__notes__)
+
+
+def test_no_other_error_is_explained() -> None:
+    """Errors of the application's own are left as they are."""
+    app, _ = checked()
+    app.testing = True
+    app.add_url_rule("/", "home", functools.partial(divided, 1))
+    with pytest.raises(ZeroDivisionError) as caught:
+        ask(app)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def divided(number: int) -> Any:
+    return number / 0
