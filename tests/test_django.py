@@ -12,6 +12,7 @@ from asgiref.sync import SyncToAsync, iscoroutinefunction
 from django.http import HttpResponse, JsonResponse
 from django.test import AsyncRequestFactory
 from django.urls import path
+from django.views.decorators.http import require_POST
 from django_calls import CLIENT, LOG, MIDDLEWARE, Project, ahello, hello, one_rule, project
 from shared_store import SharedStore
 
@@ -271,3 +272,19 @@ def test_a_function_that_fails_lets_nobody_in() -> None:
         given = {"limiter": one_rule(key=["plan"]), "features": {"plan": lambda request: 1 / 0}}
         with project(given, is_async=is_async) as served:
             assert served.statuses(times=2) == [500, 500]
+
+
+@pytest.mark.parametrize("view", [require_POST(limit("2/minute")(hello)), limit("2/minute")(require_POST(hello))])
+def test_a_view_that_requires_a_method_cannot_be_tried_by_pre_flights(view: Any) -> None:
+    """require_POST above or below @limit keeps OPTIONS, which nothing limits, from reaching the view."""
+    with project(None, path("", view)) as served:
+        assert served.statuses(method="OPTIONS") == [405] * 3
+        assert served.statuses(method="POST") == [200, 200, 429]
+
+
+def test_a_rule_that_names_pre_flights_limits_them_and_no_other_method_than_it_names() -> None:
+    """What a view that answers every method is told to do instead has its price, which the page on Django names."""
+    named = limit("2/minute", match={"methods": ["POST", "OPTIONS"]})(hello)
+    with project(None, path("", named)) as served:
+        asked = ("OPTIONS", "POST", "OPTIONS", "PUT")
+        assert [served.ask(method=method).status_code for method in asked] == [200, 200, 429, 200]

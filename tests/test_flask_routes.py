@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from flask import Blueprint, Flask
-from flask_calls import app_of, ask, hello, one_rule, still
+from flask_calls import app_of, ask, hello, one_rule, statuses, still
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
 from ratelimit_mw.flask.request import template_of
@@ -120,3 +120,12 @@ def test_the_commands_find_mistakes() -> None:
     result = run(app_of(views={"/": exempt("nobody")(hello)}), "rules")
     where = f"@exempt on {hello.__module__}.hello"
     assert (result.exit_code, result.output) == (1, f"Error: {where}: there is no rule 'nobody'; there are none\n")
+
+
+@pytest.mark.parametrize(("named", "expected"), [({}, [200] * 3), ({"methods": ["POST", "OPTIONS"]}, [200, 200, 429])])
+def test_a_view_that_answers_pre_flights_is_limited_where_its_rule_names_them(named: Any, expected: list[int]) -> None:
+    """A route that names OPTIONS enters the view, and only a rule that names it, too, counts that."""
+    app = Flask("app")
+    app.add_url_rule("/", view_func=limit("2/minute", match=named)(hello), methods=["POST", "OPTIONS"])
+    RateLimiter(app, limiter=still())
+    assert statuses(app, method="OPTIONS") == expected
