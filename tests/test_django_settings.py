@@ -10,6 +10,7 @@ import pytest
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
+from django.core.management import BaseCommand, call_command
 from django.test import override_settings
 from django.urls import path
 from django_calls import CLIENT, LOG, hello, one_rule, project
@@ -111,3 +112,22 @@ def test_the_limiter_is_at_hand(is_async: bool) -> None:
         assert served.statuses() == [200, 200, 429]
         limiter().reset("api", {"ip": CLIENT})
         assert served.statuses() == [200, 200, 429]
+
+
+REPLACED = {"rules": [{"replaces": "home", "limits": "3/minute"}, {"name": "all", "limits": "9/minute"}]}
+
+
+class Asking(BaseCommand):
+    def handle(self, **_: Any) -> None:
+        self.stdout.write(",".join(limiter().peek({"ip": CLIENT}).rules))
+
+
+@pytest.mark.parametrize("read", [WSGIHandler, lambda: call_command(Asking(), skip_checks=False)])
+def test_the_limiter_knows_decorators_once_the_urlconf_was_read(read: Any) -> None:
+    """Where nothing is served, checks read it, or the application does; before that, nothing is decided unnoticed."""
+    with project(REPLACED, path("", limit("1/minute", name="home")(hello))):
+        with pytest.raises(ConfigError, match="no decorator gives a rule named 'home'"):
+            limiter().peek({"ip": CLIENT})
+        read()
+        assert limiter().peek({"ip": CLIENT}).rules == ("all",)
+        limiter().reset("home", {"ip": CLIENT})
