@@ -35,10 +35,10 @@ class Lists:
     >>> lists.needs, lists.allows({"ip": "203.0.113.9"}), lists.allows({"ip": "192.0.2.7"})
     (('ip',), False, None)
 
-    ``ConfigError`` names what cannot be. IPv6 networks are at most as narrow as clients are told apart.
+    ``ConfigError`` names what cannot be. How narrow a network may be is for those to say who tell clients apart.
     """
 
-    def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None, ipv6_prefix: int = 64) -> None:
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         tables = tables or {}
         for kind in tables:
             if kind not in _KINDS:
@@ -52,15 +52,15 @@ class Lists:
                     feature = checked_name(name)
                 names[feature] = None
                 with placed(f"{kind}.{name}"):
-                    self._add(kind == "allow", feature, values, ipv6_prefix)
+                    self._add(kind == "allow", feature, values)
         self.needs = tuple(names)
 
-    def _add(self, allowed: bool, feature: str, values: Any, ipv6_prefix: int) -> None:
+    def _add(self, allowed: bool, feature: str, values: Any) -> None:
         items = [values] if isinstance(values, str) else values
         if not isinstance(items, list | tuple) or not items:
             raise ConfigError(f"expected a list of values; got {values!r}")
         if feature == "ip":
-            self._networks.append((allowed, tuple(_listed_network(item, ipv6_prefix) for item in items)))
+            self._networks.append((allowed, tuple(map(parse_network, items))))
         else:
             found = frozenset(spelling for item in items for spelling in spellings(feature, str(item)))
             self._values.append((allowed, feature, found))
@@ -70,6 +70,11 @@ class Lists:
         return isinstance(other, Lists) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def networks(self) -> list[tuple[str, tuple[Network, ...]]]:
+        """The networks of each list, with its place: "deny.ip"."""
+        return [("allow.ip" if allowed else "deny.ip", networks) for allowed, networks in self._networks]
 
     def names(self) -> tuple[list[str], list[str]]:
         """The features that allow lists look at, and those that deny lists do."""
@@ -99,10 +104,3 @@ class Lists:
         """Raise ``Listed`` when a list decides the request."""
         if (allowed := self.allows(features)) is not None:
             raise Listed(allowed)
-
-
-def _listed_network(text: object, ipv6_prefix: int) -> Network:
-    network = parse_network(text)
-    if network.version == 6 and network.prefixlen > ipv6_prefix:
-        raise ConfigError(f"clients are told apart by /{ipv6_prefix}, so {text} cannot be: list its /{ipv6_prefix}")
-    return network

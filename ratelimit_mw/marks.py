@@ -10,6 +10,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from types import FunctionType
@@ -17,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 from .calling import caller
 from .errors import ConfigError, MissingMiddlewareError, placed
+from .names import class_behind, holds_views, name_of, no_view, place_of, printable
 from .rules import Rule, one_of
 from .switch import switch
 
@@ -76,6 +78,10 @@ class View:
     exempt_on: str = field(default="", compare=False)
     """The view that the exemption stands on."""
 
+    def __post_init__(self) -> None:
+        if self.exempt:  # as rules are called
+            object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
+
 
 def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     """Limit a view: a function, a coroutine function or a class; or a blueprint. The options are those of ``Rule``.
@@ -84,11 +90,12 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     Raises ``ConfigError`` for anything that cannot mean something, with the file and line that it stands in.
     """
     _check_called(limits, "@limit")
-    rule = _rule(limits, options, f"@limit at {caller()}")
+    place = f"@limit at {caller()}"
+    rule = _rule(limits, options, place)
 
     def mark(view: AnyView) -> AnyView:
-        known = marks_of(view)
-        return _marked(view, replace(known, marks=(*known.marks, Mark(rule, _name_of(view), next(_order)))))
+        known, name = marks_of(view), name_of(view, place)
+        return _marked(view, replace(known, marks=(*known.marks, Mark(rule, name, next(_order)))))
 
     return mark
 
@@ -100,16 +107,16 @@ def messages(limits: Any, *, over: str = "close", **options: Any) -> Callable[[A
     later". The other options are those of ``limit``, but for what a single message cannot have: an outcome or a slot.
     """
     _check_called(limits, "@messages")
-    with placed("over"):
-        one_of(over, "close", "drop")
     place = f"@messages at {caller()}"
+    with _standing(place), placed("over"):
+        one_of(over, "close", "drop")
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("a message has no status and takes no slot", of=place)
 
     def mark(view: AnyView) -> AnyView:
         known = marks_of(view)
-        found = MessageMark(rule, _name_of(view), next(_order), over)
+        found = MessageMark(rule, name_of(view, place), next(_order), over)
         return _marked(view, replace(known, messages=(*known.messages, found)))
 
     return mark
@@ -121,36 +128,46 @@ def make_mark(limits: Any, options: Mapping[str, Any], where: str, of: str = "@l
 
 
 def _rule(limits: Any, options: Mapping[str, Any], place: str) -> Rule:
-    try:
+    with _standing(place):
         for name in options:
             with placed(f"option {name!r}"):
                 one_of(name, *_OPTIONS)
         rule = Rule(limits=limits, **options)
-    except ConfigError as error:
-        raise ConfigError(error.message, error.path, place) from None
     if rule.matches.paths:
         raise ConfigError("a view has its path from its route", "match.path", place)
     return rule
 
 
+@contextmanager
+def _standing(place: str) -> Iterator[None]:
+    """What goes wrong in here is a mistake of the decorator at ``place``."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(error.message, error.path, place) from None
+
+
 def exempt(*rules: Any) -> Any:
     """Leave a view alone: ``@exempt`` by all rules, ``@exempt("api")`` by the rules named."""
-    if len(rules) == 1 and (callable(rules[0]) or _holds_views(rules[0])):
+    if len(rules) == 1 and (callable(rules[0]) or holds_views(rules[0])):
         return _exempted(rules[0], ())
+    place = f"@exempt at {caller()}"
     for name in rules:
         if not isinstance(name, str):
-            raise ConfigError(f"expected names of rules; got {name!r}", of="@exempt")
+            raise ConfigError(f"expected names of rules; got {name!r}", of=place)
 
-    return functools.partial(_exempted, rules=rules)
+    return functools.partial(_exempted, rules=rules, place=place)
 
 
-def _exempted(view: AnyView, rules: tuple[str, ...]) -> AnyView:
-    return _marked(view, replace(marks_of(view), exempt=rules, exempt_on=_place_of(view)))
+def _exempted(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
+    if not callable(view) and not holds_views(view):
+        raise no_view(view, place)
+    return _marked(view, replace(marks_of(view), exempt=rules, exempt_on=place_of(view)))
 
 
 def _check_called(limits: object, of: str) -> None:
     if callable(limits):
-        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {_place_of(limits)}")
+        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {place_of(limits)}")
 
 
 def marks_of(view: object) -> View:
@@ -158,14 +175,8 @@ def marks_of(view: object) -> View:
     if isinstance(view, View):
         return view
     found: View = getattr(view, _ATTRIBUTE, None) or View()
-    behind = _class_behind(view)
+    behind = class_behind(view)
     return found if behind is None else _together(marks_of(behind), found)
-
-
-def _class_behind(view: object) -> type | None:
-    """The class that a framework made a function of; None for anything else."""
-    behind = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    return behind if inspect.isclass(behind) and behind is not view else None
 
 
 def view_of(views: Iterable[object]) -> View:
@@ -217,7 +228,7 @@ def _marked(view: AnyView, marks: View) -> AnyView:
     guarded = view
     if inspect.isclass(view):
         _guard_dispatcher(view)
-    elif not _holds_views(view) and not hasattr(view, _ATTRIBUTE):
+    elif not holds_views(view) and not hasattr(view, _ATTRIBUTE):
         guarded = _guarded(view)
         for function in _wrapped_by(guarded):
             setattr(function, _MARKED_FORM, guarded)
@@ -274,26 +285,3 @@ def _check(view: object) -> None:
     marks = (*known.marks, *known.messages)
     if not _decided.get().issuperset(marks) and not switch.off:
         raise MissingMiddlewareError(marks[0].view)
-
-
-def _holds_views(view: object) -> bool:
-    """Whether it is a blueprint or an application of Flask's: marked for all its views, called by none."""
-    return not inspect.isclass(view) and isinstance(getattr(view, "import_name", None), str)
-
-
-def _place_of(thing: object) -> str:
-    """What to call anything that a decorator stands on, in a message."""
-    return _name_of(thing) if _holds_views(thing) or hasattr(thing, "__qualname__") else repr(thing)
-
-
-def _name_of(view: Any) -> str:
-    if _holds_views(view):
-        return f"{view.import_name}.{view.name}"
-    name = getattr(view, "__qualname__", None)
-    if not callable(view) or name is None:
-        raise ConfigError(f"expected a view, a function or a class; got {view!r}", of="@limit")
-    given = getattr(view, "__name__", name)  # Flask names the function that it makes of a class
-    if name.rpartition(".")[2] != given:
-        return f"{view.__module__}.{given}"
-    behind = _class_behind(view)  # Django names it as those of all other classes
-    return f"{view.__module__}.{name}" if behind is None else _name_of(behind)

@@ -16,6 +16,8 @@ __all__ = ["PathTree", "checked_pattern", "normalised", "pattern_matches"]
 
 _PARAMETER = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
+# As Flask and Django write a parameter, and as many others do at the start of a segment.
+_FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*)")
 _DEEP = "**"
 
 
@@ -40,12 +42,20 @@ def checked_pattern(pattern: object) -> str:
         raise ConfigError(f"a path pattern has no query and no fragment; got {pattern!r}")
     if encoded := _ENCODED.search(pattern):
         raise ConfigError(f"paths are compared decoded, so write what {encoded[0]} stands for; got {pattern!r}")
+    if (here := _FOREIGN.sub(_parameter, pattern)) != pattern:
+        raise ConfigError(f"a parameter is written {{name}} here; write {here!r} for {pattern!r}")
     if re.search(r"[{}]", _PARAMETER.sub("", pattern)):
         raise ConfigError(f"unbalanced braces in {pattern!r}; a parameter is written {{name}}")
     for segment in _segments(pattern):
         if segment != _DEEP and _DEEP in segment:
             raise ConfigError(f"** stands alone between slashes; got {segment!r} in {pattern!r}")
     return pattern
+
+
+def _parameter(found: re.Match[str]) -> str:
+    """A parameter as it is written here: "<int:id>" and ":id" are {id}, "<path:rest>" is {rest:path}."""
+    name = found[2] or found[4]
+    return f"{{{name}:path}}" if found[1] == "path" else f"{{{name}}}"
 
 
 class _Node:

@@ -14,6 +14,7 @@ from .calling import checked_call
 from .errors import ConfigError, placed
 from .features import UNREADABLE, Features, checked_name, parse_key
 from .limit import Limit
+from .names import checked_rule_name
 from .networks import Network, is_in, parse_network
 from .paths import checked_pattern
 from .quota import Quota, checked_cost, parse_quotas
@@ -25,8 +26,8 @@ POLICIES: Final = ("allow", "deny", "local")
 PRIORITIES: Final = ("normal",)
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 _LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDAV, and no slips
+_ANY_METHOD: Final = ("ALL", "ANY", "*")  # what others call it
 
-_RULE_NAME = re.compile(r"[\x21-\x7e]{1,200}")
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
@@ -127,7 +128,7 @@ class Rule:
 
     def _check(self) -> None:
         checks: dict[str, tuple[str, Callable[[], object]]] = {
-            "name": ("name", lambda: _rule_name(self.name)),
+            "name": ("name", lambda: checked_rule_name(self.name)),
             "quotas": ("limits", lambda: parse_quotas(self.limits)),
             "entries": ("key", lambda: parse_key(self.key)),
             "matches": ("match", lambda: Match.of(self.match)),
@@ -207,12 +208,6 @@ def _cost(cost: object) -> object:
     return checked_call(cost, "the request")
 
 
-def _rule_name(name: object) -> str | None:
-    if name is not None and not (isinstance(name, str) and _RULE_NAME.fullmatch(name)):
-        raise ConfigError(f"a rule's name is 1 to 200 printable ASCII characters without spaces; got {name!r}")
-    return name
-
-
 def _each(place: str, value: object, check: Callable[[Any], Any]) -> tuple[Any, ...]:
     """What a value, or every one of a list of them, is checked and read as."""
     items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
@@ -234,6 +229,8 @@ def _value(value: object) -> str:
 
 def _method(method: object) -> str:
     name = method.upper() if isinstance(method, str) else ""
+    if name in _ANY_METHOD:
+        raise ConfigError(f"{method!r} is no method; leave it out to match every one (OPTIONS has to be named)")
     known = name in METHODS or name in _LOOK_ALIKES
     if not known and (not _TOKEN.fullmatch(name) or difflib.get_close_matches(name, METHODS, 1, 0.65)):
         raise ConfigError(f"expected an HTTP method such as {', '.join(METHODS[:6])}; got {method!r}")

@@ -15,6 +15,7 @@ from .errors import ConfigError, placed
 from .features import Features, UnknownIP
 from .lists import Lists
 from .marks import Mark, View
+from .names import printable
 from .paths import PathTree
 from .plan import CompiledRule, Plan
 from .rules import Rule
@@ -97,7 +98,7 @@ class RuleSet:
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Every key that a rule may count these features under; ``ConfigError`` where there is none."""
-        rule = self.by_name.get(name)
+        rule = self.by_name.get(printable(name))
         if rule is None:
             raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name) or 'none'}")
         key = rule.key.of(features)
@@ -211,8 +212,9 @@ def _names(marks: Sequence[Mark]) -> list[str]:
     found: list[str] = []
     times: Counter[str] = Counter()
     for mark in marks:
-        times[mark.view] += not mark.rule.name
-        found.append(mark.rule.name or (mark.view if times[mark.view] == 1 else f"{mark.view}#{times[mark.view]}"))
+        view = printable(mark.view)
+        times[view] += not mark.rule.name
+        found.append(mark.rule.name or (view if times[view] == 1 else f"{view}#{times[view]}"))
     return found
 
 

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
 
 import msgspec
 
+from .clients import check_lists, check_rule
 from .errors import ConfigError, placed
 from .lists import Lists
+from .names import printable
 from .rules import Rule
 from .ruleset import Replacement, RuleSet
 from .secret import NO_SECRET, Secret
@@ -176,10 +178,11 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         raise ConfigError(f"expected text in Unicode; got {error.object!r}, which has half a character") from None
     with placed("store"):
         check_address(table.store)
-    rules, replacements = _rules(table, data, folder)
     _check_http(table)
+    rules, replacements = _rules(table, data, folder)
     with placed("lists"):
-        lists = Lists(msgspec.structs.asdict(table.lists), table.ipv6_prefix)
+        lists = Lists(msgspec.structs.asdict(table.lists))
+    check_lists(lists, table.ipv6_prefix)
     if table.fleet_size < 1:
         raise ConfigError(f"expected the number of processes on the store; got {table.fleet_size}", "fleet_size")
     return Settings(
@@ -217,10 +220,12 @@ def _rules(
         with placed(f"rules[{i}]"):
             if rule.replaces is None:
                 rules.append(_rule(rule, folder))
+                check_rule(rules[-1], table.ipv6_prefix)
                 continue
-            if rule.replaces in replacements:
+            name = printable(rule.replaces)
+            if name in replacements:
                 raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
-            replacements[rule.replaces] = Replacement(i, _replacement(rule, data["rules"][i], folder))
+            replacements[name] = Replacement(i, _replacement(rule, data["rules"][i], folder))
     RuleSet(rules, replacements=replacements)
     return tuple(rules), replacements
 

@@ -11,13 +11,14 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.errors import MissingMiddlewareError
-from ratelimit_mw.marks import exempt, limit, make_mark, marks_of
+from ratelimit_mw.marks import exempt, limit, make_mark, marks_of, messages
 
 
 @pytest.mark.parametrize("names", [(5,), ("api", None), (["api"],)])
 def test_an_exemption_names_rules(names: tuple[Any, ...]) -> None:
     """Anything else is a mistake at the start."""
-    with pytest.raises(ConfigError, match="@exempt: expected names of rules; got "):
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(ConfigError, match=rf"^@exempt at {__file__}:{line}: expected names of rules; got "):
         exempt(*names)
 
 
@@ -40,6 +41,25 @@ def test_a_limit_that_means_nothing_is_an_error_in_its_line(
     line = sys._getframe().f_lineno + 2
     with pytest.raises(ConfigError, match=rf"^@limit at {__file__}:{line}, {message}"):
         limited(limits, **options)
+
+
+@pytest.mark.parametrize("framework", ["marks", "starlette", "fastapi", "flask", "django"])
+@pytest.mark.parametrize("decorator", ["limit", "exempt"])
+def test_a_decorator_on_what_is_no_view_is_an_error_in_its_line(framework: str, decorator: str) -> None:
+    """Neither a limit nor an exemption is silently of no use."""
+    decorate = getattr(importlib.import_module(f"ratelimit_mw.{framework}"), decorator)
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(ConfigError, match=rf"^@{decorator} at {__file__}:{line}: expected a view, .*; got 3$"):
+        decorate("5/minute")(3)
+
+
+def test_mistakes_of_messages_are_errors_in_their_line() -> None:
+    """A mistyped ``over`` and a number that is no view, as with ``@limit``."""
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(ConfigError, match=rf"^@messages at {__file__}:{line}, over: expected 'close' or 'drop'; got "):
+        messages("5/minute", over="clos")
+    with pytest.raises(ConfigError, match=rf"^@messages at {__file__}:{line + 2}: expected a view, .*; got 3$"):
+        messages("5/minute")(3)  # type: ignore[type-var]
 
 
 def test_a_limit_says_its_priority() -> None:

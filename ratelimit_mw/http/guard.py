@@ -8,11 +8,12 @@ from os import PathLike
 from typing import Any, Final, TypedDict
 
 from ..calling import checked_call
+from ..clients import check_lists, check_rule
 from ..decision import Verdict
 from ..errors import ConfigError, placed
 from ..limiter import Limiter
 from ..marks import Mark, View
-from ..plan import Plan
+from ..plan import CompiledRule, Plan
 from ..ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .body import Bodies
@@ -103,7 +104,7 @@ class Guard:
 
     def _needs(self, rules: RuleSet) -> dict[str, str]:
         """The features that have to be read, and who needs them first."""
-        given = {rules.of(mark): names for mark, names in self._later.items()}
+        given = self._given(rules)
         needs = dict.fromkeys(rules.lists.needs, "a list")
         for rule in rules.rules:
             for name in rule.rule.needs:
@@ -111,8 +112,23 @@ class Guard:
                     needs.setdefault(name, f"rule {rule.name!r}")
         return needs
 
+    def _given(self, rules: RuleSet) -> dict[CompiledRule, Collection[str]]:
+        """What is given to rules on the way to the view."""
+        return {rules.of(mark): names for mark, names in self._later.items()}
+
+    def _check_clients(self, rules: RuleSet) -> None:
+        """``ConfigError`` for addresses that no client can have here; your own ``ip`` may be anything."""
+        if "ip" in self._own:
+            return
+        check_lists(rules.lists, self.http.ipv6_prefix)
+        given = self._given(rules)
+        for rule in rules.rules:
+            if "ip" not in given.get(rule, ()):
+                check_rule(rule.rule, self.http.ipv6_prefix, f"rule {rule.name!r}")
+
     def _prepare(self) -> None:
         rules = self.limiter.rules
+        self._check_clients(rules)
         # The reader first: with it, whoever meets the new rules can read what they need.
         self.reader = FeatureReader(
             self._needs(rules),
