@@ -74,6 +74,7 @@ class Limiter:
         self.breaker = None if self._shared is None else self._shared.breaker
         # Whether deciding may wait for I/O, so that an event loop has to await it.
         self.waits = self._shared is not None
+        self._leases: Leases | None = None
         self._lease()
         self._afterwards = Afterwards(
             self.store, self._shared, self._refusals, self._now, lambda rule: self.rules.statuses(rule)
@@ -94,7 +95,8 @@ class Limiter:
     def _lease(self) -> None:
         """Have leases stand before a shared store where some rule has one."""
         leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
-        self._leases = Leases(self._shared, self._steady) if self._shared is not None and leased else None
+        if leased and self._shared is not None and self._leases is None:
+            self._leases = Leases(self._shared, self._steady)
         self._decides = self._leases or self._shared
 
     def adopt(self, marks: Iterable[Mark]) -> None:
@@ -288,8 +290,6 @@ class Limiter:
         self._afterwards.close()
         if self._leases is not None:
             await self._leases.aclose(self._now())
-        if self._shared is not None:
-            await self._shared.aclose()
         await self.store.aclose()
 
 

@@ -1,13 +1,12 @@
 """What happens when a shared store does not answer: each limit's policy, until the store answers again.
 
 "local" counts in this process, by one of ``fleet_size`` shares of the limit; "allow" leaves the limit out; "deny"
-refuses with 503. While the breaker is open no request touches the store: a probe asks it, in a task of the event
-loop or a thread of its own, one at a time. One log line says that a store went, one that it came back.
+refuses with 503. While the breaker is open no request touches the store: a probe asks it, in a thread of its own, one
+at a time. One log line says that a store went, one that it came back.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Sequence
@@ -48,16 +47,13 @@ class Resilient:
         self._clock = clock or now_us
         self._shares: dict[Limit, Limit] = {}
         self.breaker = Breaker()
-        self._probes: set[asyncio.Task[None]] = set()
 
     def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
         return self.asked(hits, now, spend) or self.without_store(hits, spend)
 
     def asked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
         """What the store says; None when it does not answer, or is left alone."""
-        if self.breaker.open:
-            if self.breaker.takes_probe(now_us()):
-                threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
+        if self._is_left_alone():
             return None
         began = now_us()
         try:
@@ -72,11 +68,7 @@ class Resilient:
         return await self.aasked(hits, now, spend) or self.without_store(hits, spend)
 
     async def aasked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
-        if self.breaker.open:
-            if self.breaker.takes_probe(now_us()):
-                probe = asyncio.get_running_loop().create_task(self._aprobe())
-                self._probes.add(probe)
-                probe.add_done_callback(self._probes.discard)
+        if self._is_left_alone():
             return None
         began = now_us()
         try:
@@ -136,6 +128,15 @@ class Resilient:
         if self.breaker.failed(began, now_us()):
             _log.warning("the store does not answer (%s); limits go on by their on_store_error until it does", error)
 
+    def _is_left_alone(self) -> bool:
+        """Whether the breaker is open; now and then somebody asks beside the requests whether the store is back.
+
+        In a thread, also for event loops: one that lives or runs for a moment only would never hear the answer.
+        """
+        if self.breaker.open and self.breaker.takes_probe(now_us()):
+            threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
+        return self.breaker.open
+
     def _probe(self) -> None:
         try:
             self.store.ping()
@@ -143,23 +144,9 @@ class Resilient:
             return
         self._recovered()
 
-    async def _aprobe(self) -> None:
-        try:
-            await self.store.aping()
-        except StoreError:
-            return
-        self._recovered()
-
     def _recovered(self) -> None:
         if passed := self.breaker.close(now_us()):
             _log.warning("the store answers again, after %.1f s", to_seconds(passed))
-
-    async def aclose(self) -> None:
-        """Take this loop's probes along; those of another, which may be closed, are that one's."""
-        loop = asyncio.get_running_loop()
-        for probe in list(self._probes):
-            if probe.get_loop() is loop:
-                probe.cancel()
 
 
 def _denial(limit: Limit, now: int) -> Decision:
