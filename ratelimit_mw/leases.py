@@ -49,8 +49,9 @@ class _Lease:
         """The store has counted the share."""
         self.left, self.decision = self.drawn.cost, decision
 
-    def has(self, cost: int, now: int) -> bool:
-        return cost <= self.left and now < self.ends_at and self.decision is not None
+    def has(self, limit: Limit, cost: int, now: int) -> bool:
+        """Also another limit may count by this key: that of another plan."""
+        return cost <= self.left and now < self.ends_at and self.decision is not None and limit is self.drawn.limit
 
     def spend(self, limit: Limit, cost: int, now: int) -> Decision:
         """Take the cost of a hit. The store's numbers are those of the draw, carried on."""
@@ -165,7 +166,7 @@ class Leases:
         now = self._clock()
         with self._lock:
             lease = self._book.get(key)
-            return None if lease is None or not lease.has(cost, now) else lease.spend(limit, cost, now)
+            return None if lease is None or not lease.has(limit, cost, now) else lease.spend(limit, cost, now)
 
     def forget(self, keys: Iterable[str]) -> None:
         """These keys start anew: what was drawn of them before is no longer counted."""
@@ -195,9 +196,9 @@ class Leases:
         now = self._clock()
         with self._lock:
             leases = []
-            for _, key, cost in hits:
+            for limit, key, cost in hits:
                 lease = self._book.get(key)
-                if lease is None or not lease.has(cost, now):
+                if lease is None or not lease.has(limit, cost, now):
                     return None
                 leases.append(lease)
             decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
@@ -223,11 +224,11 @@ class Leases:
         return [_Lease(hit, share, now) for hit, share in zip(hits, shares, strict=True)]
 
     def _share(self, hit: Hit, now: int) -> int:
-        """How much there is to draw; 0 while somebody is at it."""
+        """How much there is to draw; 0 while somebody is at it, or another limit has a lease of the key."""
         last = self._book.get(hit.key)
         if last is None or last.ends_at <= now:
             return hit.limit.lease
-        return min(last.next, hit.limit.lease) if last.waits_till <= now else 0
+        return min(last.next, hit.limit.lease) if last.waits_till <= now and last.drawn.limit is hit.limit else 0
 
     def _drawn(self, hits: Sequence[Hit], leases: list[_Lease], told: Sequence[Decision]) -> Answer | None:
         """The request's own answer out of a draw; None when the shares were not to be had: ask for the cost alone."""

@@ -38,19 +38,19 @@ class Refusals:
         self._old: dict[str, _Known] = {}
         self.everywhere[id(self)] = self
 
-    def recall(self, hits: Iterable[Hit], now: int) -> tuple[list[Hit], list[Decision]] | None:
+    def recall(self, hits: Sequence[Hit], now: int) -> tuple[list[Hit], list[Decision]] | None:
         """Of the hits that are known to be refused now the one with the longest wait, with its decision as of now."""
         if not self._young and not self._old:
             return None
         known = [(hit, decision) for hit in hits if (decision := self._known(hit, now)) is not None]
-        if not known:
+        if not known or any(map(_counts_refusals, hits)):
             return None
         hit, decision = max(known, key=_wait)
         return [hit], [decision]
 
     def _known(self, hit: Hit, now: int) -> Decision | None:
         known = self._young.get(hit.key) or self._old.get(hit.key)
-        if known is None or hit.cost < known.cost or now >= known.until:
+        if known is None or hit.cost < known.cost or now >= known.until or known.decision.bound is not hit.limit:
             return None
         return _later(known.decision, hit, now - known.noted)
 
@@ -84,8 +84,12 @@ class Refusals:
 
 
 def _may_be_remembered(hit: Hit) -> bool:
-    limit = hit.limit
-    return not (limit.by_outcome or limit.quota.concurrent or isinstance(limit.algorithm, RefusalCountingLog))
+    return not (hit.limit.by_outcome or hit.limit.quota.concurrent or _counts_refusals(hit))
+
+
+def _counts_refusals(hit: Hit) -> bool:
+    """Whether the store has to hear of each refusal."""
+    return isinstance(hit.limit.algorithm, RefusalCountingLog)
 
 
 def _wait(known: tuple[Hit, Decision]) -> float:

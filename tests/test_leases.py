@@ -31,6 +31,16 @@ def left(limiter: Limiter, features: dict[str, str]) -> int:
     return limiter.peek(features, cost=0).decisions[0].remaining
 
 
+def test_what_one_plan_has_drawn_no_other_spends() -> None:
+    """Limits of several plans may count by one key: a lease is of the limit that it was drawn for."""
+    (limiter,), _, _ = setup(limits="100/hour", lease="10%", per={"plan": {"pro": ["100000/hour"]}})
+    for count, plan in ((300, "pro"), (300, "free"), (5, "pro")):
+        allowed = sum(limiter.hit({**WHO, "plan": plan}).allowed for _ in range(count))
+        assert allowed == (0 if plan == "free" else count)
+    two = [{"plan": "pro", **WHO}, {"plan": "free", **WHO}]
+    assert [asyncio.run(limiter.ahit(features)).allowed for features in two] == [True, False]
+
+
 @pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-counter", "tiered-window", "gcra"])
 def test_exactly_the_limit_for_few_calls(algorithm: str) -> None:
     """One busy process passes the whole limit and asks once a share, and a few times more when little is left."""

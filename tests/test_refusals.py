@@ -91,6 +91,22 @@ def test_where_one_of_two_that_refuse_must_be_asked_both_are() -> None:
     assert store.calls == 5
 
 
+def test_a_log_that_counts_refusals_hears_of_each() -> None:
+    """Also of those that another limit of the request is known to refuse."""
+    counting = {"name": "sliding-window-log", "count_refused": True}
+    rules = [Rule(name="api", limits="1/hour"), Rule(name="log", limits="1/day", algorithm=counting, key=["user"])]
+    limiter, store = setup(rules)
+    for user in ("ann", "bob", "bob", "bob"):
+        limiter.hit({**WHO, "user": user})
+    assert store.calls == 4
+
+
+def test_a_limit_of_another_plan_is_asked() -> None:
+    """Two limits may count by one key: what one of them refuses the other may allow."""
+    limiter, _ = setup([Rule(name="api", limits="1/hour", per={"plan": {"pro": ["9/hour"]}})])
+    assert [limiter.hit({**WHO, "plan": plan}).allowed for plan in ("free", "free", "pro")] == [True, False, True]
+
+
 def test_what_can_never_fit_has_no_time_to_come_again() -> None:
     """A cost beyond the limit is told so, and not the wait of the smaller one that was refused before."""
     limiter, store = setup([Rule(name="api", limits="5/hour")])
