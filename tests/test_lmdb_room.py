@@ -1,5 +1,6 @@
 """The LMDB store when it is full."""
 
+import asyncio
 import random
 import subprocess
 import sys
@@ -128,8 +129,13 @@ def test_a_reader_that_does_not_end_is_a_store_error_until_it_does(path: Path) -
         while (allowed := attempt(store, limit)) is not None:
             passed += allowed
         assert attempt(store, limit) is None
+        with pytest.raises(StoreError, match="a reader that does not end"):
+            store.ping()
+        with pytest.raises(StoreError, match="a reader that does not end"):
+            asyncio.run(store.aping())
         reader.communicate(b"\n")
     assert hit(store, limit).remaining == 100_000 - passed - 1
+    store.ping()
     store.close()
 
 

@@ -56,10 +56,10 @@ def test_a_server_that_is_no_memcached_is_an_error(answer: bytes, way: str) -> N
         handle.close()
 
 
-@pytest.mark.parametrize("answer", [b"hello\r\n", b"STORED\r\n", b"ERROR\r\n", b"\r\n", b"VERSION 1.6.18\r\nmore\r\n"])
+@pytest.mark.parametrize("answer", [b"hello\r\n", b"VERSION 1.6.18\r\n", b"ERROR\r\n", b"\r\n", b"STORED\r\nmore\r\n"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_ping_is_not_answered_by_whatever_speaks(answer: bytes, way: str) -> None:
-    """A Memcached says its version and nothing more."""
+    """A Memcached has stored what it was sent, and says nothing more."""
     with impostor(answer) as place:
         handle = WAYS[way](MemcachedStore(place, timeout_us=PATIENT))
         with pytest.raises(StoreError, match="Memcached answered"):

@@ -1,5 +1,7 @@
 """Races that the Memcached store loses: to others, to a server that stops, to time."""
 
+import itertools
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 from memcached_handles import CLIENT, NOW, PATIENT, address, hit, opened, stop, undo
-from servers import Server, memcached_running
+from servers import HOST, Server, memcached_running
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.clock import SECOND
@@ -183,3 +185,25 @@ def test_a_turn_that_does_not_come_in_time_is_a_refusal(memcached_server: Server
         (decision,) = store.apply([hit(limit)], NOW)
         assert (decision.allowed, decision.remaining) == (False, 0)
         store.close()
+
+
+def fill(server: Server) -> None:
+    """Until it takes nothing more, whatever its size."""
+    with socket.create_connection((HOST, server.port)) as line:
+        for size in (400_000, 10_000, 1_000, 400, 200, 150, 100, 60, 40, 20, 1):
+            for number in itertools.count():
+                line.sendall(b"set fill%d-%d 0 0 %d\r\n%b\r\n" % (size, number, size, b"x" * size))
+                if not line.recv(100).startswith(b"STORED"):
+                    break
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_takes_nothing_more_does_not_answer_a_ping(tmp_path: Path, way: str) -> None:
+    """It goes on telling its version and takes no hit: a limiter that believed it would change its mind for ever."""
+    with memcached_running(tmp_path, "-M", "-m", "2") as server:
+        handle = WAYS[way](MemcachedStore(address(server).removeprefix("memcached://"), timeout_us=PATIENT))
+        handle.ping()
+        fill(server)
+        with pytest.raises(StoreError, match="Memcached"):
+            handle.ping()
+        handle.close()

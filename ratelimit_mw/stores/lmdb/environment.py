@@ -62,7 +62,8 @@ class Environment:
         loop = asyncio.get_running_loop()
         line = self._lines.get(loop)
         if line is None:
-            self._lines = {each: line for each, line in self._lines.items() if not each.is_closed()}
+            for ended in [each for each in list(self._lines) if each.is_closed()]:
+                self._lines.pop(ended, None)
             line = self._lines[loop] = Line(self.lock)
         return line
 

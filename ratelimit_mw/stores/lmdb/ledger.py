@@ -63,6 +63,10 @@ class Ledger:
     def forget(self, keys: Sequence[str], now: int) -> None:
         return self._in_transaction(self._forget, now, keys)
 
+    def ping(self, now: int) -> None:
+        """A write that leaves nothing to decide: where pages are short, reading goes on all the same."""
+        return self._in_transaction(self._ping, now)
+
     def _decide_one(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
         """``_decide`` for a lone hit, which has nothing to agree on."""
         limit, key, cost = hits[0]
@@ -114,6 +118,10 @@ class Ledger:
     def _forget(self, keys: Sequence[str]) -> tuple[None, bool]:
         for key in keys:
             self._records.forget(key)
+        return None, True
+
+    def _ping(self) -> tuple[None, bool]:
+        self._records.ping()
         return None, True
 
     def _in_transaction(

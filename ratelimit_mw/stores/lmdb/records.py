@@ -29,6 +29,8 @@ _STAMP: Final = 9
 _SMALL: Final = 128
 """Bytes of a record that may come and go even where nothing grows."""
 _SHARED_UNTIL: Final = META + b"shared-until"
+_PING: Final = META + b"ping"
+_FOREVER: Final = 2**63 - 1
 _SHARED_SLACK: Final = 60 * SECOND
 
 
@@ -79,6 +81,8 @@ class Records:
             self._txn.delete(name if length else self._shared_name(limit.prefix, key))
             return
         until = self._now + span
+        if until > _FOREVER:
+            until = _FOREVER
         self._expiry = until.to_bytes(8, "big")
         if not length and self._room != ROOMY:
             name, length = self._share(limit, key, until)
@@ -89,6 +93,10 @@ class Records:
         if self._room == FROZEN and len(data) > max(length, _SMALL):
             raise NoRoomError
         self._txn.put(name, data)
+
+    def ping(self) -> None:
+        """Write something."""
+        self._txn.put(_PING, self._now.to_bytes(8, "big"))
 
     def forget(self, key: str) -> None:
         """Make a key fresh, and with it those that share a state with it."""

@@ -65,6 +65,9 @@ class LmdbStore(Store):
         if named := list(keys):
             self._locked(lambda ledger, at: ledger.forget(named, at))
 
+    def ping(self) -> None:
+        self._locked(lambda ledger, at: ledger.ping(at))
+
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
 
@@ -74,6 +77,9 @@ class LmdbStore(Store):
     async def aforget(self, keys: Iterable[str]) -> None:
         if named := list(keys):
             await self._alocked(lambda ledger, at: ledger.forget(named, at))
+
+    async def aping(self) -> None:
+        await self._alocked(lambda ledger, at: ledger.ping(at))
 
     def close(self) -> None:
         """Let go of the files; the last process to do so leaves them synced. The next call opens them again."""

@@ -50,6 +50,10 @@ class Names:
         """A sealed part of a log."""
         return b"%bc%x%b" % (self._prefix, number, token)
 
+    def ping(self) -> bytes:
+        """What is written to find out whether a server takes anything."""
+        return self._prefix + b"p"
+
     def generation(self, token: bytes) -> bytes:
         """Says which counters of a key count, once it was forgotten."""
         return b"%bg%b" % (self._prefix, token)

@@ -10,7 +10,6 @@ from .servers import Server
 __all__ = [
     "GONE",
     "STORED",
-    "VERSION",
     "Ask",
     "Found",
     "Replies",
@@ -26,7 +25,6 @@ __all__ = [
 ]
 
 STORED: Final = b"STORED"
-VERSION: Final = b"version\r\n"
 GONE: Final = -1
 """The expiry of a value that nobody is to see: with ``cas``, a delete that fails when another was faster."""
 

@@ -21,7 +21,7 @@ from .flows import RACING, Flow, Pause, Step, Tools, Turn, applied, corrected, f
 from .line import Line
 from .links import Links
 from .names import Names
-from .protocol import VERSION, Replies, Told, Trip, WireError
+from .protocol import STORED, Replies, Told, Trip, WireError, put
 from .servers import Ring, Server, servers_in
 from .sockets import Sockets
 from .together import Request, tried
@@ -31,6 +31,7 @@ __all__ = ["MemcachedStore"]
 T = TypeVar("T")
 
 _STRIPES: Final = 64
+_STATE: Final = 40  # bytes
 _GENERATIONS_KNOWN: Final = 10_000
 
 
@@ -243,9 +244,10 @@ class MemcachedStore(Store):
         )
 
     def _greetings(self) -> tuple[dict[Server, bytes], dict[Server, Replies]]:
-        """A question to each server that changes nothing."""
+        """A write to each server, as large as a state: one that is full answers all else."""
         servers = self._ring.servers
-        return dict.fromkeys(servers, VERSION), {server: Replies(1, reads=False) for server in servers}
+        payload = put(self._names.ping(), bytes(_STATE), 1)
+        return dict.fromkeys(servers, payload), {server: Replies(1, reads=False) for server in servers}
 
 
 def _stripes(turn: Turn) -> list[int]:
@@ -254,9 +256,9 @@ def _stripes(turn: Turn) -> list[int]:
 
 
 def _check(replies: Mapping[Server, Replies]) -> None:
-    """``WireError`` unless each server has said its version."""
+    """``WireError`` unless each server has taken it."""
     for (line,) in (told.lines for told in replies.values()):
-        if not line.startswith(b"VERSION "):
+        if line != STORED:
             raise WireError(f"an answer that the protocol does not know: {line[:40]!r}")
 
 
