@@ -11,6 +11,7 @@ from django.conf import settings
 from ..asgi_request import ASGIRequest
 from ..features import UNREADABLE
 from ..http.body import Body
+from ..http.charset import is_utf8
 from ..wsgi import WSGIRequest
 
 __all__ = ["SCOPE", "DjangoRequest", "of_django", "user_of"]
@@ -79,6 +80,8 @@ def of_django(request: Any, awaits: bool = False) -> Any:
     made: Any = _OverASGI(request.scope) if hasattr(request, "scope") else _OverWSGI(request.META)
     made.django = request
     made.awaits = awaits
+    if not is_utf8(request.META.get("CONTENT_TYPE", "")):
+        made.query = None  # Django reads the query in the charset of the body
     if _read_before(request):
         made.parsed_body = _form_of(request, made.one_of)
     return made

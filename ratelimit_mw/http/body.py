@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from ..features import UNREADABLE
 from ..spelling import normalized_email
+from .charset import is_utf8
 from .multipart import fields_of
 from .request import Request
 
@@ -40,7 +41,7 @@ class Body:
     """
 
     def __init__(self, content: object, content_type: str, one_of: Callable[[list[str]], str]) -> None:
-        self._content = content or None
+        self._content = UNREADABLE if content and not is_utf8(content_type) else content or None
         self._content_type = content_type
         self._kind = content_type.partition(";")[0].strip().lower()
         self._one_of = one_of
@@ -108,11 +109,11 @@ class Body:
         return None
 
     def _is_read_in_two_ways(self, name: str, fields: Mapping[str, Any]) -> bool:
-        """Old parsers take ``;`` for ``&``, and what they show the application is not what others see."""
+        """Old parsers take ``;`` for ``&``, and some take bytes that nobody escaped for Latin-1."""
         content: bytes = self._content  # type: ignore[assignment]
-        if self._kind != _FORM or b";" not in content:
+        if self._kind != _FORM or (b";" not in content and content.isascii()):
             return False
-        other = _grouped(_pairs(content.replace(b";", b"&")))
+        other = _grouped(_pairs(content.replace(b";", b"&"), "latin-1"))
         return other is None or other.get(name) != fields.get(name)
 
 
@@ -145,9 +146,9 @@ class Bodies:
         return body
 
 
-def _pairs(content: bytes) -> list[tuple[str, str | None]] | None:
+def _pairs(content: bytes, charset: str = "utf-8") -> list[tuple[str, str | None]] | None:
     try:
-        pairs = parse_qsl(content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError:
         return None
     return list(pairs)

@@ -22,8 +22,8 @@ Read = Callable[[Request], Any]
 _PLANS_KEPT: Final = 10_000
 
 _FAMILIES: dict[str, Callable[[str], Read]] = {
-    "header": lambda name: lambda request: request.headers.get(name),
-    "cookie": lambda name: lambda request: request.cookies.get(name),
+    "header": lambda name: lambda request: request.header(name),
+    "cookie": lambda name: lambda request: request.cookie(name),
     "query": lambda name: lambda request: UNREADABLE if request.query is None else request.query.get(name),
 }
 

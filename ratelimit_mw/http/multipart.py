@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from .charset import is_utf8
+
 __all__ = ["fields_of"]
 
 _PARAMETER: Final = r"[ \t]*;[ \t]*{}"
@@ -16,8 +18,8 @@ _BOUNDARY: Final = _PARAMETER.format(r"""boundary=(?:([\w'+.-]{1,70})|"([\w'()+,
 _CHARSET: Final = _PARAMETER.format('charset="?utf-?8"?')
 _CONTENT_TYPE = re.compile(rf"multipart/form-data(?:{_CHARSET})?{_BOUNDARY}(?:{_CHARSET})?", re.ASCII | re.IGNORECASE)
 _HEADER = re.compile(r"([\w-]+):([^\x00-\x08\x0a-\x1f\x7f]*)", re.ASCII)
-_DISPOSITION = re.compile(r'form-data[ \t]*;[ \t]*name="([^"\\]*)"[ \t]*(;[ \t]*filename\*?=.*)?', re.IGNORECASE)
-_OTHER_CHARSET = re.compile(r"charset(?![ \t]*=[ \t]*\"?(?:utf-?8|us-ascii)\b)", re.IGNORECASE)
+_FILENAME: Final = _PARAMETER.format(r"""filename(?:="[^"\\]*"|\*=[^;"\s]*)""")
+_DISPOSITION = re.compile(rf'form-data[ \t]*;[ \t]*name="([^"\\]*)"((?:{_FILENAME})*)', re.IGNORECASE)
 _AS_IT_IS: Final = ("7bit", "8bit", "binary")
 
 
@@ -48,6 +50,8 @@ def _field(part: bytes) -> tuple[str, str | None] | None:
         disposition = None if headers is None else _DISPOSITION.fullmatch(headers.get("content-disposition", ""))
         if headers is None or disposition is None or not _is_plain(headers):
             return None
+        if disposition[1] != disposition[1].strip():  # Django takes the spaces off
+            return None
         return disposition[1], None if disposition[2] else value[:-2].decode()
     except UnicodeDecodeError:
         return None
@@ -67,4 +71,4 @@ def _headers(head: str) -> dict[str, str] | None:
 def _is_plain(headers: dict[str, str]) -> bool:
     """Whether the text stands there as it is, in UTF-8."""
     encoding = headers.get("content-transfer-encoding", "binary").lower()
-    return encoding in _AS_IT_IS and not _OTHER_CHARSET.search(headers.get("content-type", ""))
+    return encoding in _AS_IT_IS and is_utf8(headers.get("content-type", ""))

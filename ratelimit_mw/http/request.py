@@ -13,13 +13,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
+from ..features import UNREADABLE
+
 if TYPE_CHECKING:
     from .body import Body
 
 __all__ = ["Headers", "Request"]
 
 _MOST_FIELDS: Final = 1000
-_QUOTED = re.compile(r'"(.*)"', re.DOTALL)
+_ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
+_AROUND: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
 
 
 class Request(Mapping[str, Any]):
@@ -84,20 +87,40 @@ class Request(Mapping[str, Any]):
         lines = self.header_lines("host")
         return _host(lines[0]) if lines else ""
 
-    @cached_property
+    def header(self, name: str) -> Any:
+        """A header as a feature: of several lines with different values some frameworks show one, others all."""
+        lines = self.header_lines(name)
+        return _only(lines) if lines else None
+
+    def cookie(self, name: str) -> Any:
+        """A cookie as a feature: ``UNREADABLE`` where frameworks may show different values."""
+        values = self._cookies.get(name)
+        if values is None:
+            return None
+        return _only(values) if values[0].isascii() else UNREADABLE
+
+    @property
     def cookies(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for part in "; ".join(self.header_lines("cookie")).split(";"):
-            name, equals, value = part.strip(" \t").partition("=")
+        return {name: self.one_of(values) for name, values in self._cookies.items()}
+
+    @cached_property
+    def _cookies(self) -> dict[str, list[str]]:
+        """All values by name. What frameworks take off around a name depends on how they decode it: all of that."""
+        found: dict[str, list[str]] = {}
+        for part in ";".join(self.header_lines("cookie")).split(";"):
+            name, equals, value = part.partition("=")
             if equals:
-                found[name.rstrip()] = _QUOTED.sub(r"\1", value.strip())
+                found.setdefault(name.strip(_AROUND), []).append(_unquoted(value.strip()))
         return found
 
     @cached_property
     def query(self) -> dict[str, str] | None:
-        """The query's fields; None when there are more than anybody would read."""
+        """The query's fields; None when there are more than anybody would read, or bytes that nobody escaped."""
+        text = self.query_string
+        if not text.isascii():  # UTF-8 to some frameworks, Latin-1 to others
+            return None
         try:
-            pairs = parse_qsl(self.query_string, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
         except ValueError:
             return None
         found: dict[str, list[str]] = {}
@@ -132,6 +155,22 @@ class Headers(Mapping[str, str]):
 
     def __len__(self) -> int:
         return len(self._request.header_names())
+
+
+def _only(values: list[str]) -> Any:
+    """The one value that all of them are."""
+    return values[0] if values.count(values[0]) == len(values) else UNREADABLE
+
+
+def _unquoted(value: str) -> str:
+    r"""A cookie's value without its quotes and escapes.
+
+    >>> _unquoted("abc"), _unquoted(r'"\141b\c"')
+    ('abc', 'abc')
+    """
+    if len(value) < 2 or value[0] != '"' or value[-1] != '"':
+        return value
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)) if found[1] else found[2], value[1:-1])
 
 
 def _host(text: str) -> str:
