@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.testing import ManualClock
 
@@ -62,15 +63,108 @@ def test_limits_that_nobody_asked_for_stay_in_the_file(tmp_path: Path) -> None:
     assert not limiter(MemoryStore(snapshot=path)).hit({"ip": "192.0.2.7"})
 
 
-def test_no_more_keys_than_the_bound_are_taken_over(tmp_path: Path) -> None:
-    """A snapshot of a larger store fits into a smaller one."""
-    before = limiter(MemoryStore(snapshot=tmp_path / "limits"))
+SITES = [Rule(name=name, limits="3/hour", match={"path": f"/{name}"}) for name in "ab"]
+
+
+def site(store: MemoryStore, clock: ManualClock = CLOCK) -> Limiter:
+    return Limiter(SITES, store=store, clock=clock)
+
+
+@pytest.mark.parametrize("max_keys", [100, 10, 1], ids=["full", "smaller", "one"])
+def test_a_flood_after_a_restart_frees_nobody(tmp_path: Path, max_keys: int) -> None:
+    """Who was refused before is refused after, though strangers at another rule come first; they share."""
+    before = site(MemoryStore(max_keys=100, snapshot=tmp_path / "limits"))
     for i in range(10):
-        before.hit({"ip": str(i)})
+        assert before.hit({"ip": f"{i}", "path": "/b"}, cost=3)
+    for i in range(90):
+        before.hit({"ip": f"{i}", "path": "/a"}, cost=3)
+    before.close()
+    store = MemoryStore(max_keys=max_keys, snapshot=tmp_path / "limits")
+    after = site(store)
+    assert len(store) == 100
+    for i in range(1000):
+        after.hit({"ip": f"stranger {i}", "path": "/a"})
+    assert len(store) == 100
+    assert not any(after.hit({"ip": f"{i}", "path": "/b"}) for i in range(10))
+    assert not any(after.hit({"ip": f"{i}", "path": "/a"}) for i in range(90))
+
+
+def test_what_was_taken_over_expires_whether_its_limit_is_left_or_not(tmp_path: Path) -> None:
+    """Two periods later nothing of it is held, nor written again."""
+    clock = ManualClock(1_000_000.0)
+    before = site(MemoryStore(snapshot=tmp_path / "limits"), clock)
+    for i in range(10):
+        before.hit({"ip": f"{i}", "path": "/a"})
+        before.hit({"ip": f"{i}", "path": "/b"})
     before.close()
     store = MemoryStore(max_keys=4, snapshot=tmp_path / "limits")
-    limiter(store).peek({"ip": "0"})
-    assert len(store) == 4
+    after = Limiter([Rule(name="new", limits="3/minute", key=[]), SITES[1]], store=store, clock=clock)
+    for _ in range(3):
+        clock.advance(4 * 3600)
+        after.hit({})
+    assert len(store) == 1
+    after.close()
+    assert len(MemoryStore(snapshot=tmp_path / "limits")) == 1
+
+
+def test_what_was_saved_by_a_clock_that_was_ahead_expires(tmp_path: Path) -> None:
+    """A machine whose clock was years ahead has its memory back two periods after the restart."""
+    clock = ManualClock(4_000_000_000.0)
+    before = site(MemoryStore(snapshot=tmp_path / "limits"), clock)
+    before.hit({"ip": "192.0.2.7", "path": "/a"})
+    before.close()
+    clock.set(1_000_000.0)
+    store = MemoryStore(snapshot=tmp_path / "limits")
+    after = site(store, clock)
+    after.peek({"ip": "192.0.2.7", "path": "/b"})
+    assert len(store) == 1
+    for _ in range(3):
+        clock.advance(2 * 3600)
+        after.peek({"ip": "192.0.2.7", "path": "/b"})
+    assert len(store) == 0
+
+
+def test_a_debt_survives_a_restart_as_long_as_it_lasts(tmp_path: Path) -> None:
+    """Charged a hundred times its size, a bucket is refused until that has drained, restarted in between."""
+    clock = ManualClock(1_000_000.0)
+    rules = [Rule(name="api", limits="60/minute burst 10", algorithm="token-bucket")]
+    rate = Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), clock)
+    rate.settle(rate.hit({"ip": "debtor"}), 1000)
+    for _ in range(9):
+        rate.close()
+        rate = Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), clock)
+        clock.advance(110)
+        rate.hit({"ip": "somebody else"})
+    assert not rate.hit({"ip": "debtor"})
+    clock.advance(2)
+    assert rate.hit({"ip": "debtor"})
+
+
+def test_what_was_taken_over_is_corrected_and_forgotten(tmp_path: Path) -> None:
+    """Charges add to what was spent before the restart, and ``reset`` works at once, also where keys share."""
+    for clients in (["own"], ["somebody", "shared"]):
+        before = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
+        verdicts = [before.hit({"ip": client}, cost=2) for client in clients]
+        before.close()
+        charged = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
+        charged.settle(verdicts[-1], 3)
+        assert not charged.hit({"ip": clients[-1]})
+        forgot = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
+        forgot.reset("api", {"ip": clients[-1]})
+        assert forgot.hit({"ip": clients[-1]}, cost=3)
+        (tmp_path / "limits").unlink()
+
+
+def test_a_state_in_another_form_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An algorithm that came to write its states in another way starts afresh, and no request fails."""
+    before = limiter(MemoryStore(snapshot=tmp_path / "limits"))
+    before.hit({"ip": "192.0.2.7"}, cost=3)
+    monkeypatch.setattr(FixedWindow, "dump", lambda *_: b"another form")
+    before.close()
+    store = MemoryStore(snapshot=tmp_path / "limits")
+    after = limiter(store)
+    assert [after.hit({"ip": "192.0.2.7"}).allowed for _ in range(4)] == [True, True, True, False]
+    assert len(store) == 1
 
 
 def test_saving_on_demand_replaces_the_file_whole(tmp_path: Path) -> None:

@@ -20,10 +20,11 @@ from urllib.parse import SplitResult
 from ..clock import SECOND, Clock, now_us
 from ..decision import Change, Decision, Hit
 from ..errors import ConfigError
+from ..forks import guarded
 from ..limit import Limit
 from .base import Store, decide_all
-from .shelf import Shelf, Table
-from .snapshot import Snapshot, read, write
+from .shelf import Shelf, Table, prefix_of
+from .snapshot import Saved, Snapshot, packed, read, unpacked, write
 
 __all__ = ["MemoryStore"]
 
@@ -31,6 +32,7 @@ _SHARED_STATES: Final = 1 << 16
 _DROPPED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table could take many
 _SHORTEST_SPAN: Final = SECOND
 _LIMITS_KNOWN: Final = 10_000
+_AT_FIRST: Final = -1 << 63  # the time of the first sweep of states that were read
 _MOST_DIGITS: Final = 12
 
 
@@ -47,7 +49,7 @@ class MemoryStore(Store):
     ) -> None:
         self._max_keys = _checked_bound(max_keys)
         self.clock = clock
-        self._lock = threading.Lock()
+        self._lock = guarded(self, "_lock", threading.Lock, MemoryStore._forked)
         self._secret = secrets.token_bytes(16)
         self._shelves: dict[int, Shelf] = {}
         self._shelf_of: dict[Limit, Shelf] = {}
@@ -57,9 +59,8 @@ class MemoryStore(Store):
         self._keys = 0
         self._limit_by_prefix: dict[str, Limit] = {}
         self._snapshot = None if snapshot is None else _snapshot_file(Path(snapshot))
-        self._saved: Snapshot | None = None
         if self._snapshot is not None and (saved := read(self._snapshot)):
-            self._saved, self._secret = saved, saved.secret
+            self._take_over(saved)
 
     def save(self, path: str | PathLike[str] | None = None) -> None:
         """Write all states to ``path``, or to the store's own snapshot, atomically. ``OSError`` when it cannot."""
@@ -71,27 +72,29 @@ class MemoryStore(Store):
     def _states(self) -> Snapshot:
         """All states as bytes. States are never changed in place, so only the tables are copied under the lock."""
         with self._lock:
-            limits = dict(self._limit_by_prefix)
-            own = [dict(table) for shelf in self._shelves.values() for table in (shelf.old, shelf.young)]
-            shared = [dict(table) for shelf in self._shelves.values() for table in (shelf.shared_old, shelf.shared)]
-            waiting = self._saved or Snapshot(b"", {}, {})  # limits that nobody has asked for since the start
-            own_waiting, shared_waiting = dict(waiting.own), dict(waiting.shared)
-        return Snapshot(self._secret, own_waiting | _dumped(own, limits), shared_waiting | _dumped(shared, limits))
+            dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
+            shelves = [shelf.copy() for shelf in self._shelves.values()]
+        saved = [packed(shelf, dumps) for shelf in shelves]
+        return Snapshot(self._secret, [shelf for shelf in saved if shelf.prefixes])
 
-    def _restore(self, limit: Limit, shelf: Shelf) -> None:
-        """Take the states of a limit over from the snapshot, the first time that it is seen."""
-        if self._saved is None:
-            return
-        for saved, table in ((self._saved.own, shelf.young), (self._saved.shared, shelf.shared)):
-            for key, data in saved.pop(limit.prefix, {}).items():
-                if table is shelf.young and self._keys >= self._max_keys:
-                    break
-                table[key.decode("utf-8", "surrogatepass")] = limit.algorithm.load(data)
-                self._keys += table is shelf.young
+    def _take_over(self, saved: Snapshot) -> None:
+        """Go on where the other store ended; what nobody asks for stays bytes, and expires like all else."""
+        self._secret = saved.secret
+        for each in saved.shelves:
+            shelf, prefixes = unpacked(each)
+            self._shelves[shelf.span] = shelf
+            self._shelf_by_prefix |= dict.fromkeys(prefixes, shelf)
+            self._keys += len(shelf.young) + len(shelf.old)
+            self._turns_at = _AT_FIRST
 
     def close(self) -> None:
         if self._snapshot is not None:
             self.save()
+
+    def _forked(self, whole: bool) -> None:
+        """In a child of a fork; with tables that a thread may have been changing it begins anew, and saves nothing."""
+        if not whole:
+            self.__dict__.update(vars(MemoryStore(self._max_keys, self.clock)))
 
     def __len__(self) -> int:
         """The keys held, those that are about to be dropped included, shared states not."""
@@ -105,7 +108,7 @@ class MemoryStore(Store):
                 self._sweep(now)
             shelf = self._shelf_of.get(limit) or self._place(limit, now)
             young = shelf.young.get(key)
-            state = self._find(shelf, key) if young is None else young
+            state = self._find(limit, shelf, key) if young is None or type(young) is Saved else young
             kept, decision = limit.decide(state, now, cost)
             if kept is not state:
                 if young is None:
@@ -129,7 +132,7 @@ class MemoryStore(Store):
             for limit, key, _ in hits:
                 shelf = shelves[key] = self._shelf_of.get(limit) or self._place(limit, now)
                 state = shelf.young.get(key)
-                states.append(self._find(shelf, key) if state is None else state)
+                states.append(self._find(limit, shelf, key) if state is None or type(state) is Saved else state)
             decisions, writes = decide_all(hits, states, now)
             if spend:
                 for hit, state in writes:
@@ -154,7 +157,7 @@ class MemoryStore(Store):
     def _change(self, change: Change, now: int) -> None:
         limit, key, cost, spent = change
         shelf = self._shelf_of.get(limit) or self._place(limit, now)
-        state = self._find(shelf, key)
+        state = self._find(limit, shelf, key)
         if spent is None:
             state = limit.algorithm.charge(state, now, cost)
         else:
@@ -167,7 +170,7 @@ class MemoryStore(Store):
     def forget(self, keys: Iterable[str]) -> None:
         with self._lock:
             for key in keys:
-                shelf = self._shelf_by_prefix.get(_prefix(key))
+                shelf = self._shelf_by_prefix.get(prefix_of(key))
                 if shelf is not None:
                     self._drop(shelf, key)
 
@@ -181,7 +184,7 @@ class MemoryStore(Store):
         shelf.shared.pop(slot, None)
         shelf.shared_old.pop(slot, None)
 
-    def _find(self, shelf: Shelf, key: str) -> Any:
+    def _find(self, limit: Limit, shelf: Shelf, key: str) -> Any:
         """The state of a key; at first sight of a key, that of the others it may have shared one with."""
         state = shelf.young.get(key)
         if state is None:
@@ -191,7 +194,7 @@ class MemoryStore(Store):
                 state = shelf.shared.get(slot)
                 if state is None:
                     state = shelf.shared_old.get(slot)
-        return state
+        return _loaded(limit, state) if type(state) is Saved else state
 
     def _keep(self, shelf: Shelf, key: str, state: Any) -> None:
         if state is None:
@@ -207,7 +210,7 @@ class MemoryStore(Store):
     def _slot(self, key: str) -> str:
         """The name of the shared state that a key falls to; without the secret nobody can choose neighbours."""
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self._secret).digest()
-        return f"{_prefix(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
+        return f"{prefix_of(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
 
     def _place(self, limit: Limit, now: int) -> Shelf:
         """The shelf of a limit. Limits with one prefix share their keys, so they stand where the longest-lived fits."""
@@ -220,8 +223,6 @@ class MemoryStore(Store):
             if shelf is not None:
                 shelf.hand_over(limit.prefix, taller)
             self._shelf_of.clear()
-            if shelf is None:
-                self._restore(limit, taller)
             shelf = self._shelf_by_prefix[limit.prefix] = taller
         self._limit_by_prefix[limit.prefix] = limit
         if len(self._shelf_of) >= _LIMITS_KNOWN:
@@ -232,6 +233,8 @@ class MemoryStore(Store):
     def _sweep(self, now: int) -> None:
         if now >= self._turns_at:
             for shelf in self._shelves.values():
+                if self._turns_at == _AT_FIRST:
+                    shelf.turns_at = min(shelf.turns_at, now + shelf.span)  # saved by a clock that was ahead
                 if now >= shelf.turns_at:
                     self._dying += shelf.turn(now)
             self._turns_at = min(shelf.turns_at for shelf in self._shelves.values())
@@ -261,19 +264,12 @@ def _snapshot_file(path: Path) -> Path:
     return path
 
 
-def _dumped(tables: list[Table], limits: dict[str, Limit]) -> dict[str, dict[bytes, bytes]]:
-    found: dict[str, dict[bytes, bytes]] = {prefix: {} for prefix in limits}
-    for table in tables:
-        for key, state in table.items():
-            prefix = _prefix(key)
-            found[prefix][key.encode("utf-8", "surrogatepass")] = limits[prefix].algorithm.dump(state)
-    return found
-
-
-def _prefix(key: str) -> str:
-    """The limit's part of a key: up to and with the fourth bar."""
-    parts = key.split("|", 4)
-    return "|".join(parts[:4]) + "|"
+def _loaded(limit: Limit, state: Saved) -> Any:
+    """A state that was read; fresh where the algorithm has come to write them in another way."""
+    try:
+        return limit.algorithm.load(state)
+    except ValueError:
+        return None
 
 
 OPTIONS: Final = ("max_keys", "snapshot")

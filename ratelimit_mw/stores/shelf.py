@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Shelf", "Table"]
+__all__ = ["Shelf", "Table", "prefix_of"]
 
 Table = dict[str, Any]
 
@@ -45,6 +45,14 @@ class Shelf:
         self._keep_debts(forgotten, self.shared)
         return [table for table in dropped if table]
 
+    def copy(self) -> Shelf:
+        """The same states on a shelf of its own."""
+        twin = Shelf(self.span, self.turns_at - self.span)
+        twin.young, twin.old = dict(self.young), dict(self.old)
+        twin.shared, twin.shared_old = dict(self.shared), dict(self.shared_old)
+        twin.debts = dict(self.debts)
+        return twin
+
     def hand_over(self, prefix: str, other: Shelf) -> None:
         """Move what starts with ``prefix``: the same keys are needed for longer from now on."""
         for mine in (self.old, self.young):
@@ -63,3 +71,9 @@ class Shelf:
 def _move(prefix: str, mine: dict[str, Any], its: dict[str, Any]) -> None:
     for key in [key for key in mine if key.startswith(prefix)]:
         its[key] = mine.pop(key)
+
+
+def prefix_of(key: str) -> str:
+    """The limit's part of a key: up to and with the fourth bar."""
+    parts = key.split("|", 4)
+    return "|".join(parts[:4]) + "|"
