@@ -225,7 +225,7 @@ def _rules(
             name = printable(rule.replaces)
             if name in replacements:
                 raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
-            replacements[name] = Replacement(i, _replacement(rule, data["rules"][i], folder))
+            replacements[name] = Replacement(i, _replacement(rule, data["rules"][i], folder, table.ipv6_prefix))
     RuleSet(rules, replacements=replacements)
     return tuple(rules), replacements
 
@@ -244,12 +244,13 @@ def _rule(table: RuleTable, folder: Path) -> Rule:
     return Rule(**_fields(table, folder))
 
 
-def _replacement(table: RuleTable, written: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _replacement(table: RuleTable, written: Mapping[str, Any], folder: Path, ipv6_prefix: int) -> dict[str, Any]:
     """The fields that are written there; checked here as far as they can be without the rule that they change."""
     given = {name: value for name, value in _fields(table, folder).items() if name in written}
     if "name" in given:
         raise ConfigError("a rule keeps the name under which it is replaced", "name")
-    Rule(**{"limits": "1/s", **given})
+    # Where no key is written the decorator's counts, which may be any: one in which no text is a mistake.
+    check_rule(Rule(**{"limits": "1/s", "key": "user", **given}), ipv6_prefix)
     return given
 
 

@@ -66,6 +66,29 @@ def test_an_address_that_is_nobody_is_refused(rule: dict[str, Any], message: str
         ask(application([Route("/", limit(**given(rule))(hello))]))
 
 
+@pytest.mark.parametrize(("rule", "message"), WRONG)
+def test_an_address_that_is_nobody_is_refused_in_what_replaces_a_rule(rule: dict[str, Any], message: str) -> None:
+    """When settings are loaded where they tell the key, and else when the decorator does."""
+    replacing = {"rules": [{"replaces": "login", "key": "ip", **rule}]}
+    with pytest.raises(ConfigError, match=rf"^rules\[0\]\.{message}"):
+        load_settings(replacing)
+    with pytest.raises(ConfigError, match=rf"^(rules\[0\]\.|rule 'login', ){message}"):
+        ask(
+            application(
+                [Route("/", limit("5/s", name="login", key=rule.get("key", "ip"))(hello))],
+                limiter=Limiter.from_settings({"rules": [{"replaces": "login", **rule}]}),
+            )
+        )
+
+
+def test_a_replaced_rule_may_have_a_key_of_other_texts() -> None:
+    """A table that replaces the decorator's is for the decorator's key."""
+    settings = {"rules": [{"replaces": "login", "per_key": {"2001:db8::1": "2/s"}}]}
+    view = limit("1/s", name="login", key="header:x-net")(hello)
+    app = application([Route("/", view)], limiter=Limiter.from_settings(settings))
+    assert ask(app, headers={"x-net": "2001:db8::1"}).headers["x-ratelimit-limit"] == "2"
+
+
 @pytest.mark.parametrize("rule", RIGHT)
 def test_what_a_client_or_another_feature_can_be_is_taken(rule: dict[str, Any]) -> None:
     """Only what parses as an address is looked at, and only where addresses are meant."""
