@@ -14,6 +14,9 @@ from .errors import ConfigError
 
 __all__ = ["caller", "checked_call"]
 
+_TEXT = "<string>"
+"""What Python calls the file of an annotation that is kept as text; its line is lost."""
+
 
 def checked_call(function: Any, *given: str) -> Callable[..., Any]:
     """The function, which is to be called with what is ``given``; ``ConfigError`` where it cannot be.
@@ -39,8 +42,11 @@ def checked_call(function: Any, *given: str) -> Callable[..., Any]:
 
 
 def caller() -> str:
-    """The file and line from which this package was called: "shop/views.py:12"."""
+    """The file and line from which this package was called: "shop/views.py:12"; the file alone of a text."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    file = frame.f_code.co_filename
+    if file == _TEXT and "__file__" in frame.f_globals:
+        return str(frame.f_globals["__file__"])
+    return f"{file}:{frame.f_lineno}"

@@ -11,6 +11,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from .asgi import RateLimitMiddleware
+from .calling import caller
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, placed
 from .features import checked_name
@@ -40,24 +41,33 @@ class RateLimit(MetLimit):
 
     def __init__(self, limits: Any, *, features: Mapping[str, Any] | None = None, **options: Any) -> None:
         where = f"{sys._getframe(1).f_globals.get('__name__', '')}.RateLimit"
-        mark = make_mark(limits, options, where, "RateLimit")
-        self._given = {}
+        try:
+            mark = make_mark(limits, options, where)
+            given = _dependencies(features or {}, mark.rule.needs)
+        except ConfigError as error:
+            raise ConfigError(error.message, error.path, f"RateLimit at {caller()}") from None
+        super().__init__(mark, {name: depends.dependency for name, depends in given.items()})
+        self._names = {f"feature_{i}": name for i, name in enumerate(given)}
         parameters = [Parameter("connection", Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection)]
-        for i, (name, call) in enumerate((features or {}).items()):
-            with placed(f"features[{name!r}]"):
-                depends = _dependency(checked_name(name), call, mark.rule.needs)
-            parameters.append(Parameter(f"feature_{i}", Parameter.KEYWORD_ONLY, default=depends))
-            self._given[f"feature_{i}"] = name
-        super().__init__(mark, frozenset(self._given.values()))
+        for parameter, name in self._names.items():
+            parameters.append(Parameter(parameter, Parameter.KEYWORD_ONLY, default=given[name]))
         self.__signature__ = Signature(parameters)
 
     async def __call__(self, connection: HTTPConnection, **values: Any) -> Verdict:
         exchange = exchange_of(connection.scope)
         if exchange is not None:
-            return await exchange.meet(self, {self._given[name]: value for name, value in values.items()})
+            return await exchange.meet(self, {self._names[name]: value for name, value in values.items()})
         if not switch.off:
             raise MissingMiddlewareError(self.mark.view)
         return Verdict((), ())
+
+
+def _dependencies(features: Mapping[str, Any], needs: tuple[str, ...]) -> dict[str, Depends]:
+    found = {}
+    for name, call in features.items():
+        with placed(f"features[{name!r}]"):
+            found[name] = _dependency(checked_name(name), call, needs)
+    return found
 
 
 def _dependency(name: str, call: Callable[..., Any] | Depends, needs: tuple[str, ...]) -> Depends:

@@ -10,6 +10,7 @@ from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.guard import Guard
 from ..http.request import Request
+from ..marks import Mark
 from .index import RouteIndex
 from .routed import MetLimit, Routed
 
@@ -42,7 +43,7 @@ class Exchange:
         self._index = index
         self._request = request
         self._routed = routed
-        self._met: dict[MetLimit, Verdict] = {}
+        self._met: dict[Mark, Verdict] = {}
         self._scope = scope
         self.verdicts = [verdict]
         self.hides = False
@@ -58,8 +59,8 @@ class Exchange:
         view = self._routed.view
         if view is not None and not limit.given and limit.mark in view.marks:
             return self.verdicts[0]
-        if limit in self._met:  # a dependency that FastAPI calls again, as with use_cache=False
-            return self._met[limit]
+        if limit.mark in self._met:  # a dependency that FastAPI calls again, as with use_cache=False
+            return self._met[limit.mark]
         limiter = self._guard.limiter
         plan = self._guard.plan_of([limit.mark], self._request, view)
         verdict = await self._guard.decide(plan, self._request, given)
@@ -69,7 +70,7 @@ class Exchange:
             self.verdicts.append(verdict)
             raise RateLimitExceeded(verdict)
         self.verdicts.append(verdict)
-        self._met[limit] = verdict
+        self._met[limit.mark] = verdict
         limiter.hold(verdict)
         if verdict.delay:
             await asyncio.sleep(verdict.delay)

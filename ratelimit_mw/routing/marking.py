@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from ..errors import ConfigError
 from ..marks import Mark, View, marked_form, marks_of, view_of
 from .levels import Branch
 from .routed import MetLimit
+from .text import share
 
 __all__ = ["Marking"]
 
@@ -22,7 +23,7 @@ class Marking:
     """Collects the marks of an application. ``later``: the features that a mark is given on the way."""
 
     def __init__(self) -> None:
-        self.later: dict[Mark, frozenset[str]] = {}
+        self.later: dict[Mark, Collection[str]] = {}
         self._views: dict[View, None] = {}
         self._branches: list[tuple[Branch, list[object]]] = []
 
@@ -89,6 +90,8 @@ def _calls_of(dependant: Any) -> Iterator[object]:
         call = inner.call
         if inspect.isclass(call) and issubclass(call, MetLimit):
             raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
+        if isinstance(call, MetLimit) and inner.name is not None:
+            share(call, dependant.call, inner.name)
         yield from _calls_of(inner)
         yield call
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,10 +18,11 @@ ANYWHERE: Final = object()
 class MetLimit:
     """A limit that a request meets on its way to the view, such as a dependency.
 
-    ``given`` names the features that are only known there. Without any, it is decided with all others, beforehand.
+    ``given`` are the features that are only known there, and who gives them. Without any, it is decided with all
+    others, beforehand. Limits with one mark are one limit.
     """
 
-    def __init__(self, mark: Mark, given: frozenset[str]) -> None:
+    def __init__(self, mark: Mark, given: Mapping[str, object]) -> None:
         self.mark = mark
         self.given = given
 
@@ -48,7 +50,7 @@ class Routed:
 
     def meeting(self, view: View | None, limits: list[MetLimit]) -> Routed:
         """The same place, with what is marked there and what is met on the way."""
-        later = tuple(limit.mark for limit in limits if limit.given)
+        later = tuple(dict.fromkeys(limit.mark for limit in limits if limit.given))
         return replace(self, view=view, meets=bool(limits), later=later)
 
     def is_at(self, endpoint: object) -> bool:
