@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .algorithms import build
+from .algorithms import Algorithm, build
 from .algorithms.in_flight import InFlight
+from .errors import ConfigError
 from .quota import Quota, format_duration
 
 __all__ = ["FORMAT", "Limit"]
@@ -58,7 +59,7 @@ class Limit:
         share = self.limit * lease // 100
         self.lease = share if share > 1 and not quota.concurrent else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
-        kind = f"{self.algorithm.name}.{self.algorithm.variant}" if self.algorithm.variant else self.algorithm.name
+        kind = _kind(self.algorithm)
         self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
 
     def share(self, parts: int) -> Limit:
@@ -72,6 +73,17 @@ class Limit:
 
     def __repr__(self) -> str:
         return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"
+
+
+def _kind(algorithm: Algorithm) -> str:
+    """The algorithm's part of the prefix. It stands between bars, so it has none; one of your own might."""
+    name, variant = algorithm.name, algorithm.variant
+    parts: dict[str, object] = {"name": name, "variant": variant}
+    for what, part in parts.items():
+        if not isinstance(part, str) or "|" in part or "%" in part:
+            problem = f"the {what} of the algorithm {name!r} is part of every key"
+            raise ConfigError(f"{problem}, so it is text without | and %; got {part!r}")
+    return f"{name}.{variant}" if variant else name
 
 
 def _escaped(name: str) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import BUCKETS, CONTINUOUS, SPECS, Shape, answer, shapes, starts, steps
 
-from ratelimit_mw import ConfigError, Quota, algorithms
+from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
@@ -253,6 +253,20 @@ def test_an_algorithm_of_your_own_joins_by_its_name(monkeypatch: pytest.MonkeyPa
     assert "mine" in names()
     with pytest.raises(ConfigError, match="there is an algorithm named 'mine' already"):
         register(Mine)
+
+
+@pytest.mark.parametrize("what", ["name", "variant"])
+@pytest.mark.parametrize("part", ["a|b", "a%7Cb", None])
+def test_what_would_break_keys_is_refused_with_the_rule(
+    monkeypatch: pytest.MonkeyPatch, what: str, part: str | None
+) -> None:
+    """A name or variant that could not be told from the rest of a key is an error that names the algorithm."""
+    own = type("Mine", (algorithms.FixedWindow,), {"name": "mine", what: part})
+    monkeypatch.setattr(algorithms, "_BUILDERS", {"mine": own})
+    with pytest.raises(ConfigError) as error:
+        Rule(limits="5/minute", algorithm="mine")
+    said = f"the {what} of the algorithm {own.name!r} is part of every key, so it is text without | and %; got {part!r}"
+    assert said in str(error.value)
 
 
 def test_the_names_are_those_of_settings_files() -> None:
