@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 # 0.137, so it is there twice. What old versions deprecate or leave open is theirs; some have no wheels for Python 3.12.
 OLDEST := .venv-oldest
 OLDEST_TESTS := $(wildcard $(addprefix tests/test_,starlette*.py fastapi*.py flask*.py django*.py asgi*.py wsgi*.py \
-	body*.py cli*.py demo*.py lmdb*.py redis*.py region.py replay*.py servers.py settings*.py \
+	body*.py cli*.py demo*.py lmdb*.py redis*.py region.py replay*.py seen_alike.py servers.py settings*.py \
 	clock_of_tests.py examples.py precedence.py pytest_plugin.py together.py))
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/test_starlette*.py tests/test_fastapi*.py

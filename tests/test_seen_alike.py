@@ -319,3 +319,12 @@ def test_an_address_has_one_count_in_rest_framework(kind: str, write: Any) -> No
         sent = {"method": "POST", "content_type": f"{kind}; charset=utf-7"}
         found = [served.ask(data=write(text), **sent) for text in TEXTS[1:3]]
     assert [(answer.status_code, answer.content == b"ann@b.c") for answer in found] == [(200, True), (429, False)]
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
+def test_a_view_that_takes_forms_and_json_is_limited_by_both(kind: str, write: Any) -> None:
+    """One kind of body is no way around the limit of the other."""
+    with project(one_rule("1/minute", key=["json:email|form:email"]), path("", Login.as_view())) as served:
+        sent = {"method": "POST", "content_type": kind}
+        found = [served.ask(data=write(text), **sent).status_code for text in ("ann@b.c", "ann@b.c", "bob@b.c")]
+    assert found == [200, 429, 200]
