@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import PlainTextResponse
 from test_fastapi import limited
 from test_fastapi_dependencies import by_user, view
+from test_starlette_lifespan import run_lifespan
 
 from ratelimit_mw import Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, exempt, limit
@@ -123,6 +125,21 @@ def test_a_description_of_ones_own_is_kept() -> None:
     limited(app)
     schema = schema_of(app)
     assert (schema["x-own"], limited_in(schema)) == (True, {"get /"})
+
+
+def test_the_limits_are_there_when_the_application_has_started() -> None:
+    """Before any request, and where somebody has asked for the description too early."""
+    for early in (False, True):
+        app, found = FastAPI(), list[set[str]]()
+        app.get("/")(limit("1/minute")(view))
+        limited(app)
+        assert not early or limited_in(app.openapi()) == set()
+
+        async def describe(app: FastAPI = app, found: list[set[str]] = found) -> None:
+            found.append(limited_in(app.openapi()))
+
+        asyncio.run(run_lifespan(app, [], describe))
+        assert found == [{"get /"}]
 
 
 def test_routes_that_come_later_are_described() -> None:

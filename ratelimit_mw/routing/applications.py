@@ -31,7 +31,7 @@ class Applications:
 
     def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         """The index for a scope; None when nobody there has routes. ``ConfigError`` for marks that cannot work."""
-        start = _first(scope.get("router"), scope.get("app"), self._inner)
+        start = _first(_around(scope), scope.get("app"), self._inner)
         known = self._known.get(id(start))
         if known is None:
             known = self._known[id(start)] = (start, self._opened(scope))
@@ -41,7 +41,7 @@ class Applications:
         return index
 
     def _opened(self, scope: Mapping[str, Any]) -> RouteIndex | None:
-        outermost = application_behind(scope.get("router"))
+        outermost = application_behind(_around(scope))
         app = _first(application_behind(scope.get("app")), application_behind(self._inner))
         if outermost is not None:
             index = RouteIndex(outermost, True, self._adopt, answer_of(app))
@@ -78,6 +78,12 @@ class Applications:
         routed = branch.routed(method, FULL)
         plan = self._guard.rules.plan(method, branch.endpoint, "", routed.view)
         return any(not rule.shadow for rule in plan.rules) or bool(routed.later)
+
+
+def _around(scope: Mapping[str, Any]) -> Any:
+    """The router of other applications that the application is mounted in; at the start its own stands there."""
+    router = scope.get("router")
+    return None if router is getattr(scope.get("app"), "router", None) else router
 
 
 def _first(*things: object) -> Any:
