@@ -7,6 +7,7 @@ import threading
 from typing import Final
 
 from .clock import SECOND
+from .forks import guarded
 
 __all__ = ["Breaker"]
 
@@ -24,7 +25,7 @@ class Breaker:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = guarded(self, "_lock", threading.Lock)
         self._failures = 0
         self._known_at = 0
         self._opened_at = 0

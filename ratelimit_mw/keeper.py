@@ -13,6 +13,7 @@ from typing import Final
 from .algorithms.in_flight import LEASE_LIFE
 from .clock import to_seconds
 from .decision import Verdict
+from .forks import guarded
 
 __all__ = ["Keeper"]
 
@@ -28,7 +29,7 @@ class Keeper:
         self._renew = renew
         self._between = between
         self._held: set[Verdict] = set()
-        self._lock = threading.Lock()
+        self._lock = guarded(self, "_lock", threading.Lock, Keeper._forget_parent)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -36,7 +37,7 @@ class Keeper:
         """Renew this verdict's leases until it is released."""
         with self._lock:
             self._held.add(verdict)
-            # A child has none of its parent's threads, and whoever was closed may be used again.
+            # Whoever was closed may be used again, and where no thread could be started the next one tries again.
             if self._thread is None or not self._thread.is_alive():
                 self._stop = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(self._stop,), name=_NAME, daemon=True)
@@ -51,6 +52,10 @@ class Keeper:
         with self._lock:
             self._thread = None
             self._stop.set()
+
+    def _forget_parent(self, _whole: bool) -> None:
+        """In a forked child: what the parent holds is the parent's, and its thread has stayed there."""
+        self._held, self._thread, self._stop = set(), None, threading.Event()
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._between):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .forks import guarded
 
 if TYPE_CHECKING:
     from .decision import Verdict
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Noted", "Settles", "Spending", "Spent"]
 
-_noting: Final = threading.RLock()
+_noting = guarded(sys.modules[__name__], "_noting", threading.RLock)
 
 
 class Spent(NamedTuple):
