@@ -62,7 +62,9 @@ class RateLimit(MetLimit):
         return Verdict((), ())
 
 
-def _dependencies(features: Mapping[str, Any], needs: tuple[str, ...]) -> dict[str, Depends]:
+def _dependencies(features: Any, needs: tuple[str, ...]) -> dict[str, Depends]:
+    if not isinstance(features, Mapping):
+        raise ConfigError(f'expected {{"user": current_user}}, dependencies by feature; got {features!r}', "features")
     found = {}
     for name, call in features.items():
         with placed(f"features[{name!r}]"):
