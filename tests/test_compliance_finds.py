@@ -30,6 +30,9 @@ class PlainStore(Store):
     def name(self, key: str) -> str:
         return key
 
+    def another(self) -> "PlainStore":
+        return self
+
     def time(self, now: int | None) -> int:
         return now_us() if now is None else now
 
@@ -153,6 +156,19 @@ class Unlocked(PlainStore):
         super().write(hit, state, now)
 
 
+class LocksAlone(PlainStore):
+    """Each handle has a lock, and none has one that holds for the other."""
+
+    def another(self) -> PlainStore:
+        second = LocksAlone()
+        second.states = self.states
+        return second
+
+    def write(self, hit: Hit, state: Any, now: int) -> None:
+        time.sleep(0.0001)  # lets the other handle in, as any I/O does
+        super().write(hit, state, now)
+
+
 class AwaitsBetween(PlainStore):
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         at = self.time(now)
@@ -186,6 +202,7 @@ STORES = {
     GivesBackBlindly: "test_giving_back_too_late_gives_nothing",
     ForgetsEverything: "test_forgetting_makes_fresh",
     Unlocked: "test_a_race_on_one_key_is_exact",
+    LocksAlone: "test_a_race_of_two_handles_is_exact",
     AwaitsBetween: "test_a_race_on_one_key_is_exact",
     AwaitsElsewhere: "test_two_handles_share_their_state",
 }
@@ -215,6 +232,10 @@ def store_suite(store: type[Store]) -> StoreCompliance:
     class Suite(StoreCompliance):
         def make_store(self) -> Store:
             return store()
+
+        def make_second(self, store: Any) -> Store:
+            second: PlainStore = store.another()
+            return second
 
     return Suite()
 
@@ -292,6 +313,19 @@ class ChargesUpToTheLimit(FixedWindow):
         return super().charge(state, now, 1)
 
 
+class ChargesFractions(FixedWindow):
+    def charge(self, state: Any, now: int, cost: int) -> Any:
+        end, count = super().charge(state, now, cost)
+        return end, float(count)
+
+
+class AnswersFractions(FixedWindow):
+    def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
+        kept, decision = super().decide(state, now, cost)
+        decision.reset_us = float(decision.reset_us)  # type: ignore[assignment]
+        return kept, decision
+
+
 class LoadsAnything(FixedWindow):
     def load(self, data: bytes) -> Any:
         return super().load(data) if data[:1].isdigit() else (0, 0)
@@ -344,6 +378,8 @@ ALGORITHMS = {
     GivesBackAlways: "test_giving_back_later_admits_nothing_extra",
     NeverGivesBack: "test_giving_back_at_once_undoes_the_hit",
     ChargesUpToTheLimit: "test_charge_is_a_hit_without_asking",
+    ChargesFractions: "test_numbers_are_whole",
+    AnswersFractions: "test_numbers_are_whole",
     LoadsAnything: "test_states_survive_as_bytes",
     LosesNumbers: "test_states_survive_as_bytes",
     GoesBack: "test_time_never_runs_backwards",

@@ -169,6 +169,14 @@ class AlgorithmCompliance:
         for nonsense in (b"\xff", b"not a state"):
             same(_raised(algorithm.load, nonsense), ValueError, f"loading {nonsense!r}")
 
+    def test_numbers_are_whole(self, algorithm: Algorithm) -> None:
+        """In answers and in states, whatever made them: a fraction is exact only up to 2**53."""
+        for step in self._steps(algorithm):
+            charged = algorithm.charge(step.state, step.now, max(1, step.cost))
+            back = algorithm.give_back(charged, step.now, _spent(step), max(1, step.cost))
+            for what in (answer(step.decision), step.kept, charged, back):
+                same(_fractions(what), [], f"numbers that are not whole in {what!r}")
+
     def test_time_never_runs_backwards(self, algorithm: Algorithm) -> None:
         """A time before the state's last one counts as that one; durations are told from the caller's."""
         for step in self._steps(algorithm, back=False):
@@ -245,6 +253,12 @@ def _pause(algorithm: Algorithm, decision: Decision, chance: random.Random, back
 
 def _spent(step: Step) -> Spent:
     return Spent(step.decision.at_us, step.cost, step.decision.delay_us)
+
+
+def _fractions(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list):
+        return [found for part in value for found in _fractions(part)]
+    return [value] if isinstance(value, float) else []
 
 
 def _raised(call: Callable[..., Any], *arguments: Any) -> type[Exception] | None:

@@ -76,4 +76,7 @@ class AsyncHandle(Handle):
         return self._runner.run(self._gather(requests, now))
 
     async def _gather(self, requests: Sequence[Sequence[Hit]], now: int) -> list[list[Decision]]:
-        return await asyncio.gather(*(self.store.aapply(hits, now) for hits in requests))
+        """All answers; an error once none is on its way any more, so that the store can be closed."""
+        tasks = [asyncio.ensure_future(self.store.aapply(hits, now)) for hits in requests]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return [task.result() for task in tasks]

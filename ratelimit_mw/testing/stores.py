@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from .answers import same
 from .handles import AsyncHandle, Handle
 from .model import play
@@ -71,6 +73,21 @@ class StoreCompliance(DecidingTests, LastingTests):
             # A refusal that counts may have been by a hit that was given back afterwards.
             least = 0 if spec == COUNTS_REFUSED else 20 - passed
             same(least <= left <= 20 - passed, True, f"{left} left of 20 after {passed} passed")
+
+    def test_a_race_of_two_handles_is_exact(self, way: str, spec: Spec) -> None:
+        """Two workers at the same time let no more pass than one, and neither fails for the other."""
+        limit = limit_of("100/minute", spec)
+        store = self.make_store()
+        handles = [WAYS[way](store), WAYS[way](self.make_second(store))]
+        try:
+            with ThreadPoolExecutor(len(handles)) as pool:
+                answered = list(pool.map(lambda handle: handle.together([hits_of(limit)] * 100, NOW), handles))
+            passed = [d for decisions in answered for (d,) in decisions if d.allowed]
+            same(len(passed), 100, "requests that passed, of 100 by each handle")
+            same([one(handle, limit, NOW).allowed for handle in handles], [False, False], "one more by each")
+        finally:
+            for handle in handles[::-1]:
+                handle.close()
 
     def test_two_handles_share_their_state(self, way: str, spec: Spec) -> None:
         """What one worker counts, the next one sees, whichever methods each of them uses."""
