@@ -7,15 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
 
+from .algorithms.in_flight import LEASE_LIFE
+from .clock import now_us
 from .decision import Change, Verdict
 from .keeper import Keeper
 from .quota import checked_cost
 from .refusals import Refusals
 from .resilience import Resilient
+from .spending import Noted
 from .stores import Store
 
 __all__ = ["Afterwards"]
+
+_TRIES_EVERY: Final = 0.5  # seconds between one try to give a slot back and the next
+_OWED_AT_MOST: Final = 10_000
+
+
+class _Owed(NamedTuple):
+    """A slot that a store did not take back when it was to; after ``until`` it has ended by itself."""
+
+    change: Change
+    until: int
 
 
 class Afterwards:
@@ -35,6 +50,7 @@ class Afterwards:
         self._now = now
         self._statuses = statuses
         self._keeper = Keeper(self._renew)
+        self._returns = Keeper(self._return, _TRIES_EVERY)
         self._abandoned: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
@@ -79,6 +95,7 @@ class Afterwards:
 
     def close(self) -> None:
         self._keeper.close()
+        self._returns.close()
 
     def _due(self, verdict: Verdict, status: int | None) -> list[int | None]:
         """What each hit should have spent in the end; None: what it has."""
@@ -95,9 +112,7 @@ class Afterwards:
     def _correct(self, verdict: Verdict, due: Sequence[int | None]) -> None:
         noted = verdict.spending.changes(due)
         if noted:
-            changes = [change for _, _, change in noted]
-            verdict.spending.answered(noted, self._carry_out(verdict, changes))
-            self._refusals.forget([change.key for change in changes])
+            self._answered(verdict, noted, self._carry_out(verdict, [change for _, _, change in noted]))
 
     async def _acorrect(self, verdict: Verdict, due: Sequence[int | None]) -> None:
         if self._shared is None:
@@ -106,9 +121,21 @@ class Afterwards:
         noted = verdict.spending.changes(due)
         if noted:
             changes = [change for _, _, change in noted]
-            times = await self._shared.acorrect(verdict.spending.store, changes, self._now())
-            verdict.spending.answered(noted, times)
-            self._refusals.forget([change.key for change in changes])
+            self._answered(verdict, noted, await self._shared.acorrect(verdict.spending.store, changes, self._now()))
+
+    def _answered(self, verdict: Verdict, noted: Sequence[Noted], times: Sequence[int | None] | None) -> None:
+        verdict.spending.answered(noted, times)
+        self._refusals.forget([change.key for _, _, change in noted])
+        for (_, _, change), at in zip(noted, times or repeat(None), strict=False):
+            if at is None and change.limit.quota.concurrent and len(self._returns) < _OWED_AT_MOST:
+                self._returns.hold(_Owed(change, now_us() + LEASE_LIFE))
+
+    def _return(self, owed: _Owed) -> None:
+        """Give a slot back once more: it goes by its id, so twice is as good as once."""
+        assert self._shared is not None
+        times = self._shared.correct(None, [owed.change], self._now())
+        if (times and None not in times) or now_us() >= owed.until:
+            self._returns.release(owed)
 
     def _carry_out(self, verdict: Verdict, changes: Sequence[Change]) -> Sequence[int | None] | None:
         if self._shared is None:

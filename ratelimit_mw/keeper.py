@@ -1,6 +1,6 @@
-"""Renews the leases of requests in flight while they are held: the one thing that goes on beside the requests.
+"""Does something again and again with what is held: renews slots, or gives back those that a store did not take.
 
-One thread a limiter, started when a slot is held and gone when none has been for a while.
+One thread a keeper, started when something is held and gone when nothing has been for a while.
 """
 
 from __future__ import annotations
@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from .algorithms.in_flight import LEASE_LIFE
 from .clock import to_seconds
-from .decision import Verdict
 from .forks import guarded
 
 __all__ = ["Keeper"]
@@ -22,30 +21,36 @@ _NAME: Final = "ratelimit_mw leases"
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Keeper:
-    """Calls ``renew`` with every verdict that is held, three times in the life of a lease."""
+_Held = TypeVar("_Held")
 
-    def __init__(self, renew: Callable[[Verdict], None], between: float = _BETWEEN) -> None:
+
+class Keeper(Generic[_Held]):
+    """Calls ``renew`` with all that is held; by default three times in the life of a lease."""
+
+    def __init__(self, renew: Callable[[_Held], None], between: float = _BETWEEN) -> None:
         self._renew = renew
         self._between = between
-        self._held: set[Verdict] = set()
+        self._held: set[_Held] = set()
         self._lock = guarded(self, "_lock", threading.Lock, Keeper._forget_parent)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
-    def hold(self, verdict: Verdict) -> None:
-        """Renew this verdict's leases until it is released."""
+    def hold(self, held: _Held) -> None:
+        """Renew this until it is released."""
         with self._lock:
-            self._held.add(verdict)
+            self._held.add(held)
             # Whoever was closed may be used again, and where no thread could be started the next one tries again.
             if self._thread is None or not self._thread.is_alive():
                 self._stop = threading.Event()
                 self._thread = threading.Thread(target=self._run, args=(self._stop,), name=_NAME, daemon=True)
                 self._thread.start()
 
-    def release(self, verdict: Verdict) -> None:
+    def release(self, held: _Held) -> None:
         with self._lock:
-            self._held.discard(verdict)
+            self._held.discard(held)
+
+    def __len__(self) -> int:
+        return len(self._held)
 
     def close(self) -> None:
         """Let the thread go."""
@@ -64,12 +69,12 @@ class Keeper:
                 if not held:
                     self._thread = None
                     return
-            for verdict in held:
-                self._try_to_renew(verdict)
+            for each in held:
+                self._try_to_renew(each)
 
-    def _try_to_renew(self, verdict: Verdict) -> None:
+    def _try_to_renew(self, held: _Held) -> None:
         """One that fails does not end the others'."""
         try:
-            self._renew(verdict)
+            self._renew(held)
         except Exception:
             _log.exception("the slots of a request in flight were not renewed; without that they end within a minute")
