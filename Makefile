@@ -16,8 +16,8 @@ FASTAPI_137_TESTS := tests/test_starlette*.py tests/test_fastapi*.py
 PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
 # The core: `make test` fails where a line or a branch of it is run by no test.
-CORE := $(addsuffix .py,afterwards breaker clients decision features keeper leases limit limiter lists names networks paths plan \
-	quota refusals resilience rules ruleset secret setting* slot spending stores/base stores/memory stores/shelf \
+CORE := $(addsuffix .py,afterwards breaker clients decision features forks keeper leases limit limiter lists names networks paths \
+	plan quota refusals resilience rules ruleset secret setting* slot spending stores/base stores/memory stores/shelf \
 	stores/snapshot) algorithms/* http/*
 COMMA := ,
 SPACE := $() $()
