@@ -7,7 +7,7 @@ from .algorithms.in_flight import InFlight
 from .errors import ConfigError
 from .quota import Quota, format_duration
 
-__all__ = ["FORMAT", "Limit"]
+__all__ = ["FORMAT", "Limit", "prefix_of"]
 
 FORMAT = "1"
 """The version of keys and states; changed when either changes its meaning."""
@@ -88,3 +88,8 @@ def _kind(algorithm: Algorithm) -> str:
 
 def _escaped(name: str) -> str:
     return name.replace("%", "%25").replace("|", "%7C")
+
+
+def prefix_of(key: str) -> str:
+    """The limit's part of a key, its ``prefix``: up to and with the fourth bar."""
+    return "|".join(key.split("|", 4)[:4]) + "|"

@@ -21,9 +21,9 @@ from ..clock import SECOND, Clock, now_us
 from ..decision import Change, Decision, Hit
 from ..errors import ConfigError
 from ..forks import guarded
-from ..limit import Limit
+from ..limit import Limit, prefix_of
 from .base import Store, decide_all
-from .shelf import Shelf, Table, prefix_of
+from .shelf import Shelf, Table
 from .snapshot import Saved, Snapshot, packed, read, unpacked, write
 
 __all__ = ["MemoryStore"]

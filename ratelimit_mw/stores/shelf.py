@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Shelf", "Table", "prefix_of"]
+__all__ = ["Shelf", "Table"]
 
 Table = dict[str, Any]
 
@@ -71,9 +71,3 @@ class Shelf:
 def _move(prefix: str, mine: dict[str, Any], its: dict[str, Any]) -> None:
     for key in [key for key in mine if key.startswith(prefix)]:
         its[key] = mine.pop(key)
-
-
-def prefix_of(key: str) -> str:
-    """The limit's part of a key: up to and with the fourth bar."""
-    parts = key.split("|", 4)
-    return "|".join(parts[:4]) + "|"

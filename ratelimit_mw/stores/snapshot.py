@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from .shelf import Shelf, Table, prefix_of
+from ..limit import prefix_of
+from .shelf import Shelf, Table
 
 __all__ = ["Saved", "SavedShelf", "Snapshot", "packed", "read", "unpacked", "write"]
 

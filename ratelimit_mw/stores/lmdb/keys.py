@@ -14,7 +14,9 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-__all__ = ["END", "FIRST_SWEPT", "PREFIX", "META", "page_name", "prefix_of", "share_name", "state_name"]
+from ...limit import prefix_of
+
+__all__ = ["END", "FIRST_SWEPT", "PREFIX", "META", "page_name", "share_name", "state_name"]
 
 PREFIX: Final = b"\xffratelimit_mw:"
 END: Final = b"\xffratelimit_mw;"
@@ -50,11 +52,6 @@ def share_name(prefix: str, key: str, slots: int, secret: bytes) -> bytes:
 def page_name(series: int, number: int) -> bytes:
     """Where a page of a series is; its pages stand side by side, in order."""
     return FIRST_SWEPT + series.to_bytes(8, "big") + number.to_bytes(8, "big")
-
-
-def prefix_of(key: str) -> str:
-    """The limit's part of a key: up to and with the fourth bar."""
-    return "|".join(key.split("|", 4)[:4]) + "|"
 
 
 def _shortened(kind: bytes, prefix: str, text: bytes, secret: bytes) -> bytes:

@@ -15,9 +15,9 @@ import lmdb
 
 from ...algorithms.window_log import Series
 from ...clock import SECOND
-from ...limit import Limit
+from ...limit import Limit, prefix_of
 from . import series
-from .keys import META, page_name, prefix_of, share_name, state_name
+from .keys import META, page_name, share_name, state_name
 
 __all__ = ["FROZEN", "ROOMY", "SHARING", "Found", "Identity", "NoRoomError", "Records"]
 
