@@ -8,17 +8,15 @@ STAMP := $(VENV)/.installed
 # The lowest versions of everything, as pyproject.toml has them. FastAPI keeps included routers in another way since
 # 0.137, so it is there twice. What old versions deprecate or leave open is theirs; some have no wheels for Python 3.12.
 OLDEST := .venv-oldest
-OLDEST_TESTS := $(wildcard $(addprefix tests/test_,starlette*.py fastapi*.py flask*.py django*.py asgi*.py wsgi*.py \
-	body*.py cli*.py demo*.py lmdb*.py redis*.py region.py replay*.py seen_alike.py servers.py settings*.py \
-	clock_of_tests.py examples.py precedence.py pytest_plugin.py together.py))
+OLDEST_TESTS := $(addprefix tests/,starlette fastapi flask django asgi wsgi cli settings stores/lmdb stores/redis together \
+	http/test_body.py http/test_region.py testing/test_clock_of_tests.py testing/test_pytest_plugin.py docs/test_examples.py)
 FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
-FASTAPI_137_TESTS := tests/test_starlette*.py tests/test_fastapi*.py
+FASTAPI_137_TESTS := tests/starlette tests/fastapi
 PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
 # The core: `make test` fails where a line or a branch of it is run by no test.
-CORE := $(addsuffix .py,afterwards breaker clients decision features forks keeper leases limit limiter lists names networks paths \
-	plan quota refusals resilience rules ruleset secret setting* slot spending stores/base stores/memory stores/shelf \
-	stores/snapshot) algorithms/* http/*
+CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision.py forksafe.py \
+	quota.py receipt.py
 COMMA := ,
 SPACE := $() $()
 
@@ -50,12 +48,12 @@ test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of f
 	$(OLDEST)-137/bin/python $(PYTEST_OLDEST) $(FASTAPI_137_TESTS)
 
 $(OLDEST)-137/.installed: VERSIONS := $(FASTAPI_137)
-$(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/lowest.py Makefile
+$(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/support/lowest.py Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "The lowest versions go with Python 3.11; name one: make PYTHON=python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(PYTHON) tests/lowest.py $(VERSIONS) > $(@D)/lowest.txt
+	$(PYTHON) tests/support/lowest.py $(VERSIONS) > $(@D)/lowest.txt
 	$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group test --constraint $(@D)/lowest.txt
 	@touch $@
 

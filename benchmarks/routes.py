@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 from starlette.routing import Match, Route
 
 from benchmarks.timing import ROUNDS, per_call, table
-from ratelimit_mw.asgi_request import ASGIRequest
-from ratelimit_mw.routing.index import RouteIndex
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.asgi.routes.index import RouteIndex
 
 SIZES = (2, 60, 600)
 CALLS = 300

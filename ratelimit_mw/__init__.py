@@ -2,11 +2,11 @@
 
 from .decision import Decision, Verdict
 from .errors import ConfigError, RateLimitError, RateLimitExceeded, StoreError
-from .limiter import Limiter
+from .keys.email import normalized_email
+from .limiter.limiter import Limiter
 from .quota import Quota
-from .rules import Rule
+from .rules.rule import Rule
 from .settings import Settings, load_settings
-from .spelling import normalized_email
 
 __all__ = [
     "ConfigError",

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .clock import SECOND
 from .errors import RateLimitExceeded
 from .quota import checked_cost
-from .spending import Change, Spending, Spent
+from .receipt import Change, Spending, Spent
 
 if TYPE_CHECKING:
-    from .limit import Limit
+    from .algorithms.limit import Limit
     from .quota import Quota
 
 __all__ = ["Change", "Decision", "Hit", "Spent", "Verdict"]

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
-from .asgi import RateLimitMiddleware
-from .calling import caller
+from .asgi.exchange import exchange_of
+from .asgi.middleware import RateLimitMiddleware
+from .asgi.routes.match import MetLimit
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, placed
-from .features import checked_name
-from .marks import exempt, limit, make_mark, messages
-from .routing.exchange import exchange_of
-from .routing.routed import MetLimit
-from .switch import switch
+from .keys.features import checked_name
+from .rules.callables import caller
+from .rules.marks import exempt, limit, make_mark, messages
+from .testmode import switch
 
 try:
     from fastapi.params import Depends

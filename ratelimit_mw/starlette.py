@@ -3,8 +3,8 @@
 app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 """
 
-from .asgi import RateLimitMiddleware
+from .asgi.middleware import RateLimitMiddleware
 from .errors import RateLimitExceeded
-from .marks import exempt, limit, messages
+from .rules.marks import exempt, limit, messages
 
 __all__ = ["RateLimitExceeded", "RateLimitMiddleware", "exempt", "limit", "messages"]

@@ -6,17 +6,18 @@ import gc
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from busy_forks import SCENES
+from folders import SUPPORT
 from redis_handles import address
 from servers import Server
 
-from ratelimit_mw import Limiter, Rule, forks
-from ratelimit_mw.breaker import Breaker
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw import forksafe as forks
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.keeper import Keeper
+from ratelimit_mw.limiter.breaker import Breaker
+from ratelimit_mw.limiter.heartbeat import Keeper
 
 WHO = {"ip": "192.0.2.7"}
 
@@ -24,7 +25,7 @@ WHO = {"ip": "192.0.2.7"}
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_child_is_served(redis_server: Server, scene: str) -> None:
     """Each scene is a real fork beside real threads; no child waits for a lock that nobody will ever let go."""
-    program = Path(__file__).with_name("busy_forks.py")
+    program = SUPPORT / "busy_forks.py"
     run = subprocess.run([sys.executable, program, scene, address(redis_server)], timeout=200, check=False)
     assert run.returncode == 0
 

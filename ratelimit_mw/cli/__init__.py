@@ -37,7 +37,7 @@ def commands() -> click.Group:
     except ImportError:
         raise MissingExtraError("the command ratelimit-mw", "cli") from None
     from .check import check
-    from .demo import demo
+    from .demo.command import demo
     from .explain import explain
     from .group import ratelimit_mw
     from .replay import replay

@@ -14,14 +14,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from .. import asgi, wsgi
-from ..asgi_request import ASGIRequest
-from ..features import UNMATCHED
-from ..limiter import Limiter
-from ..marks import View
-from ..overview import Overview
-from ..routing.index import RouteIndex
-from ..routing.listing import going, routes_of
+from ..asgi import middleware as asgi
+from ..asgi.request import ASGIRequest
+from ..asgi.routes.index import RouteIndex
+from ..asgi.routes.listing import going, routes_of
+from ..keys.features import UNMATCHED
+from ..limiter.limiter import Limiter
+from ..rules.marks import View
+from ..rules.overview import Overview
+from ..wsgi import middleware as wsgi
 from .output import Failure, Misuse
 
 __all__ = ["Application", "OfApplication", "application_option"]
@@ -62,7 +63,7 @@ class Application:
             self._index = middleware._index_of({"type": "http", **self._scope})
         self.limiter: Limiter = middleware.limiter
         routes = () if self._index is None else routes_of(self._index)
-        self.overview = Overview(self.limiter, routes)
+        self.overview = Overview(self.limiter.rules, self.limiter.settings.replacements, routes)
 
     def going(self, method: str, path: str, host: str) -> tuple[View, dict[str, str]]:
         """What is marked where a request goes, and what is known of it there: ``endpoint``, ``path:id``."""

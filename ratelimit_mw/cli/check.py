@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from .. import described
+from ..algorithms.limit import Limit
 from ..errors import ConfigError
 from ..http.client_ip import ClientIP
 from ..http.region import Region
-from ..limit import Limit
-from ..overview import Overview
-from ..plan import CompiledRule
-from ..ruleset import RuleSet
+from ..rules import describe as described
+from ..rules.overview import Overview
+from ..rules.plan import CompiledRule
+from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import open_store
 from .application import Application, OfApplication, application_option

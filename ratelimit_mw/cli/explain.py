@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from ..access_log import Target, UnreadableLineError, parse_target
-from ..described import algorithm_of, cost_of, replacing
+from ..algorithms.limit import Limit
 from ..errors import ConfigError
-from ..features import UNKNOWN_IP, UNREADABLE, Features, checked_name
 from ..http.client_ip import ip_key
-from ..limit import Limit
-from ..networks import is_in
-from ..paths import pattern_matches
-from ..plan import CompiledRule
-from ..ruleset import RuleSet
+from ..keys.email import normalized_email
+from ..keys.features import UNKNOWN_IP, UNREADABLE, Features, checked_name
+from ..keys.networks import is_in
+from ..rules.describe import algorithm_of, cost_of, replacing
+from ..rules.paths import pattern_matches
+from ..rules.plan import CompiledRule
+from ..rules.ruleset import RuleSet
 from ..settings import load_settings
-from ..spelling import normalized_email
+from .access_log import Target, UnreadableLineError, parse_target
 from .application import Application, OfApplication, application_option
 from .output import Cell, examples, note, print_json, print_table, print_text, settings_file
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Final, NamedTuple, cast
 
-from ..access_log import LONGEST_LINE, LogEntry, UnreadableLineError, parse_line
+from .access_log import LONGEST_LINE, LogEntry, UnreadableLineError, parse_line
 
 __all__ = ["DamagedLogError", "LogReader", "UnreadableLine", "in_order"]
 

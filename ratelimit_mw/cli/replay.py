@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ..described import replacing
-from ..ruleset import RuleSet
+from ..rules.describe import replacing
+from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .log_file import DamagedLogError, LogReader, in_order
 from .output import Cell, Failure, counted, examples, note, print_json, print_table, print_text, settings_file, shown

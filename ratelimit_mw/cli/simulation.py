@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
-from ..access_log import LogEntry
 from ..clock import SECOND
 from ..decision import Verdict
-from ..features import UNKNOWN_IP, UNREADABLE
 from ..http.client_ip import ip_key
-from ..limiter import Limiter
-from ..plan import CompiledRule
+from ..keys.features import UNKNOWN_IP, UNREADABLE
+from ..limiter.limiter import Limiter
+from ..rules.plan import CompiledRule
 from ..settings import Settings
+from .access_log import LogEntry
 
 __all__ = ["Report", "RuleReport", "Simulation", "log_tells"]
 

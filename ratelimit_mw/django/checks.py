@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from ..errors import RateLimitError
 from . import conf
-from .enforcer import Enforcer
+from .limits import Enforcer
 from .middleware import RateLimitMiddleware
 
 __all__ = ["check_deployment", "check_project"]

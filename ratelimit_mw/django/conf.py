@@ -19,11 +19,11 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, placed
 from ..http.features import checked_functions
-from ..http.guard import Guard
-from ..http.setting_name import SETTING, check_slips
-from ..limiter import Limiter
+from ..http.limiter import Guard
+from ..limiter.limiter import Limiter
 from ..settings import Settings, load_settings
-from .enforcer import Enforcer
+from ..settings.framework import SETTING, check_slips
+from .limits import Enforcer
 from .request import SCOPE, user_of
 
 __all__ = ["SETTING", "enforcer", "limiter"]

@@ -9,8 +9,8 @@ from asgiref.sync import async_to_sync
 
 from ..decision import Verdict
 from ..http.features import awaited
-from .current import Current
-from .enforcer import Asked, Enforcer
+from .admission import Current
+from .limits import Asked, Enforcer
 
 __all__ = ["adecide", "decide", "later", "now"]
 

@@ -13,8 +13,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
-from .. import marks
-from ..marks import AnyView, Mark, View
+from ..rules import marks
+from ..rules.marks import AnyView, Mark, View
 
 __all__ = ["exempt", "limit", "marked_on"]
 

@@ -12,12 +12,12 @@ from rest_framework.exceptions import APIException, PermissionDenied
 
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError
-from ..http.pending import part_of
-from ..switch import switch
+from ..http.admission import part_of
+from ..testmode import switch
 from . import conf
-from .current import Current, current_of
+from .admission import Current, current_of
 from .deciding import decide
-from .enforcer import Asked, Enforcer
+from .limits import Asked, Enforcer
 from .request import of_django
 
 __all__ = ["Throttle"]

@@ -11,12 +11,12 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError
-from ..marks import decided, undecided
+from ..rules.marks import decided, undecided
 from . import conf
-from .current import Current
+from .admission import Current
 from .deciding import adecide, decide, later, now
-from .ending import ends_later
-from .enforcer import Asked, Enforcer
+from .limits import Asked, Enforcer
+from .streaming import ends_later
 
 __all__ = ["RateLimitMiddleware"]
 

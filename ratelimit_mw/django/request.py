@@ -8,11 +8,11 @@ from typing import Any, Final
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
-from ..asgi_request import ASGIRequest
-from ..features import UNREADABLE
+from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.charset import is_utf8
-from ..wsgi import WSGIRequest
+from ..keys.features import UNREADABLE
+from ..wsgi.middleware import WSGIRequest
 
 __all__ = ["SCOPE", "DjangoRequest", "of_django", "user_of"]
 

@@ -16,9 +16,9 @@ from django.urls import URLResolver
 from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
 from django.utils import translation
 
-from ..features import UNMATCHED
-from ..http.marked import MarkedView
-from ..marks import View
+from ..http.views import MarkedView
+from ..keys.features import UNMATCHED
+from ..rules.marks import View
 from .template import template_of
 from .views import UNMARKED, marked_view
 

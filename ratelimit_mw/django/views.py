@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Final
 
-from ..http.marked import MarkedView, class_of, handlers_of
-from ..marks import View, marked_form
+from ..http.views import MarkedView, class_of, handlers_of
+from ..rules.marks import View, marked_form
 from .decorators import marked_on
 
 __all__ = ["UNMARKED", "marked_view", "scopes_of"]

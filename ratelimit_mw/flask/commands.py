@@ -8,10 +8,10 @@ from flask.cli import AppGroup
 from werkzeug.exceptions import HTTPException
 
 from ..errors import ConfigError
-from ..features import UNMATCHED
-from ..marks import View
-from ..overview import Overview, Route
-from .enforcer import Enforcer
+from ..keys.features import UNMATCHED
+from ..rules.marks import View
+from ..rules.overview import Overview, Route
+from .hooks import Enforcer
 from .request import template_of
 
 __all__ = ["EXTENSION", "commands"]
@@ -63,7 +63,7 @@ def _overview(enforcer: Enforcer) -> Overview:
         for rule in current_app.url_map.iter_rules()
         if rule.endpoint in marked
     ]
-    return Overview(enforcer.limiter, routes)
+    return Overview(enforcer.limiter.rules, enforcer.limiter.settings.replacements, routes)
 
 
 def _answering(enforcer: Enforcer, method: str, path: str, host: str) -> tuple[str, View]:

@@ -7,15 +7,15 @@ from typing import Any, Unpack
 
 from flask import Flask, current_app, got_request_exception, request_finished
 
-from ..calling import checked_call
 from ..decision import Verdict
 from ..errors import ConfigError, placed
 from ..http.features import checked_functions
-from ..http.guard import Guard, HttpOptions, SettingsSource
-from ..http.setting_name import SETTING, check_slips
-from ..limiter import Limiter
+from ..http.limiter import Guard, HttpOptions, SettingsSource
+from ..limiter.limiter import Limiter
+from ..rules.callables import checked_call
+from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands
-from .enforcer import Enforcer
+from .hooks import Enforcer
 from .request import current_user_of
 
 __all__ = ["RateLimiter"]

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import flask
 
-from ..features import UNMATCHED, UNREADABLE
 from ..http.body import Body
-from ..wsgi import WSGIRequest
+from ..keys.features import UNMATCHED, UNREADABLE
+from ..wsgi.middleware import WSGIRequest
 
 try:
     from flask_login import current_user

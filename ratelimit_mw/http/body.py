@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-from ..features import UNREADABLE
-from ..spelling import normalized_email
+from ..keys.email import normalized_email
+from ..keys.features import UNREADABLE
 from .charset import is_utf8
 from .multipart import fields_of
 from .request import Request

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from ..networks import parse_network
+from ..keys.networks import parse_network
 
 __all__ = ["ClientIP", "ip_key"]
 

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ..calling import checked_call
 from ..errors import ConfigError, placed
-from ..features import UNREADABLE, checked_name
-from ..plan import Plan
+from ..keys.features import UNREADABLE, checked_name
+from ..rules.callables import checked_call
+from ..rules.plan import Plan
 from .body import Bodies
 from .client_ip import ClientIP
 from .region import Region

@@ -9,9 +9,9 @@ import random
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from typing import Any, Final, TypeVar
 
+from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Decision, Verdict
-from ..limit import Limit
 
 __all__ = ["Header", "HeaderWriter", "TextHeader", "as_text", "with_headers"]
 

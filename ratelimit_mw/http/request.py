@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from ..features import UNREADABLE
+from ..keys.features import UNREADABLE
 
 if TYPE_CHECKING:
     from .body import Body

@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..errors import ConfigError, MissingExtraError
 from .base import Store, decide_all
-from .memory import MemoryStore
+from .memory.store import MemoryStore
 
-__all__ = ["MemoryStore", "Store", "check_address", "decide_all", "open_store"]
+if TYPE_CHECKING:
+    from .lmdb.store import LmdbStore
+    from .memcached.store import MemcachedStore
+    from .redis.store import RedisStore
+
+__all__ = [
+    "LmdbStore",
+    "MemcachedStore",
+    "MemoryStore",
+    "RedisStore",
+    "Store",
+    "check_address",
+    "decide_all",
+    "open_store",
+]
+
+# These are imported when they are first used: their libraries may be missing.
+_LAZY: Final = {"LmdbStore": "lmdb", "MemcachedStore": "memcached", "RedisStore": "redis"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_LAZY[name]}.store", __package__), name)
+
 
 # scheme: (module that reads the address, module of the store, extra that installs its library).
 # The first has OPTIONS, the names of query parameters, and meaning(split address, {option: text}), which imports no
 # library and asks nobody; the second has open_address(meaning, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
-    "memory": ("memory", "memory", ""),
-    "lmdb": ("lmdb_address", "lmdb", "lmdb"),
-    "redis": ("redis_address", "redis", "redis"),
-    "memcached": ("memcached", "memcached", ""),
+    "memory": ("memory.store", "memory.store", ""),
+    "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
+    "redis": ("redis.address", "redis.store", "redis"),
+    "memcached": ("memcached.address", "memcached.store", ""),
 }
 _SCHEMES: Final = {
     "memory": "memory",

@@ -3,7 +3,7 @@
 Nothing in here needs a test library to be imported. The compliance suites are classes for pytest to collect.
 """
 
-from ..switch import limits_off
+from ..testmode import limits_off
 from .algorithms import AlgorithmCompliance
 from .clock import ManualClock, limits_timed_by
 from .stores import StoreCompliance

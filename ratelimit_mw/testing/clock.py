@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..clock import Clock, checked_clock, to_seconds, to_us
-from ..switch import switch
+from ..testmode import switch
 
 __all__ = ["ManualClock", "limits_timed_by"]
 

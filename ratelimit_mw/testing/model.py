@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..algorithms.limit import Limit
 from ..decision import Change, Decision, Hit, Spent
-from ..limit import Limit
 from ..stores.base import decide_all
 from .answers import answers, same
 from .handles import Handle

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Change, Decision, Hit, Spent
-from ..limit import Limit
 from .answers import same
 from .handles import Handle
 from .suite import CLIENT, COUNTS_REFUSED, DAY, NOW, Spec, StoreSuite, limit_of, look, one

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Decision, Hit
-from ..limit import Limit
 from ..quota import Quota
 from ..stores import Store
 from .handles import AsyncHandle, Handle

@@ -23,11 +23,11 @@ import lmdb
 
 from ...errors import StoreError
 from .keys import END, META, PREFIX
-from .ledger import Ledger
-from .line import Line
 from .lock import FileLock
-from .mark import Mark, boot_id, read_mark, sync_folder, write_mark
+from .queue import Line
 from .records import Identity
+from .shutdown_mark import Mark, boot_id, read_mark, sync_folder, write_mark
+from .transaction import Ledger
 
 __all__ = ["Environment"]
 

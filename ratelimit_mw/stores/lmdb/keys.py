@@ -14,7 +14,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Final
 
-from ...limit import prefix_of
+from ...algorithms.limit import prefix_of
 
 __all__ = ["END", "FIRST_SWEPT", "PREFIX", "META", "page_name", "share_name", "state_name"]
 

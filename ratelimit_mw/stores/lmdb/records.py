@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
+from ...algorithms.limit import Limit, prefix_of
 from ...algorithms.window_log import Series
 from ...clock import SECOND
-from ...limit import Limit, prefix_of
-from . import series
+from . import pages as series
 from .keys import META, page_name, share_name, state_name
 
 __all__ = ["FROZEN", "ROOMY", "SHARING", "Found", "Identity", "NoRoomError", "Records"]

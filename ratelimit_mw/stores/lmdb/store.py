@@ -18,12 +18,12 @@ from ...clock import Clock
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from ..lmdb_address import checked_size
+from .address import Meaning, checked_size
 from .environment import Environment
-from .ledger import Ledger
 from .registry import environment_at, let_go
+from .transaction import Ledger
 
-__all__ = ["LmdbStore"]
+__all__ = ["LmdbStore", "open_address"]
 
 _FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
 _Answer = TypeVar("_Answer")
@@ -131,3 +131,8 @@ class LmdbStore(Store):
 
 def _failed(home: Environment, error: Exception) -> StoreError:
     return StoreError(f"the store in {home.path} failed: {type(error).__name__}: {error}")
+
+
+def open_address(meant: Meaning, timeout_us: int) -> LmdbStore:
+    """The store at an address that was read."""
+    return LmdbStore(meant.path, meant.size, meant.durable, timeout_us)

@@ -17,16 +17,16 @@ from ...clock import Clock
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from .flows import RACING, Flow, Pause, Step, Tools, Turn, applied, corrected, forgotten, is_packed, tried_once
-from .line import Line
-from .links import Links
-from .names import Names
-from .protocol import STORED, Replies, Told, Trip, WireError, put
-from .servers import Ring, Server, servers_in
-from .sockets import Sockets
-from .together import Request, tried
+from .batch import Line
+from .batched_try import Request, tried
+from .client.aconnection import Links
+from .client.connection import Sockets
+from .client.protocol import STORED, Replies, Told, Trip, WireError, put
+from .client.servers import Ring, Server, servers_in
+from .keys import Names
+from .steps import RACING, Flow, Pause, Step, Tools, Turn, applied, corrected, forgotten, is_packed, tried_once
 
-__all__ = ["MemcachedStore"]
+__all__ = ["MemcachedStore", "open_address"]
 
 T = TypeVar("T")
 
@@ -280,3 +280,8 @@ def problem(error: Exception) -> StoreError:
     if isinstance(error, WireError):
         return StoreError(f"Memcached answered: {error}")
     return StoreError(f"Memcached: {type(error).__name__}: {error}")
+
+
+def open_address(meant: tuple[tuple[Server, ...], str], timeout_us: int) -> MemcachedStore:
+    """The store at an address that was read."""
+    return MemcachedStore(*meant, timeout_us)

@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from ...algorithms.limit import Limit
 from ...decision import Change, Decision, Hit
 from ...errors import StoreError
-from ...limit import Limit
 from .script import Script, Twin, packed_limit, script_of, twin_of
 
 __all__ = [

@@ -16,12 +16,12 @@ import msgspec
 
 from ...algorithms import Algorithm
 from ...algorithms.bucket import Bucket, Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
+from ...algorithms.concurrency import Concurrency
 from ...algorithms.fixed_window import FixedWindow
-from ...algorithms.in_flight import InFlight
 from ...algorithms.interval_bucket import IntervalTokenBucket
+from ...algorithms.limit import Limit
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
-from ...limit import Limit
 
 __all__ = ["GIVEN", "Script", "packed_limit", "script_of", "twin_of"]
 
@@ -56,7 +56,7 @@ _TWINS: Final[dict[type[Algorithm], Twin]] = {
     TieredWindow: _SERIES,
     SlidingWindowLog: _SERIES,
     RefusalCountingLog: replace(_SERIES, name="RefusalCountingLog"),
-    InFlight: Twin("InFlight", "in_flight", "Leases", ("amount", "lifetime")),
+    Concurrency: Twin("Concurrency", "concurrency", "Slots", ("amount", "lifetime")),
 }
 
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from ...decision import Change, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from ..redis_address import Address
-from .cluster import Cluster
-from .flows import Flow, Tools, applied, corrected
+from .address import Address, Meaning, tls_of
+from .client.cluster import Cluster
+from .client.errors import problem
+from .client.server import Server
+from .client.slots import slot_of
+from .event_loop import Side
 from .message import Hits, Keys, Known, Message, Request, answers, least
-from .problems import problem
-from .servers import Server
-from .side import Side
-from .slots import slot_of
+from .steps import Flow, Tools, applied, corrected
 
-__all__ = ["RedisStore"]
+__all__ = ["RedisStore", "open_address"]
 
 T = TypeVar("T")
 
@@ -169,3 +170,9 @@ class RedisStore(Store):
 
 def _one_place(_key: str) -> int:
     return 0
+
+
+def open_address(meant: Meaning, timeout_us: int) -> RedisStore:
+    """The store at an address that was read."""
+    tls = None if meant.tls is None else tls_of(meant.tls)
+    return RedisStore(replace(meant.address, tls=tls), meant.prefix, timeout_us)

@@ -10,11 +10,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 
 from ....errors import RateLimitError
-from ....http.marked import class_of
-from ....overview import Overview, Route
-from ....rules import METHODS
+from ....http.views import class_of
+from ....rules.overview import Overview, Route
+from ....rules.rule import METHODS
 from ... import conf
-from ...enforcer import Enforcer
+from ...limits import Enforcer
 
 __all__ = ["Command"]
 
@@ -37,7 +37,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             enforcer = conf.enforcer()
             found = enforcer.routes().all
             routes = [Route(route.template, _methods_of(route.callback), route.marked) for route in found]
-            overview = Overview(enforcer.limiter, routes)
+            overview = Overview(enforcer.limiter.rules, enforcer.limiter.settings.replacements, routes)
         except RateLimitError as error:
             raise CommandError(str(error)) from None
         if what == "rules":

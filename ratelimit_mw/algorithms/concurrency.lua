@@ -1,0 +1,63 @@
+-- The twin of concurrency.py. State: slots, each an id, an expiry and a cost. Whoever keeps them gives total (the sum of
+-- all costs), bound (no id is larger), count, latest() (the last expiry), ended(now), find(id, cost) and newest() (the
+-- largest id). What is to be kept: without the slots in gone, and with the slot put.
+
+local HINT = 1000000
+
+local Concurrency = {slots = true}
+Concurrency.__index = Concurrency
+
+local function total_of(slots)
+  local total = 0
+  for _, slot in ipairs(slots) do
+    total = total + slot[3]
+  end
+  return total
+end
+
+-- Without the slots that are gone, with one put in their place.
+local function changed(state, gone, put)
+  local count, total, bound = state and state.count or 0, state and state.total or 0, state and state.bound or 0
+  if count == #gone and not put then return nil end
+  total = total - total_of(gone)
+  if put then
+    total, bound = total + put[3], max(bound, put[1])
+  end
+  return {slots = state, gone = gone, put = put, total = total, bound = bound}
+end
+
+local function next_id(state, now)
+  if not state or state.bound < now then return now end
+  return max(now, state:newest() + 1)
+end
+
+function Concurrency:decide(state, now, cost)
+  local ended = state and state:ended(now) or {}
+  local room = self.amount
+  if state then room = room - state.total + total_of(ended) end
+  if cost == 0 or cost > room then
+    local retry = 0
+    if cost > 0 then retry = cost <= self.amount and HINT or nil end
+    local reset = state and max(0, state:latest() - now) or 0
+    return state, cost == 0, max(0, room), retry, reset, now
+  end
+  local slot = next_id(state, now)
+  local kept = changed(state, ended, {slot, now + self.lifetime, cost})
+  return kept, true, room - cost, 0, self.lifetime, slot
+end
+
+function Concurrency:charge(state, now, cost)
+  return changed(state, state and state:ended(now) or {}, {next_id(state, now), now + self.lifetime, cost})
+end
+
+-- Ends the slot; with a cost of 0, renews it.
+function Concurrency:give_back(state, now, spent, cost)
+  if not state then return nil end
+  local gone = state:ended(now)
+  local slot = state:find(spent.at, spent.cost)
+  if not slot or slot[2] <= now then return #gone > 0 and changed(state, gone, nil) or #gone == 0 and state or nil end
+  gone[#gone + 1] = slot
+  if cost == 0 then return changed(state, gone, {slot[1], now + self.lifetime, slot[3]}) end
+  if slot[3] > cost then return changed(state, gone, {slot[1], slot[2], slot[3] - cost}) end
+  return changed(state, gone, nil)
+end

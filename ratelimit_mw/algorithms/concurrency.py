@@ -1,0 +1,78 @@
+"""Requests in flight ("10 concurrent"): slots that are given back when a request ends, or end by themselves.
+
+State: (id, expiry, cost) of each slot in turn. A slot's id is the time of its hit, made unique; it is what giving
+back goes by. A slot is renewed while it is held, so a killed worker's slots come back and a long stream keeps its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..clock import SECOND
+from ..decision import Decision, Spent
+from ..errors import ConfigError
+from ..quota import Quota
+from .base import Algorithm
+
+__all__ = ["SLOT_LIFE", "Concurrency"]
+
+State = tuple[int, ...] | None
+
+SLOT_LIFE: Final = 60 * SECOND
+"""How long a slot lasts that nobody renews, in microseconds."""
+
+_MOST: Final = 10_000
+_HINT: Final = SECOND  # nobody knows when a request will end; asking again in a second costs little
+
+
+class Concurrency(Algorithm):
+    """Allowed when the cost of the live slots, plus ``c``, is at most N."""
+
+    name = "in-flight"
+
+    def __init__(self, quota: Quota) -> None:
+        super().__init__(quota)
+        if quota.amount > _MOST:
+            raise ConfigError(f"at most {_MOST} requests in flight can be counted; got {str(quota)!r}")
+
+    @property
+    def lifetime(self) -> int:
+        return SLOT_LIFE
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        live = _live(state, now)
+        room = self.amount - sum(live[2::3])
+        if cost == 0 or cost > room:
+            retry = 0 if cost == 0 else None if cost > self.amount else _HINT
+            return state, Decision(
+                cost == 0, max(0, room), retry, max((end - now for end in live[1::3]), default=0), now
+            )
+        slot = _next_id(state, now)
+        return (*live, slot, now + SLOT_LIFE, cost), Decision(True, room - cost, 0, SLOT_LIFE, slot)
+
+    def charge(self, state: State, now: int, cost: int) -> State:
+        return (*_live(state, now), _next_id(state, now), now + SLOT_LIFE, cost)
+
+    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+        """End the slot; with a cost of 0, renew it."""
+        kept: list[int] = []
+        live = _live(state, now)
+        for slot, end, held in zip(live[::3], live[1::3], live[2::3], strict=True):
+            if slot != spent.at_us:
+                kept += (slot, end, held)
+            elif cost == 0:
+                kept += (slot, now + SLOT_LIFE, held)
+            elif held > cost:
+                kept += (slot, end, held - cost)
+        return tuple(kept) or None
+
+
+def _live(state: State, now: int) -> tuple[int, ...]:
+    if state is None or min(state[1::3]) > now:
+        return state or ()
+    slots = zip(state[::3], state[1::3], state[2::3], strict=True)
+    return tuple(number for slot in slots if slot[1] > now for number in slot)
+
+
+def _next_id(state: State, now: int) -> int:
+    return now if state is None else max(now, max(state[::3]) + 1)

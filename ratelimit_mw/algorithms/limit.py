@@ -1,0 +1,95 @@
+"""A ``Limit``: one quota of one rule, ready to decide. Built at start-up, shared by all requests."""
+
+from __future__ import annotations
+
+from ..errors import ConfigError
+from ..quota import Quota, format_duration
+from . import Algorithm, build
+from .concurrency import Concurrency
+
+__all__ = ["FORMAT", "Limit", "prefix_of"]
+
+FORMAT = "1"
+"""The version of keys and states; changed when either changes its meaning."""
+
+
+class Limit:
+    """What a store needs of a rule to decide one key.
+
+    ``prefix`` starts every key of this limit. It holds what makes states incompatible - rule, algorithm, period,
+    format - and not the amount: what was spent survives a changed amount.
+    """
+
+    __slots__ = (
+        "algorithm",
+        "by_outcome",
+        "decide",
+        "lease",
+        "limit",
+        "on_store_error",
+        "policy",
+        "prefix",
+        "quota",
+        "rule",
+        "shadow",
+        "spec",
+    )
+
+    def __init__(
+        self,
+        rule: str,
+        number: int,
+        quota: Quota,
+        algorithm: object,
+        shadow: bool = False,
+        by_outcome: bool = False,
+        on_store_error: str | None = None,
+        lease: int = 0,
+    ) -> None:
+        self.rule = rule
+        self.quota = quota
+        self.shadow = shadow
+        self.by_outcome = by_outcome
+        self.on_store_error = on_store_error
+        self.spec = algorithm
+        self.algorithm = Concurrency(quota) if quota.concurrent else build(algorithm, quota)
+        self.decide = self.algorithm.decide
+        self.limit = self.algorithm.limit
+        # What a process draws at once, in units of cost; a share of less than two saves nothing.
+        share = self.limit * lease // 100
+        self.lease = share if share > 1 and not quota.concurrent else 0
+        self.policy = rule if number == 0 else f"{rule}-{number + 1}"
+        kind = _kind(self.algorithm)
+        self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
+
+    def share(self, parts: int) -> Limit:
+        """The same limit with one of ``parts`` equal shares of its quota, at least 1 each."""
+        burst = self.quota.burst and max(1, self.quota.burst // parts)
+        amount = max(1, self.quota.amount // parts)
+        quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
+        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.by_outcome, self.on_store_error)
+        limit.policy = self.policy
+        return limit
+
+    def __repr__(self) -> str:
+        return f"Limit({self.rule!r}, '{self.quota}', {self.algorithm.name!r})"
+
+
+def _kind(algorithm: Algorithm) -> str:
+    """The algorithm's part of the prefix. It stands between bars, so it has none; one of your own might."""
+    name, variant = algorithm.name, algorithm.variant
+    parts: dict[str, object] = {"name": name, "variant": variant}
+    for what, part in parts.items():
+        if not isinstance(part, str) or "|" in part or "%" in part:
+            problem = f"the {what} of the algorithm {name!r} is part of every key"
+            raise ConfigError(f"{problem}, so it is text without | and %; got {part!r}")
+    return f"{name}.{variant}" if variant else name
+
+
+def _escaped(name: str) -> str:
+    return name.replace("%", "%25").replace("|", "%7C")
+
+
+def prefix_of(key: str) -> str:
+    """The limit's part of a key, its ``prefix``: up to and with the fourth bar."""
+    return "|".join(key.split("|", 4)[:4]) + "|"

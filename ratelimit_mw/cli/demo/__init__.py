@@ -1,0 +1,1 @@
+"""``ratelimit-mw demo``: a real server, real traffic, and a report."""

@@ -1,0 +1,42 @@
+"""A request in flight, as a context manager for ``with`` and for ``async with``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..decision import Verdict
+from ..keys.features import Features
+
+if TYPE_CHECKING:
+    from .limiter import Limiter
+
+__all__ = ["Slot"]
+
+
+class Slot:
+    """What ``limiter.slot`` gives. It may be entered again, also while it is held."""
+
+    def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
+        self._limiter = limiter
+        self._features = features
+        self._cost = cost
+        self._held: list[Verdict] = []
+
+    def __enter__(self) -> Verdict:
+        return self._entered(self._limiter.hit(self._features, self._cost))
+
+    async def __aenter__(self) -> Verdict:
+        return self._entered(await self._limiter.ahit(self._features, self._cost))
+
+    def _entered(self, verdict: Verdict) -> Verdict:
+        verdict.raise_for_limit()
+        self._limiter.hold(verdict)
+        self._held.append(verdict)
+        return verdict
+
+    def __exit__(self, *_: object) -> None:
+        self._limiter.conclude(self._held.pop(), None)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self._limiter.aconclude(self._held.pop(), None))

@@ -1,0 +1,172 @@
+"""What a verdict has spent and not got back yet, and the changes that make it another amount. Pure data, no I/O."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from .forksafe import guarded
+
+if TYPE_CHECKING:
+    from .algorithms.limit import Limit
+    from .decision import Verdict
+
+__all__ = ["Change", "Noted", "Settles", "Spending", "Spent"]
+
+_noting = guarded(sys.modules[__name__], "_noting", threading.RLock)
+
+
+class Spent(NamedTuple):
+    """What a hit has spent: at which store time (microseconds), how much, and after which delay."""
+
+    at_us: int
+    cost: int
+    delay_us: int = 0
+
+
+class Change(NamedTuple):
+    """A correction after the fact: ``cost`` of what was ``spent`` is given back, or, with None, charged anew."""
+
+    limit: Limit
+    key: str
+    cost: int
+    spent: Spent | None
+
+
+class Part:
+    """What is still spent of a hit, or of a charge after it; ``at_us`` None: no store has said yet when."""
+
+    __slots__ = ("at_us", "cost", "delay_us")
+
+    def __init__(self, at_us: int | None, cost: int, delay_us: int = 0) -> None:
+        self.at_us = at_us
+        self.cost = cost
+        self.delay_us = delay_us
+
+
+class Noted(NamedTuple):
+    """A change, and the part of a hit's parts that it is noted on."""
+
+    parts: list[Part]
+    part: Part
+    change: Change
+
+
+class Settles(Protocol):
+    """What can settle a verdict: a limiter."""
+
+    def settle(self, verdict: Verdict, cost: int) -> None: ...
+
+
+class Spending:
+    """The account of one verdict. What is asked of a store is noted before, so that it is asked once, whoever asks."""
+
+    def __init__(self, verdict: Verdict, spent: bool = True, store: Any = None, unavailable: bool = False) -> None:
+        self._verdict = verdict
+        self.store = store
+        self.unavailable = unavailable
+        self._spends = spent
+        self._spent: list[list[Part] | None] | None = None
+        self._settles: Settles | None = None
+        self.true_cost: int | None = None
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Spending:
+        """The one account of a verdict, whoever asks first."""
+        with _noting:
+            verdict.ledger = verdict.ledger or cls(verdict)
+            return verdict.ledger
+
+    def _parts(self) -> list[list[Part] | None]:
+        """The parts of each hit, made when they are asked for; None where nothing may be spent."""
+        if self._spent is None:
+            spends = self._spends and self._verdict.allowed
+            self._spent = [
+                [Part(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
+                for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
+            ]
+        return self._spent
+
+    def state(self, cost: int) -> None:
+        """Note the true cost; settle it at once when the response is out of the adapter's hands."""
+        self.true_cost = cost
+        if self._settles is not None:
+            self._settles.settle(self._verdict, cost)
+
+    def settle_with(self, limiter: Settles) -> None:
+        """From now on a stated cost is settled at once; so is one that was stated before."""
+        self._settles = limiter
+        if self.true_cost is not None:
+            limiter.settle(self._verdict, self.true_cost)
+
+    def changes(self, due: Sequence[int | None]) -> list[Noted]:
+        """What makes ``due`` the amount that each hit has spent, noted as done; the newest is given back first.
+
+        None: as it is.
+        """
+        with _noting:
+            return [
+                noted
+                for (limit, key, _), parts, target in zip(self._verdict.hits, self._parts(), due, strict=True)
+                if parts is not None and target is not None
+                for noted in _towards(target, limit, key, parts)
+            ]
+
+    @staticmethod
+    def answered(noted: Sequence[Noted], times: Sequence[int | None] | None) -> None:
+        """What became of changes: a store's ``times``, None where it did not say; None for all: it was not asked.
+
+        A change that a store may have carried out stays noted: asked again, it might be carried out twice.
+        """
+        with _noting:
+            for (parts, part, change), at in zip(noted, times or [None] * len(noted), strict=True):
+                if times is None:
+                    part.cost += -change.cost if change.spent is None else change.cost
+                elif change.spent is None and at is not None:
+                    _count(parts, part, at, change.limit)
+
+    def renewals(self) -> list[Change]:
+        """What keeps the slots that are held: a give-back of nothing."""
+        with _noting:
+            return [
+                Change(limit, key, 0, Spent(part.at_us, part.cost))
+                for (limit, key, _), parts in zip(self._verdict.hits, self._parts(), strict=True)
+                for part in parts or ()
+                if limit.quota.concurrent and part.at_us is not None
+            ]
+
+
+def _towards(target: int, limit: Limit, key: str, parts: list[Part]) -> Iterator[Noted]:
+    over = sum(part.cost for part in parts) - target
+    if over < 0:
+        part = Part(None, -over)
+        parts.append(part)
+        yield Noted(parts, part, Change(limit, key, -over, None))
+    for part in reversed(parts):
+        back = min(over, part.cost)
+        if back > 0 and part.at_us is not None:
+            spent = Spent(part.at_us, part.cost, part.delay_us)
+            part.cost -= back
+            over -= back
+            yield Noted(parts, part, Change(limit, key, back, spent))
+
+
+def _count(parts: list[Part], part: Part, at: int, limit: Limit) -> None:
+    """Note when a charge was counted."""
+    before = parts[parts.index(part) - 1]
+    if limit.algorithm.delays and not _is_served(before, at, limit):
+        # In a queue it stands behind the hit, as one with it: to be given back while nobody stands on both.
+        before.cost += part.cost
+        parts.remove(part)
+        return
+    # A clock that went back since the hit counts where the hit was counted.
+    part.at_us = at if limit.algorithm.delays else max(at, *(known.at_us or 0 for known in parts))
+
+
+def _is_served(part: Part, now: int, limit: Limit) -> bool:
+    """Whether all of a queue's part had drained by ``now``."""
+    algorithm = limit.algorithm
+    starts = 0 if part.at_us is None else part.at_us + part.delay_us
+    return starts * algorithm.amount + part.cost * algorithm.period <= now * algorithm.amount

@@ -1,0 +1,1 @@
+"""Which limits apply to a request."""

@@ -1,0 +1,123 @@
+"""A ``Plan``: what the rules that match a request need and will charge. One per combination of rules; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ..algorithms.limit import Limit
+from ..decision import Decision, Hit, Verdict, make_hit
+from ..keys.features import UNMATCHED, Features, UnknownIP, counted_as
+from ..keys.secret import NO_SECRET, Secret, key_maker
+from ..quota import Quota, checked_cost
+from .access_lists import Lists
+from .rule import Rule
+
+__all__ = ["CompiledRule", "Plan"]
+
+
+class CompiledRule:
+    """A rule with its limits built and its key ready to be made."""
+
+    def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET, unknown_ip: UnknownIP | None = None) -> None:
+        self.rule = rule
+        self.name = name
+        self.shadow = rule.mode == "shadow"
+        self.limits = self._limits(rule.quotas)
+        self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
+        patterns = rule.matches.paths
+        self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret, unknown_ip)
+        self.where = rule.matches.takes_features if rule.matches.needs else None
+        self.refuses_unknown = rule.when_unknown == "refuse" and not self.shadow
+        self.fixed_cost = None if callable(rule.cost) else rule.cost
+
+    def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
+        rule = self.rule
+        told = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error, rule.lease_percent)
+        return tuple(Limit(self.name, i, quota, *told) for i, quota in enumerate(quotas))
+
+    def limits_for(self, features: Features) -> tuple[Limit, ...]:
+        """The limits of this client: by its key, else by a feature, else the rule's own."""
+        for by, table in self.tables:
+            names = (by,) if by else self.rule.entries[0]
+            name = next((name for name in names if features.get(name) not in (None, "")), None)
+            if name is not None and (limits := table.get(counted_as(name, str(features[name])))):
+                return limits
+        return self.limits
+
+    def all_limits(self) -> list[Limit]:
+        """Every limit that any client may meet."""
+        return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
+
+    def cost_of(self, request: Any) -> int:
+        """What a cost function says of this request; ``ConfigError`` unless it is a whole number."""
+        return checked_cost(self.rule.cost(request)) if callable(self.rule.cost) else self.rule.cost
+
+
+class Plan:
+    """The rules that look at one request, compiled."""
+
+    def __init__(self, rules: Sequence[CompiledRule], lists: Lists | None = None) -> None:
+        self.rules = tuple(rules)
+        self.lists = lists if lists is not None and lists.needs else None
+        # False: nothing is asked of such a request, and nothing done with it.
+        self.looks = bool(self.rules or self.lists)
+        listed = self.lists.needs if self.lists else ()
+        self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.rule.needs))))
+        self.limits = tuple(limit for rule in rules for limit in rule.limits)
+        every = [limit for rule in rules for limit in rule.all_limits()]
+        self.holds = any(limit.quota.concurrent for limit in every)
+        self.ends = self.holds or any(rule.rule.statuses is not None for rule in rules)
+        self.delays = any(limit.algorithm.delays for limit in every)
+        self.lone = self._lone()
+
+    def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
+        """The one limit, its key and its cost, when there is nothing else to ask: the fast path."""
+        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists:
+            return None
+        rule, limit = self.rules[0], self.limits[0]
+        if rule.tables or rule.shadow or rule.where or rule.refuses_unknown or rule.fixed_cost is None:
+            return None
+        return limit, rule.key.after(limit.prefix), rule.fixed_cost
+
+    def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
+        """One hit for each limit of each rule that applies.
+
+        Raises ``Listed`` where a list decides, ``UnknownKeyError`` where a rule refuses unknown keys.
+        """
+        if self.lists is not None:
+            self.lists.check(features)
+        hits: list[Hit] = []
+        for rule in self.rules:
+            if rule.where is not None and not rule.where(features):
+                continue
+            key = rule.key.of(features)
+            if key is None:
+                if rule.refuses_unknown:
+                    raise UnknownKeyError(rule)
+                continue
+            spend = cost
+            if spend is None:
+                spend = rule.fixed_cost
+                if spend is None:
+                    spend = rule.cost_of(features if request is None else request)
+            for limit in rule.limits_for(features) if rule.tables else rule.limits:
+                hits.append(make_hit((limit, limit.prefix + key, spend)))  # noqa: PERF401 - twice as fast as extend
+        return hits
+
+
+class UnknownKeyError(Exception):
+    """A rule refuses requests whose key is unknown, and this one's is. Never leaves the package."""
+
+    def __init__(self, rule: CompiledRule) -> None:
+        super().__init__(rule.name)
+        self.rule = rule
+
+    def verdict(self, now: int) -> Verdict:
+        """The refusal, without a store: waiting does not help."""
+        decisions = []
+        for limit in self.rule.limits:
+            decision = Decision(False, 0, None, 0, now)
+            decision.bound = limit
+            decisions.append(decision)
+        return Verdict([Hit(limit, "", 0) for limit in self.rule.limits], decisions, allowed=False)

@@ -1,0 +1,75 @@
+"""Files that settings stand in, into plain data. What the data means is said elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..errors import ConfigError, MissingExtraError
+
+__all__ = ["limits_file", "read", "secret_file"]
+
+
+def read(path: Path) -> Any:
+    """What a settings file holds; ``ConfigError`` for what cannot be read, ``OSError`` for a file that cannot."""
+    decode = _DECODERS.get(path.suffix.lower())
+    if decode is None:
+        raise ConfigError(f"expected a file ending in {', '.join(_DECODERS)}")
+    try:
+        data = decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot be read: {_without_quotes(str(error))}") from None
+    return _own_table(data) if path.name == "pyproject.toml" else data
+
+
+def limits_file(path: Path) -> Any:
+    """The table of limits by client in a file of its own."""
+    try:
+        limits = read(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "per_key") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", "per_key") from None
+    if not isinstance(limits, dict):
+        raise ConfigError(f"{path}: expected a table of limits by client; got {type(limits).__name__}", "per_key")
+    return limits
+
+
+def secret_file(path: Path) -> str:
+    """The text in a file that holds nothing but a secret."""
+    try:
+        return path.read_bytes().decode().strip()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: expected text in UTF-8") from None
+
+
+def _yaml(data: bytes) -> Any:
+    try:
+        return msgspec.yaml.decode(data)
+    except ImportError:
+        raise MissingExtraError("a settings file in YAML", "yaml") from None
+
+
+_DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    ".toml": msgspec.toml.decode,
+    ".json": msgspec.json.decode,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
+
+
+def _without_quotes(message: str) -> str:
+    """PyYAML without libyaml quotes the line that is wrong, further in than all else; a secret may stand there."""
+    return "\n".join(line for line in message.splitlines() if not line.startswith("    "))
+
+
+def _own_table(data: Any) -> Any:
+    tools = data.get("tool")
+    if not isinstance(tools, dict) or "ratelimit_mw" not in tools:
+        raise ConfigError("there is no [tool.ratelimit_mw] table")
+    return tools["ratelimit_mw"]

@@ -1,0 +1,1 @@
+"""Connections to Memcached servers, and their protocol."""

@@ -1,0 +1,5 @@
+"""Any WSGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``."""
+
+from .middleware import RateLimitMiddleware
+
+__all__ = ["RateLimitMiddleware"]

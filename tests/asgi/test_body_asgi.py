@@ -1,0 +1,552 @@
+"""Rules by the body under ASGI: the application receives what it would have received without them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from asgi_checker import App, Message, Receive, Scope, Send
+from calls import BODY, START, ask, http_scope, limited, limiter, send_bare, sending
+from starlette.applications import Starlette
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ratelimit_mw import ConfigError, Limiter
+from ratelimit_mw.asgi.body import BODY as READ
+from ratelimit_mw.asgi.body import ReadAhead
+from ratelimit_mw.asgi.middleware import ASGIRequest, RateLimitMiddleware
+from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.testing import ManualClock
+
+JSON = (b"content-type", b"application/json")
+ANN, BOB = (json.dumps({"user": name}).encode() for name in ("ann", "bob"))
+LIMIT = 65_536
+
+
+def settings(key: Any = ("json:user",), limits: str = "1/minute", **more: Any) -> dict[str, Any]:
+    return {"rules": [{"name": "api", "key": list(key), "limits": limits}], **more}
+
+
+def behind(app: App, **more: Any) -> RateLimitMiddleware:
+    return RateLimitMiddleware(app, limiter=Limiter.from_settings(settings(**more), clock=ManualClock(1_000_000.0)))
+
+
+def post(*headers: tuple[bytes, bytes], **changed: Any) -> Scope:
+    return http_scope(method="POST", headers=[JSON, *headers], **changed)
+
+
+def chunks(*parts: bytes, more: bool = False) -> list[Message]:
+    last = len(parts) - 1
+    return [{"type": "http.request", "body": part, "more_body": more or i < last} for i, part in enumerate(parts)]
+
+
+DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+class Reader:
+    """An application that keeps what it receives, up to the end of the body, and ``beyond`` messages more."""
+
+    def __init__(self, beyond: int = 0) -> None:
+        self.received: list[Message] = []
+        self.beyond = beyond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while True:
+            self.received.append(await receive())
+            if not self.received[-1].get("more_body"):
+                break
+        for _ in range(self.beyond):
+            self.received.append(await receive())
+        await send(START)
+        await send(BODY)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.received)
+
+
+class Client:
+    """The server's side: messages as they come, ``None`` where nothing comes until ``go_on`` is called."""
+
+    def __init__(self, *messages: Message | Exception | None) -> None:
+        self._messages = list(messages)
+        self._gate = asyncio.Event()
+        self.asked = 0
+        self.cancelled = 0
+        self.sent: list[Message] = []
+
+    def go_on(self) -> None:
+        self._gate.set()
+
+    async def receive(self) -> Message:
+        self.asked += 1
+        if self._messages[0] is None:
+            try:
+                await self._gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            if self._messages[0] is None:
+                self._messages.pop(0)
+        message = self._messages.pop(0)
+        if isinstance(message, Exception):
+            raise message
+        assert message is not None
+        return message
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def status(self) -> int:
+        return int(self.sent[0]["status"])
+
+
+def remaining(rate: Limiter, user: Any) -> int:
+    """What is left to a user."""
+    return rate.peek({"json:user": user}, cost=0).decisions[0].remaining
+
+
+def statuses(app: App, *requests: tuple[Scope, list[Message]]) -> list[int]:
+    return [send_bare(app, scope, incoming)[0]["status"] for scope, incoming in requests]
+
+
+# -- what is counted ---------------------------------------------------------------------------------------
+
+
+def test_each_value_of_a_field_is_counted_apart() -> None:
+    """JSON and forms through a client, one person in both spellings, and those without a field left alone."""
+    app = behind(Reader(), key=["email"])
+    sent = [
+        ask(app, method="POST", **request).status_code
+        for request in (
+            {"json": {"email": "Ann@x.org"}},
+            {"data": {"email": "ann@X.org "}},
+            {"data": {"email": "bob@x.org"}},
+            {"files": {"email": (None, "bob@x.org")}},
+            {"json": {"other": 1}},
+            {"json": {"other": 1}},
+            {},
+        )
+    ]
+    assert sent == [200, 429, 200, 429, 200, 200, 200]
+
+
+def test_what_cannot_be_read_is_counted_together() -> None:
+    """Malformed, of another type, compressed and over the bound: one count for all of them, which is none of theirs."""
+    requests = [
+        (post(), chunks(b"{")),
+        (post(), chunks(b'{"user": [1]}')),
+        (http_scope(method="POST", headers=[(b"content-type", b"text/plain")]), chunks(ANN)),
+        (http_scope(method="POST"), chunks(ANN)),
+        (post((b"content-type", b"text/plain")), chunks(ANN)),
+        (post((b"content-encoding", b"gzip")), chunks(ANN)),
+        (post(), chunks(b" " * LIMIT + ANN)),
+        (post((b"content-length", b"65537")), chunks(ANN)),
+        (post(), [*chunks(ANN, more=True), DISCONNECT]),
+    ]
+    for request in requests:
+        assert statuses(behind(Reader()), request, requests[0], (post(), chunks(ANN))) == [200, 429, 200]
+
+
+@pytest.mark.parametrize("encoding", [b"identity", b"Identity "])
+def test_an_encoding_that_is_none_changes_nothing(encoding: bytes) -> None:
+    """A body that says it is not encoded is read."""
+    request = (post((b"content-encoding", encoding)), chunks(ANN))
+    assert statuses(behind(Reader()), request, request, (post(), chunks(BOB))) == [200, 429, 200]
+
+
+def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not() -> None:
+    """``body_limit`` bytes, in text or as a number, also when given to the middleware."""
+    rate = Limiter.from_settings(settings(limits="9/minute"), clock=ManualClock(1.0))
+    for options, limit in (({}, LIMIT), ({"body_limit": "1KiB"}, 1024), ({"body_limit": 20}, 20)):
+        app = RateLimitMiddleware(Reader(), limiter=rate, **options)  # type: ignore[arg-type]
+        for content in (ANN.ljust(limit), ANN.ljust(limit + 1)):
+            for length in ([], [(b"content-length", str(len(content)).encode())]):
+                send_bare(app, post(*length), chunks(content))
+    assert [remaining(rate, user) for user in ("ann", UNREADABLE)] == [3, 3]
+
+
+# -- what is read ------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_read_for_rules_that_need_none_of_it() -> None:
+    """Of two rules only the one that looks at a request decides whether its body is read."""
+    rules = [
+        {"name": "login", "match": {"path": "/login"}, "key": ["json:user"], "limits": "1/minute"},
+        {"name": "all", "key": [], "limits": "9/minute"},
+    ]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await sending(START, BODY)(scope, receive, send)
+
+    async def asked(path: str) -> int:
+        client = Client(*chunks(ANN))
+        await RateLimitMiddleware(app, settings={"rules": rules})(post(path=path), client.receive, client.send)
+        return client.asked
+
+    assert [asyncio.run(asked(path)) for path in ("/login", "/other")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("scope", "reads"),
+    [
+        (http_scope(), 0),
+        (http_scope(method="HEAD"), 0),
+        (http_scope(headers=[(b"content-length", b"0")]), 0),
+        (http_scope(headers=[JSON, (b"content-length", b"15")]), 1),
+        (http_scope(headers=[JSON, (b"transfer-encoding", b"chunked")]), 1),
+        (http_scope(http_version="2", headers=[JSON]), 1),  # there, a body needs no header
+        (post(), 1),
+        (post((b"content-length", b"0")), 1),
+        (post((b"content-length", b"x")), 1),
+        (post((b"content-length", b"15"), (b"content-length", b"99999")), 1),
+        (post((b"content-length", b"9" * 5000)), 1),
+        (post((b"content-length", b"65537")), 0),  # whoever expects "100 Continue" is told so by the application
+        (post((b"content-length", b"9" * 19)), 0),
+    ],
+)
+def test_a_body_is_asked_for_only_when_there_may_be_one(scope: Scope, reads: int) -> None:
+    """Not for a GET without content, and not when it is announced as too long."""
+
+    async def asked() -> int:
+        client = Client(*chunks(ANN))
+        await behind(sending(START, BODY))(scope, client.receive, client.send)
+        return client.asked
+
+    assert asyncio.run(asked()) == reads
+
+
+def test_your_own_function_needs_no_body() -> None:
+    """A feature that you give is not looked for in the body."""
+
+    async def asked() -> int:
+        client = Client(*chunks(ANN))
+        app = RateLimitMiddleware(
+            sending(START, BODY), settings=settings(["json:user", "email"]), features=dict.fromkeys(OWN, one)
+        )
+        await app(post(), client.receive, client.send)
+        return client.asked
+
+    assert asyncio.run(asked()) == 0
+
+
+OWN = ("json:user", "email")
+
+
+def one(request: Any) -> str:
+    return "one"
+
+
+def test_two_middlewares_read_once() -> None:
+    """The inner one finds what the outer one has read, and the application receives it once."""
+    app = Reader()
+    both = behind(behind(app, limits="5/minute"), limits="7/minute")
+    assert send_bare(both, post(), chunks(ANN, b" ", b""))[0]["status"] == 200
+    assert app.body == ANN + b" "
+    inner: Any = both.app
+    assert (remaining(both.limiter, "ann"), remaining(inner.limiter, "ann")) == (6, 4)
+
+
+# -- what the application receives -------------------------------------------------------------------------
+
+
+def test_a_strict_server_and_application_notice_nothing() -> None:
+    """Nothing is received that the application does not receive, and nothing of the scope is changed for others."""
+    app = limited(Reader(), Limiter.from_settings(settings(limits="9/minute"), clock=ManualClock(1.0)))
+    for messages in (chunks(ANN), chunks(b"{", b'"user":', b'"ann"}'), chunks(b"x" * LIMIT, b"y", b"z")):
+        assert send_bare(app, post(), messages)[0]["status"] == 200
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        chunks(ANN),
+        chunks(b""),
+        chunks(b"{", b'"user"', b"", b':"ann"}', b""),
+        [{"type": "http.request"}],
+        [{"type": "http.request", "more_body": True}, {"type": "http.request", "body": ANN}],
+        chunks(b"x" * (LIMIT + 1)),
+        chunks(b"x" * LIMIT, b"y", b"z" * LIMIT),
+        [*chunks(ANN, more=True), DISCONNECT],
+        [DISCONNECT],
+        [{"type": "http.surprise"}],
+    ],
+)
+def test_the_application_receives_the_very_messages(messages: list[Message]) -> None:
+    """The same objects in the same order, whether they could be read or not, and then what comes after them."""
+    app = Reader(beyond=1)
+    given = [*messages, {"type": "http.disconnect", "after": True}]
+    limited_app = behind(app)
+    assert send_bare(limited_app, post(), list(given))[0]["status"] == 200
+    assert len(app.received) == len(given)
+    assert all(received is message for received, message in zip(app.received, given, strict=True))
+
+
+def test_a_body_in_single_bytes_takes_no_hundred_times_its_size() -> None:
+    """Messages are put together when there are many; every byte arrives, in fewer messages."""
+    app = Reader()
+    content = json.dumps({"user": "x" * 1000}).encode()
+    single = [bytes([byte]) for byte in content]
+    assert statuses(behind(app), (post(), chunks(*single)), (post(), chunks(content))) == [200, 429]
+    assert app.body == content
+    assert len(app.received) <= 64
+    again = Reader()
+    statuses(behind(again), (post(), [*chunks(*single, more=True), DISCONNECT]))
+    assert (again.body, again.received[-1]) == (content, DISCONNECT)
+
+
+def test_an_answer_of_your_own_may_read_the_body() -> None:
+    """A refusal that is an application receives it, too."""
+    app = Reader()
+    refused = RateLimitMiddleware(Reader(), settings=settings(), rejection=lambda request, verdict: app)
+    statuses(refused, (post(), chunks(ANN)), (post(), chunks(ANN, b" ")))
+    assert app.body == ANN + b" "
+
+
+def test_an_error_of_the_server_goes_up() -> None:
+    """What ``receive`` raises is raised where the application would have met it."""
+
+    async def run() -> None:
+        client = Client(*chunks(b"{", more=True), OSError("connection lost"))
+        with pytest.raises(OSError, match="connection lost"):
+            await behind(Reader())(post(), client.receive, client.send)
+
+    asyncio.run(run())
+
+
+def test_starlette_reads_what_was_read_before() -> None:
+    """A real framework's JSON, forms and streams, behind the middleware and in front of it."""
+
+    async def echo(request: StarletteRequest) -> Response:
+        if request.url.path == "/form":
+            async with request.form() as form:
+                return JSONResponse({name: str(value) for name, value in form.items()})
+        if request.url.path == "/stream":
+            return Response(b"".join([part async for part in request.stream()]))
+        return JSONResponse(await request.json())
+
+    starlette = Starlette(routes=[Route(f"/{name}", echo, methods=["POST"]) for name in ("form", "json", "stream")])
+    app = behind(starlette, key=["json:user|form:user"], limits="2/minute")
+    assert ask(app, "/json", "POST", json={"user": "ann"}).json() == {"user": "ann"}
+    assert ask(app, "/form", "POST", data={"user": "ann"}).json() == {"user": "ann"}
+    assert ask(app, "/form", "POST", files={"user": (None, "ann")}).json() == {"user": "ann"}
+    assert ask(app, "/form", "POST", data={"user": "ann"}).status_code == 429
+    assert ask(app, "/stream", "POST", content=b"x" * 200_000).content == b"x" * 200_000
+
+    async def slowly() -> AsyncIterator[bytes]:
+        for part in (b"{", b'"user":', b'"ann"}'):
+            await asyncio.sleep(0)
+            yield part
+
+    async def post_slowly() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://testserver") as client:
+            return await client.post("/json", content=slowly(), headers={"content-type": "application/json"})
+
+    assert [asyncio.run(post_slowly()).status_code for _ in range(2)] == [200, 429]
+
+
+# -- bodies that take long ---------------------------------------------------------------------------------
+
+
+def slow(run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: Any, beyond: int = 0) -> Client:
+    """A body whose end does not come in time; ``run`` is the rest of the story."""
+
+    async def story() -> Client:
+        client, app = Client(*messages), Reader(beyond)
+        await run(client, behind(app, body_timeout="10ms"), app)
+        await asyncio.sleep(0)
+        return client
+
+    return asyncio.run(story())
+
+
+def test_a_slow_body_is_given_up_and_still_arrives_whole() -> None:
+    """It is counted as unreadable; the message that was waited for is the application's, and was asked for once."""
+    first, last = chunks(b'{"user":', b'"ann"}')
+
+    async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
+        asyncio.get_running_loop().call_later(0.05, client.go_on)
+        await limited_app(post(), client.receive, client.send)
+        assert [message is given for message, given in zip(app.received, (first, last), strict=True)] == [True, True]
+        assert [remaining(limited_app.limiter, user) for user in ("ann", UNREADABLE)] == [1, 0]
+
+    client = slow(run, first, None, last)
+    assert (client.status, client.asked, client.cancelled) == (200, 2, 0)
+
+
+def test_an_application_that_stops_waiting_may_ask_again() -> None:
+    """A message is not lost, nor given twice, when a read of the application's own runs out of time."""
+    first, last = chunks(b"{", b"}")
+    received: list[Message] = []
+
+    async def impatient(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(await receive())
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(receive(), 0.001)
+        client.go_on()
+        received.append(await receive())
+        received.append(await receive())
+        await sending(START, BODY)(scope, receive, send)
+
+    async def run() -> None:
+        await behind(impatient, body_timeout="10ms")(post(), client.receive, client.send)
+
+    client = Client(first, None, last, DISCONNECT)
+    asyncio.run(run())
+    assert received == [first, last, DISCONNECT]
+    assert (client.asked, client.cancelled) == (3, 0)
+
+
+def test_two_readers_of_an_application_do_not_get_one_message() -> None:
+    """As when a response streams and listens for the client to go: each message has one taker."""
+    first, last = chunks(b"{", b"}")
+    received: list[Message] = []
+
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        received.append(await receive())
+        tasks = [asyncio.create_task(receive()) for _ in range(2)]
+        await asyncio.sleep(0)
+        client.go_on()
+        received.extend(await asyncio.gather(*tasks))
+        await sending(START, BODY)(scope, receive, send)
+
+    async def run() -> None:
+        await behind(listening, body_timeout="10ms")(post(), client.receive, client.send)
+
+    client = Client(first, None, last, DISCONNECT)
+    asyncio.run(run())
+    assert sorted(map(repr, received)) == sorted(map(repr, [first, last, DISCONNECT]))
+
+
+def test_what_nobody_waits_for_any_more_is_cancelled() -> None:
+    """An application that answers without reading leaves no task behind, whatever becomes of it."""
+
+    async def run() -> None:
+        reported: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+        for app in (sending(START, BODY), failing):
+            client = Client(*chunks(b"{", more=True), None, OSError("too late"))
+            limited_app = behind(app, body_timeout="10ms")
+            with pytest.raises(ValueError, match="broken") if app is failing else pytest.MonkeyPatch.context():
+                await limited_app(post(), client.receive, client.send)
+            await asyncio.sleep(0)
+            assert client.cancelled == 1
+        stubborn = Stubborn(*chunks(b"{", more=True), None)
+        await behind(sending(START, BODY), body_timeout="10ms")(post(), stubborn.receive, stubborn.send)
+        await asyncio.sleep(0)
+        assert stubborn.cancelled == 1
+        gc.collect()
+        assert reported == []
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(run())
+
+
+async def failing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise ValueError("broken")
+
+
+class Stubborn(Client):
+    """A server that makes an error of its own of a cancelled read."""
+
+    async def receive(self) -> Message:
+        try:
+            return await super().receive()
+        except asyncio.CancelledError:
+            raise OSError("cancelled") from None
+
+
+def test_a_request_that_is_cancelled_while_its_body_comes_leaves_nothing() -> None:
+    """A server that ends the request ends the reading, too."""
+
+    async def run() -> None:
+        client = Client(*chunks(b"{", more=True), None)
+        request = asyncio.create_task(behind(Reader())(post(), client.receive, client.send))
+        while client.asked < 2:
+            await asyncio.sleep(0)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await asyncio.sleep(0)
+        assert (client.cancelled, client.sent) == (1, [])
+
+    asyncio.run(run())
+
+
+def test_a_dripping_body_has_the_time_of_one() -> None:
+    """The whole body counts against the time, not each message: a drop now and then does not keep it open."""
+
+    async def run() -> tuple[int, object]:
+        asked = 0
+
+        async def receive() -> Message:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0.002)
+            return {"type": "http.request", "body": b" ", "more_body": True}
+
+        async with ReadAhead(receive, LIMIT, 20_000) as ahead:
+            found = await ahead.read(ASGIRequest(post()))
+        return asked, found
+
+    asked, found = asyncio.run(run())
+    assert found is UNREADABLE
+    assert 1 <= asked <= 11
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"body_limit": 0}, 'body_limit: expected a size such as "64KiB", from 1 byte to 16MiB; got 0'),
+        ({"body_limit": "17MiB"}, "body_limit: expected a size"),
+        ({"body_limit": "64 kibi"}, "body_limit: expected a size"),
+        ({"body_limit": "-1"}, "body_limit: expected a size"),
+        ({"body_limit": ""}, "body_limit: expected a size"),
+        ({"body_timeout": 0}, "body_timeout: expected more than 0"),
+        ({"body_timeout": "soon"}, "body_timeout: expected a duration"),
+        ({"email_field": "no field"}, "email_field: expected a feature"),
+    ],
+)
+def test_a_mistake_in_the_settings_stops_the_start(wrong: dict[str, Any], message: str) -> None:
+    """In the file and given to the middleware alike."""
+    for build in (
+        lambda: behind(Reader(), **wrong),
+        lambda: RateLimitMiddleware(Reader(), limiter=limiter(), **wrong),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            build()
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "size"), [("1 MB", 1_000_000), ("16mib", 2**24), ("20", 20), (7, 7), ("9b", 9)])
+def test_sizes(text: str | int, size: int) -> None:
+    """A number of bytes, or a number and a unit."""
+    assert Limiter.from_settings({"body_limit": text}).settings.body_limit == size
+
+
+def test_an_email_needs_a_field() -> None:
+    """With ``email_field = ""`` nothing gives it, and the error names the setting; another name is looked for."""
+    with pytest.raises(ConfigError, match="'email', and nothing gives it; name its field in email_field, or pass"):
+        behind(Reader(), key=["email"], email_field="")
+    app = behind(Reader(), key=["email"], email_field="user.mail")
+    request = (post(), chunks(b'{"user": {"mail": "Ann@x.org"}, "email": "bob@x.org"}'))
+    assert statuses(app, request, request) == [200, 429]
+
+
+def test_a_body_that_nobody_has_read_is_an_error() -> None:
+    """An adapter that forgets to read it does not silently limit nothing. A WebSocket has none."""
+    with pytest.raises(RuntimeError, match="nobody has read the body ahead"):
+        ASGIRequest(http_scope()).body(LIMIT)
+    assert ASGIRequest({**http_scope(), READ: b"x"}).body(LIMIT) == b"x"
+    assert ASGIRequest({"type": "websocket"}).body(LIMIT) is None

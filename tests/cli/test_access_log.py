@@ -1,0 +1,236 @@
+"""What the access log parser promises: every field of the two formats, and no line that hurts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, Target, UnreadableLineError, parse_line, parse_target
+
+COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
+NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
+
+
+def line(**fields: str) -> str:
+    """A combined line of which some fields are given."""
+    parts = {
+        "client": "192.0.2.7",
+        "user": "-",
+        "time": "17/May/2015:10:05:03 +0000",
+        "request": "GET / HTTP/1.1",
+        "status": "200",
+        "size": "12",
+        "referer": "-",
+        "agent": "-",
+        **fields,
+    }
+    return '{client} - {user} [{time}] "{request}" {status} {size} "{referer}" "{agent}"'.format(**parts)
+
+
+def why_not(text: bytes | str) -> str:
+    with pytest.raises(UnreadableLineError) as error:
+        parse_line(text)
+    return str(error.value)
+
+
+def test_common_format() -> None:
+    """A line of the common format gives every field it holds."""
+    assert parse_line(COMMON) == LogEntry("192.0.2.7", "alice", NOON, "GET", Target("/a"), 200, None, None)
+
+
+def test_combined_format() -> None:
+    """A line of the combined format gives referer and user agent as well, with any line end."""
+    entry = parse_line(line(referer="https://example.com/", agent="curl/8.1").encode() + b"\r\n")
+    assert (entry.referer, entry.user_agent) == ("https://example.com/", "curl/8.1")
+
+
+def test_more_fields_behind_are_left_alone() -> None:
+    """Formats that append fields of their own are read as what they begin with."""
+    assert parse_line(line(agent="curl") + ' "198.51.100.4" 0.004').user_agent == "curl"
+    assert parse_line(COMMON + ' 0.004 "x').referer is None
+
+
+def test_size_may_be_absent() -> None:
+    """A response without a body is logged with a dash in place of its size."""
+    assert parse_line(line(size="-", status="304")).status == 304
+
+
+@pytest.mark.parametrize("absent", ["-", '""', ""])
+def test_nobody_signed_in(absent: str) -> None:
+    """All that servers write for "no user" comes to no user."""
+    assert parse_line(line(user=absent)).user is None
+
+
+def test_user_with_spaces() -> None:
+    """A user's name may hold spaces and brackets."""
+    assert parse_line(line(user="Alice [admin] B")).user == "Alice [admin] B"
+
+
+def test_cut_off_line_keeps_what_is_whole() -> None:
+    """A line cut off within its last field still tells who asked for what."""
+    entry = parse_line(line(agent="Mozilla/5.0 (compat")[:-1])
+    assert (entry.client, entry.user_agent) == ("192.0.2.7", "Mozilla/5.0 (compat")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"say \"hi\"", 'say "hi"'),
+        (r"a\\b", "a\\b"),
+        (r"\x22\x5C", '"\\'),
+        (r"caf\xc3\xa9", "café"),
+        (r"\xff", "\ufffd"),
+        (r"a\tb", "a\tb"),
+        ("\udcff\\n", "\ufffd\ufffd\ufffd\n"),
+    ],
+)
+def test_escapes_of_both_servers(written: str, read: str) -> None:
+    """What Apache and nginx escape is read as it was sent."""
+    assert parse_line(line(agent=written)).user_agent == read
+
+
+def test_broken_bytes_in_a_field() -> None:
+    """Bytes that are no text stand as the replacement character; the line counts."""
+    assert parse_line(line(agent="@").encode().replace(b"@", b"\xff")).user_agent == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("17/May/2015:10:05:03 +0000", NOON),
+        ("17/May/2015:12:05:03 +0200", NOON),
+        ("17/May/2015:06:35:03 -0330", NOON),
+        ("01/Jan/1970:00:00:00 +0000", 0),
+        ("31/Dec/2016:23:59:60 +0000", 1483228799),
+        ("29/Feb/2024:00:00:00 +0000", 1709164800),
+    ],
+)
+def test_time_in_any_zone(text: str, seconds: int) -> None:
+    """The time is read with its zone; a leap second is the one before it."""
+    assert parse_line(line(time=text)).time == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "31/Feb/2015:10:05:03 +0000",
+        "17/May/2015:24:05:03 +0000",
+        "17/May/2015:10:60:03 +0000",
+        "17/May/2015:10:05:61 +0000",
+        "17/Mai/2015:10:05:03 +0000",
+        "17/May/0000:10:05:03 +0000",
+        "31/Dec/1969:23:59:59 +0000",
+        "31/Dec/9999:23:59:59 -9999",
+    ],
+)
+def test_impossible_dates(text: str) -> None:
+    """A date that no calendar has, or one before 1970, makes the line unreadable and says so."""
+    assert why_not(line(time=text)) == "the date is impossible"
+
+
+def test_no_date_at_all() -> None:
+    """Other text where the date belongs makes the line unreadable, digits of other scripts included."""
+    assert why_not(line(time="yesterday")) == "the date is not one"
+    assert why_not(line(time="\u0661\u0667/May/2015:10:05:03 +0000")) == "the date is not one"
+
+
+@pytest.mark.parametrize(
+    "request_line", ["-", "", r"\x16\x03\x01\x02", "GET /", "GET HTTP/1.1", "SSH-2.0-Go", "GET  HTTP/1.1"]
+)
+def test_requests_that_are_not_http(request_line: str) -> None:
+    """What the server answered before any application saw it is not a request."""
+    assert why_not(line(request=request_line)) == "the request is not HTTP"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "192.0.2.7", "\x00\x01\x02", line(status="20"), line(size="x"), COMMON[:40], "#Fields: date time"],
+)
+def test_other_text(text: str) -> None:
+    """Anything else is not a line of these formats."""
+    assert why_not(text) == "not a line of the common or combined format"
+
+
+def test_longest_line() -> None:
+    """A line over the bound is refused unread; one of just that length is read."""
+    fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
+    assert len(fits) == LONGEST_LINE
+    assert parse_line(fits).status == 200
+    assert why_not(fits + "x") == f"longer than {LONGEST_LINE} bytes"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/", Target("/")),
+        ("/a%20b%2Fc?d=%20", Target("/a b/c", "d=%20")),
+        ("/%2525", Target("/%25")),
+        ("/a?b?c", Target("/a", "b?c")),
+        ("//a", Target("//a")),
+        ("/?u=http://x/", Target("/", "u=http://x/")),
+        ("http://Example.com:8080/a?b#c", Target("/a", "b", "example.com")),
+        ("http://example.com", Target("/", "", "example.com")),
+        ("*", Target("*")),
+        ("example.com:443", Target("example.com:443")),
+    ],
+)
+def test_targets(target: str, expected: Target) -> None:
+    """A path is decoded once and loses its query; whole addresses and the other forms of HTTP are read, too."""
+    assert parse_target(target) == expected
+    assert parse_line(line(request=f"GET {target} HTTP/2.0")).target == expected
+
+
+def test_address_that_is_none() -> None:
+    """A proxy request for a malformed address is not a request."""
+    assert why_not(line(request="GET http://[::1/ HTTP/1.1")) == "the request's address is not one"
+
+
+def test_method_and_spaces() -> None:
+    """Methods are written in upper case, and a target may hold spaces."""
+    entry = parse_line(line(request="get /a b HTTP/1.0"))
+    assert (entry.method, entry.target.path) == ("GET", "/a b")
+
+
+def test_query_fields() -> None:
+    """Of a field given twice the last one counts; a flood of fields is not read."""
+    assert Target("/", "a=1&b=&a=%20").fields == {"a": " ", "b": ""}
+    assert Target("/", "a&" * 2000).fields is None
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a b " + " [" * 30_000,
+        "a b " + '[x] "' * 12_000,
+        'a b c [17/May/2015:10:05:03 +0000] "' + "\\x" * 30_000,
+        'a b c [17/May/2015:10:05:03 +0000] "GET /' + " HTTP/x" * 9_000 + '" 200 1',
+        '[17/May/2015:10:05:03 +0000] "' * 2_000,
+        " " * 60_000,
+    ],
+)
+def test_no_line_is_tried_in_every_way(hostile: str) -> None:
+    """Lines made to match in many ways are refused at once; a reader that tries them all would not come back."""
+    assert why_not(hostile)
+
+
+@given(st.binary(max_size=300) | st.text(max_size=300))
+def test_any_input_is_read_or_refused(noise: bytes | str) -> None:
+    """Whatever a log holds, a line gives an entry or an ``UnreadableLineError``, and nothing else."""
+    try:
+        entry = parse_line(noise)
+    except UnreadableLineError:
+        return
+    assert entry.time >= 0
+
+
+FIELD = st.text(st.characters(codec="utf-8", exclude_characters='"\\\r\n'), min_size=1, max_size=30)
+
+
+@given(user=FIELD, referer=FIELD, agent=FIELD, path=FIELD, status=st.integers(100, 599))
+def test_noise_in_fields_moves_no_other_field(user: str, referer: str, agent: str, path: str, status: int) -> None:
+    """Clients write user, referer, agent and path; none of them can change another field, or who sent them."""
+    text = line(user=f"u{user}", referer=referer, agent=agent, request=f"GET /{path} HTTP/1.1", status=str(status))
+    entry = parse_line(text)
+    assert (entry.client, entry.time, entry.status, entry.method) == ("192.0.2.7", NOON, status, "GET")
+    assert entry.user_agent == (None if agent == "-" else agent)

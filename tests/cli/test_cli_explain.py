@@ -1,0 +1,204 @@
+"""What ``ratelimit-mw explain`` promises: what a limiter would do with a request, and why not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import RULES, Files, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import load_settings
+from ratelimit_mw.rules.plan import UnknownKeyError
+from ratelimit_mw.rules.ruleset import RuleSet
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Any:
+    """Writes a settings file, returns its path."""
+    return Files(tmp_path).settings
+
+
+def explained(path: Path, *args: object, exit_code: int = 0) -> dict[str, dict[str, Any]]:
+    result = run("explain", path, *args, "--json")
+    assert result.exit_code == exit_code
+    return {rule.pop("rule"): rule for rule in json.loads(result.stdout)["rules"]}
+
+
+def test_explain_shows_keys_and_limits(settings: Any) -> None:
+    """For each rule that looks at a request: its key, its limits, its algorithm, its cost."""
+    result = run("explain", settings(RULES), "POST", "/login", "--feature", "ip=192.0.2.7", "--feature", "email=a@b.c")
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "login email=5:a@b.c&ip=192.0.2.7 5/minute sliding-window-counter enforce 1 if 401 or 403" in lines
+    assert "api path: not /api/** or /v2/**" in lines
+    assert "rule-3 method: not GET or HEAD" in lines
+
+
+def test_explain_as_json(settings: Any) -> None:
+    """Programs get the features as the rules see them, and an entry for each rule in the file's order."""
+    result = run("explain", settings(RULES), "get", "/x%20y?a=1", "--feature", "ip=::ffff:192.0.2.7", "--json")
+    answer = json.loads(result.stdout)
+    assert answer["features"] == {"query:a": "1", "ip": "192.0.2.7", "method": "GET", "path": "/x y", "host": ""}
+    assert [rule["rule"] for rule in answer["rules"]] == ["login", "api", "rule-3"]
+    assert answer["rules"][2] == {
+        "rule": "rule-3",
+        "looks": True,
+        "mode": "enforce",
+        "key": "",
+        "refuses": None,
+        "algorithm": "sliding-window-counter",
+        "limits": [{"limit": "1000/second", "policy": "rule-3", "cost": 1}],
+    }
+
+
+def test_explain_says_why_not(settings: Any) -> None:
+    """Path, method, host, feature and key: the first that does not fit is named, with what was found."""
+    path = settings(RULES)
+    api = ("GET", "/api/x", "--host", "www.example.com:8000")
+    assert explained(path, "GET", "/")["login"]["why_not"] == "path: not /login"
+    assert explained(path, "GET", "/login")["login"]["why_not"] == "method: not POST"
+    assert explained(path, "GET", "/api/x")["api"]["why_not"] == "host: not *.example.com"
+    assert explained(path, *api)["api"]["why_not"] == "feature: region is unknown, not AT or DE"
+    us = explained(path, *api, "--feature", "region=US")["api"]
+    assert us["why_not"] == "feature: region is US, not AT or DE"
+    assert explained(path, *api, "--feature", "region=AT")["api"]["looks"]
+    login = explained(path, "POST", "/login", exit_code=1)["login"]
+    assert login["why_not"] == "key: email is unknown"
+
+
+def test_explain_leaves_pre_flights_alone(settings: Any) -> None:
+    """OPTIONS meets no rule that does not name it, and the reason is said."""
+    path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\n")
+    assert explained(path, "OPTIONS", "/", exit_code=1)["a"]["why_not"].startswith("method: pre-flights")
+
+
+def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
+    """A client with limits of its own sees those, not the rule's."""
+    request = ("GET", "https://www.example.com/v2/x", "--feature", "region=DE")
+    by_key = explained(settings(RULES), *request, "--feature", "user=alice")["api"]
+    by_plan = explained(settings(RULES), *request, "--feature", "user=bob", "--feature", "plan=pro")["api"]
+    assert [limit["limit"] for limit in by_key["limits"]] == ["1000/minute"]
+    assert [limit["limit"] for limit in by_plan["limits"]] == ["500/minute"]
+
+
+def test_explain_a_rule_that_refuses_unknown_keys(settings: Any) -> None:
+    """A rule that refuses whom it cannot tell apart looks at the request, and says that it refuses."""
+    path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_unknown = 'refuse'")
+    rule = explained(path, "GET", "/", "--feature", "user=bob")["a"]
+    assert (rule["looks"], rule["key"], rule["refuses"]) == (True, None, "email is unknown")
+    assert "refused: email and user is unknown" in run("explain", path, "GET", "/").stdout
+
+
+def test_explain_nothing_limits_this_request(settings: Any) -> None:
+    """When no rule looks at a request that is said on stderr, and the exit code is 1."""
+    result = run("explain", settings(""), "GET", "/")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "nothing limits this request\n"
+
+
+def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> None:
+    """A file by itself does not tell what such a rule looks at; it is named, and nobody takes it for nothing."""
+    result = run("explain", settings('[[rules]]\nreplaces = "login"\nlimits = "1/s"'), "GET", "/")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
+        "nothing else limits this request",
+    ]
+
+
+def test_explain_asks_for_an_address(settings: Any) -> None:
+    """Without an address the key is that of unknown addresses, and a message says how to give one."""
+    path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'")
+    result = run("explain", path, "GET", "/")
+    assert "ip=unknown" in result.stdout
+    assert "--feature ip=192.0.2.7" in result.stderr
+    assert run("explain", path, "GET", "/", "--feature", "ip=192.0.2.7").stderr == ""
+
+
+def test_explain_one_for_everybody(settings: Any) -> None:
+    """A rule without a key is shown as one count for all."""
+    assert "(one for everybody)" in run("explain", settings(RULES), "GET", "/").stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("GET", "/", "--feature", "ip"),
+        ("GET", "/", "--feature", "ip=nonsense"),
+        ("GET", "/", "--feature", "x y=1"),
+        ("GET", "/", "--feature", "emial=1"),
+        ("GET", "/", "--feature", "path=/x"),
+        ("GET", "/", "--feature", "method=GET"),
+        ("GET", "http://[::1/"),
+        ("GET",),
+    ],
+)
+def test_explain_misused(settings: Any, args: tuple[str, ...]) -> None:
+    """Arguments that cannot be meant are refused with exit code 2 and a message."""
+    result = run("explain", settings(RULES), *args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error: " in result.stderr
+
+
+HOSTS = st.sampled_from(["", "www.example.com", "example.com"])
+FEATURES = st.fixed_dictionaries(
+    {},
+    optional={
+        "user": st.sampled_from(["alice", "bob"]),
+        "email": st.just("a@b.c"),
+        "region": st.sampled_from(["DE", "US"]),
+        "plan": st.sampled_from(["pro", "other"]),
+        "ip": st.sampled_from(["192.0.2.7", "2001:db8::1"]),
+    },
+)
+
+
+@given(
+    method=st.sampled_from(["GET", "HEAD", "POST", "OPTIONS", "PURGE"]),
+    path=st.sampled_from(["/", "/login", "/login/", "//login", "/api", "/api/a/b", "/v2/x", "/Login"]),
+    host=HOSTS,
+    features=FEATURES,
+)
+def test_explain_agrees_with_the_limiter(
+    tmp_path_factory: pytest.TempPathFactory, method: str, path: str, host: str, features: dict[str, str]
+) -> None:
+    """What explain shows is what a limiter with these rules does: the same rules, keys and limits."""
+    file = tmp_path_factory.getbasetemp() / "agrees.toml"
+    file.write_text(RULES + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_unknown = 'refuse'\nlimits = '9/s'\n")
+    given_features = [part for name, value in features.items() for part in ("--feature", f"{name}={value}")]
+    result = run("explain", file, method, path, "--host", host, *given_features, "--json")
+    answer = json.loads(result.stdout)
+    plan = RuleSet(load_settings(file).rules).plan(method, path, host)
+    looking = [rule for rule in answer["rules"] if rule["looks"]]
+    refusing = [rule["rule"] for rule in looking if rule["refuses"]]
+    shown = [
+        (limit["policy"], limit["limit"], rule["key"], limit["cost"]) for rule in looking for limit in rule["limits"]
+    ]
+    try:
+        hits = plan.hits(answer["features"])
+    except UnknownKeyError as refusal:
+        refused_by = [refusal.rule.name]
+    else:
+        refused_by = []
+        done = [(h.limit.policy, str(h.limit.quota), h.key.removeprefix(h.limit.prefix), h.cost) for h in hits]
+        assert shown == done
+    assert refusing == refused_by
+
+
+LISTED = RULES + '\n[lists.allow]\nip = ["10.0.0.0/8"]\n\n[lists.deny]\nip = ["203.0.113.0/24"]\n'
+
+
+@pytest.mark.parametrize(
+    ("client", "listed", "exit_code"),
+    [("10.1.2.3", "allow", 1), ("203.0.113.9", "deny", 0), ("192.0.2.7", None, 0)],
+)
+def test_explain_says_what_the_lists_decide(settings: Any, client: str, listed: str | None, exit_code: int) -> None:
+    """A listed client never meets the rules; one that is allowed is limited by nothing."""
+    request = ("POST", "/login", "--feature", f"ip={client}", "--feature", "email=a@b.c")
+    told = run("explain", settings(LISTED), *request, "--json")
+    assert (json.loads(told.stdout)["list"], told.exit_code) == (listed, exit_code)
+    assert ("list decides" in run("explain", settings(LISTED), *request).stderr) == (listed is not None)

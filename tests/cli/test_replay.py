@@ -1,0 +1,280 @@
+"""What replay promises: a log's requests, decided as the limiter decides, with what a line tells of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import SITE, START, Files, line, replayed, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import Limiter, load_settings
+from ratelimit_mw.cli.access_log import LogEntry, Target
+from ratelimit_mw.cli.simulation import Simulation
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Write:
+    """Writes a settings file with these rules, returns its path."""
+    return Files(tmp_path).rules
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Write:
+    """Writes a log, returns its path."""
+    return Files(tmp_path).log
+
+
+def test_counts_at_the_times_of_the_log(rules: Write, log: Write) -> None:
+    """Five requests at once meet a limit of three; spread over minutes they do not."""
+    at_once = replayed(rules(SITE), log([line(at=0)] * 5))
+    spread = replayed(rules(SITE), log([line(at=i * 120) for i in range(5)]))
+    assert (at_once["requests"], at_once["refused"]) == (5, 2)
+    assert (spread["requests"], spread["refused"]) == (5, 0)
+
+
+def test_report_as_json(rules: Write, log: Write) -> None:
+    """The report holds totals, times, rules with their limits, and the clients refused most, in their order."""
+    lines = [line("192.0.2.1", i) for i in range(5)] + [line("192.0.2.2", i) for i in range(9)]
+    two = {"name": "two", "limits": ["4/minute", "100/hour"], "match": {"path": "/nowhere"}}
+    report = replayed(rules(SITE, two), log([*lines, line("192.0.2.3", 70)]))
+    assert report == {
+        "requests": 15,
+        "refused": 8,
+        "clients": 3,
+        "clients_refused": 2,
+        "first": "2017-07-14T02:40:00+00:00",
+        "last": "2017-07-14T02:41:10+00:00",
+        "lines": 15,
+        "unreadable": 0,
+        "unreadable_examples": [],
+        "out_of_order": 0,
+        "rules": [
+            {
+                "name": "site",
+                "mode": "enforce",
+                "looked_at": 15,
+                "refused": 8,
+                "delayed": 0,
+                "clients_refused": 2,
+                "limits": [{"limit": "3/minute", "refused": 8}],
+            },
+            {
+                "name": "two",
+                "mode": "enforce",
+                "looked_at": 0,
+                "refused": 0,
+                "delayed": 0,
+                "clients_refused": 0,
+                "limits": [{"limit": "4/minute", "refused": 0}, {"limit": "100/hour", "refused": 0}],
+            },
+        ],
+        "clients_refused_most": [
+            {"client": "192.0.2.2", "requests": 9, "refused": 6, "rules": ["site"]},
+            {"client": "192.0.2.1", "requests": 5, "refused": 2, "rules": ["site"]},
+        ],
+    }
+
+
+def test_report_for_people(rules: Write, log: Write) -> None:
+    """The same as tables: rules, and the clients refused most, as many as asked for."""
+    lines = [line(f"192.0.2.{i}") for i in range(1, 5) for _ in range(3 + i)]
+    result = run(
+        "replay",
+        rules(SITE, {"name": "api", "limits": ["9/s", "10/h"], "match": {"path": "/api"}}),
+        log(lines),
+        "--top",
+        2,
+    )
+    assert result.exit_code == 0
+    words = [" ".join(row.split()) for row in result.stdout.splitlines()]
+    assert words[:3] == [
+        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
+        "22 requests of 4 clients",
+        "10 refused (45.5%) of 4 clients",
+    ]
+    assert "site 3/minute 22 10 45.5% 4" in words
+    assert "api 9/second: 0 0 0 - 0" in words
+    assert "The 2 clients refused most" in words
+    assert words[-3:-1] == ["192.0.2.4 7 4 57.1% site", "192.0.2.3 6 3 50.0% site"]
+    assert result.stderr == ""
+
+
+def test_one_client_refused(rules: Write, log: Write) -> None:
+    """One is said as one."""
+    result = run("replay", rules(SITE), log([line()] * 4))
+    assert "4 requests of 1 client\n1 refused (25.0%) of 1 client\n" in result.stdout
+    assert "Clients refused most" in result.stdout
+
+
+def test_no_rules_and_no_refusals(rules: Write, log: Write) -> None:
+    """Settings without rules refuse nobody, and the report says so without empty tables."""
+    result = run("replay", rules(), log([line()]))
+    assert result.stdout == (
+        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\n1 request of 1 client\n0 refused (0.0%) of 0 clients\n\n"
+    )
+
+
+def test_all_rules_that_refuse_are_named(rules: Write, log: Write) -> None:
+    """A request that two rules refuse is one refusal, told of both."""
+    tight = {"name": "tight", "limits": "3/hour"}
+    report = replayed(rules(SITE, tight), log([line()] * 5))
+    assert report["refused"] == 2
+    assert [rule["refused"] for rule in report["rules"]] == [2, 2]
+    assert report["clients_refused_most"][0]["rules"] == ["site", "tight"]
+
+
+def test_shadow_rules_refuse_nobody(rules: Write, log: Write) -> None:
+    """A shadow rule is reported apart, with what it would have refused; its refusals are nobody's."""
+    settings = rules({**SITE, "mode": "shadow"})
+    access_log = log([line()] * 5)
+    report = replayed(settings, access_log)
+    assert (report["refused"], report["clients_refused"], report["clients_refused_most"]) == (0, 0, [])
+    assert report["rules"][0] | {"mode": "shadow", "refused": 2} == report["rules"][0]
+    result = run("replay", settings, access_log)
+    assert "Shadow rules, which refuse nobody" in result.stdout
+    assert "would refuse" in result.stdout
+    assert "\nRules" not in result.stdout
+
+
+def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
+    """Only responses with the statuses of count_when count, as the log has them."""
+    settings = rules({**SITE, "count_when": {"status": 401}})
+    fine = replayed(settings, log([line(status=200)] * 9))
+    failing = replayed(settings, log([line(status=401)] * 9))
+    assert (fine["refused"], failing["refused"]) == (0, 6)
+
+
+def test_limits_of_some_clients(rules: Write, log: Write) -> None:
+    """Limits by key hold for their clients, and are told by limit once they have refused."""
+    settings = rules({**SITE, "key": "user", "per_key": {"alice": "6/minute", "bob": "9/minute"}})
+    report = replayed(settings, log([line(user=user) for user in ("alice", "carol") for _ in range(8)]))
+    assert report["rules"][0]["limits"] == [{"limit": "3/minute", "refused": 5}, {"limit": "6/minute", "refused": 2}]
+
+
+def test_unknown_keys_are_refused_where_a_rule_says_so(rules: Write, log: Write) -> None:
+    """A rule that refuses unknown keys refuses requests of nobody in particular."""
+    report = replayed(rules({**SITE, "key": "user", "when_unknown": "refuse"}), log([line(), line(user="alice")]))
+    assert (report["refused"], report["rules"][0]["looked_at"]) == (1, 2)
+
+
+def test_queues_delay(rules: Write, log: Write) -> None:
+    """Requests that a queue holds back are counted as delayed, and shown when there are any."""
+    queue = {"name": "queue", "limits": "60/minute burst 5", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
+    settings, access_log = rules(queue), log([line()] * 4)
+    assert replayed(settings, access_log)["rules"][0]["delayed"] == 3
+    assert "delayed" in run("replay", settings, access_log).stdout
+    assert "delayed" not in run("replay", rules(SITE), access_log).stdout
+
+
+@pytest.mark.parametrize(
+    ("same", "count"),
+    [
+        (["192.0.2.1", "::ffff:192.0.2.1"], 1),
+        (["2001:db8::1", "2001:db8::2", "2001:DB8:0:0:ffff::"], 1),
+        (["2001:db8::1", "2001:db8:0:1::1"], 2),
+        (["-", "unix:"], 1),
+        (["crawler.example.com", "Crawler.example.com", "other.example.com"], 2),
+    ],
+)
+def test_clients_are_told_apart_as_in_the_application(rules: Write, log: Write, same: list[str], count: int) -> None:
+    """Addresses are normalised, IPv6 by prefix; logged host names are clients too; no address is one client."""
+    assert replayed(rules(SITE), log(line(ip) for ip in same))["clients"] == count
+
+
+def test_ipv6_prefix_of_the_settings(rules: Write, log: Write) -> None:
+    """The prefix in the settings holds for the log."""
+    assert (
+        replayed(rules(SITE, ipv6_prefix=128), log(line(ip) for ip in ("2001:db8::1", "2001:db8::2")))["clients"] == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "hit", "missed"),
+    [
+        ({"match": {"path": "/a b"}}, {"path": "/a%20b?x=1"}, {"path": "/a%2520b"}),
+        ({"match": {"methods": ["POST"]}}, {"method": "POST"}, {"method": "GET"}),
+        ({"key": "user"}, {"user": "alice"}, {"user": "-"}),
+        ({"key": "header:user-agent"}, {"agent": "curl"}, {"agent": "-"}),
+        ({"key": "query:token"}, {"path": "/?token=1"}, {"path": "/?other=1"}),
+        ({"key": "query:token"}, {"path": "/?" + "a&" * 2000}, {"path": "/?token="}),
+        ({"match": {"host": "example.com"}}, {"path": "http://example.com/"}, {"path": "/"}),
+        ({"match": {"header:user-agent": "curl"}}, {"agent": "curl"}, {"agent": "wget"}),
+    ],
+)
+def test_features_of_a_line(
+    rules: Write, log: Write, rule: dict[str, Any], hit: dict[str, Any], missed: dict[str, Any]
+) -> None:
+    """Each feature that a line holds reaches the rules, and one it does not hold is unknown."""
+    settings = rules({**SITE, **rule})
+    assert replayed(settings, log([line(**hit)]))["rules"][0]["looked_at"] == 1
+    assert replayed(settings, log([line(**missed)]))["rules"][0]["looked_at"] == 0
+
+
+def test_referer_is_a_feature(rules: Write, log: Write) -> None:
+    """The referer is there as the header it came in."""
+    text = line().replace('"-" "-"', '"https://example.com/" "-"')
+    assert replayed(rules({**SITE, "key": "header:referer"}), log([text, line()]))["rules"][0]["looked_at"] == 1
+
+
+def test_what_a_log_does_not_tell_is_said(rules: Write, log: Write) -> None:
+    """Features that no log holds are named on stderr with the rules that miss them; stdout stays clean."""
+    settings = rules(
+        {"name": "a", "limits": "5/s", "key": ["email", "region"]},
+        {"name": "b", "limits": "5/s", "key": "email", "match": {"host": "example.com", "header:x-a": "1"}},
+        {"name": "c", "limits": "5/s", "key": ["ip", "user", "query:a"], "match": {"header:referer": "x"}},
+    )
+    result = run("replay", settings, log([line()]), "--json")
+    assert result.stderr.splitlines() == [
+        "the log does not tell email: unknown to a, b in every request",
+        "the log does not tell region: unknown to a in every request",
+        "the log does not tell header:x-a: unknown to b in every request",
+        "the log does not tell host: unknown to b in every request",
+    ]
+    assert json.loads(result.stdout)["requests"] == 1
+
+
+def test_what_changes_a_decorators_rule_is_left_out_and_said(rules: Write, log: Write) -> None:
+    """A log knows no decorators: the other rules are replayed, and a note tells of those that are not."""
+    result = run("replay", rules({"replaces": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
+    assert result.stderr == "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app\n"
+    assert json.loads(result.stdout)["refused"] == 2
+
+
+def test_another_store_is_not_touched(rules: Write, log: Write) -> None:
+    """Whatever store the settings name, replay counts in memory, and says so."""
+    result = run("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5), "--json")
+    assert json.loads(result.stdout)["refused"] == 2
+    assert result.stderr == "counted in memory, not in redis\n"
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.sampled_from([200, 401])), max_size=60))
+def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
+    """Replay refuses what a limiter refuses that is asked at those times and told those outcomes."""
+    settings = load_settings(
+        {
+            "rules": [
+                {"name": "burst", "limits": "10/minute burst 3", "algorithm": "gcra"},
+                {"name": "failures", "limits": "2/minute", "count_when": {"status": 401}, "algorithm": "fixed-window"},
+            ]
+        }
+    )
+    requests = sorted(requests, key=lambda request: request[0])
+    now = [0]
+    limiter = Limiter(settings.rules, clock=lambda: now[0])
+    refused = []
+    for at, client, status in requests:
+        now[0] = (START + at) * 1_000_000
+        verdict = limiter.hit({"ip": client, "method": "GET", "path": "/"})
+        limiter.conclude(verdict, status)
+        refused += [] if verdict else [START + at]
+    entries = [LogEntry(client, None, START + at, "GET", Target("/"), status) for at, client, status in requests]
+    report = Simulation(settings).replay(entries)
+    assert list(report.refused_times) == refused
+    assert report.refused.total() == len(refused)

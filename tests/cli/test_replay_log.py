@@ -1,0 +1,233 @@
+"""What replay promises of any log: order, unreadable lines, compression, pipes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import PROGRAM, SITE, Files, line, replayed, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import load_settings
+from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, Target
+from ratelimit_mw.cli.log_file import LogReader, in_order
+from ratelimit_mw.cli.simulation import Simulation
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Write:
+    """Writes a settings file with these rules, returns its path."""
+    return Files(tmp_path).rules
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Write:
+    """Writes a log, returns its path."""
+    return Files(tmp_path).log
+
+
+def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:
+    """A log written in order of completion, or shuffled within its minutes, counts as if it were in order."""
+    settings = rules({"name": "steady", "limits": "1/second", "algorithm": "gcra"})
+    ordered = [line(at=i) for i in range(60)]
+    shuffled = [*ordered[31:], *ordered[:31]]
+    assert replayed(settings, log(ordered))["refused"] == 0
+    report = replayed(settings, log(shuffled))
+    assert (report["refused"], report["out_of_order"]) == (0, 0)
+
+
+def entry(time: int) -> LogEntry:
+    return LogEntry("192.0.2.1", None, time, "GET", Target("/"), 200)
+
+
+@given(st.lists(st.integers(0, 10**10)), st.integers(1, 10))
+def test_order_within_a_bound(times: list[int], within: int) -> None:
+    """Every request comes out once; those no further out of place than the bound come out in order."""
+    found = [e.time for e in in_order(map(entry, times), within)]
+    assert sorted(found) == sorted(times)
+    blocks = [t + 100 * (i // within) for i, t in enumerate(t % 100 for t in times)]
+    assert [e.time for e in in_order(map(entry, blocks), within)] == sorted(blocks)
+
+
+def test_order_keeps_equals_as_they_came() -> None:
+    """Requests of one second stay in the order of their lines."""
+    entries = [entry(5)._replace(status=200 + i) for i in range(20)]
+    assert list(in_order(entries, 3)) == entries
+
+
+def test_one_false_date_spoils_nothing_else() -> None:
+    """A line from the far future waits for the end: the others keep their order."""
+    times = [e.time for e in in_order(map(entry, [3, 10**10, 2, 5, 4]), 3)]
+    assert times == [2, 3, 4, 5, 10**10]
+
+
+def test_logs_in_the_wrong_order_are_noticed() -> None:
+    """Requests that come long after later ones are counted, so that somebody can be told."""
+    simulation = Simulation(load_settings({"rules": [SITE]}))
+    report = simulation.replay(map(entry, [100, 50, 200, 60]))
+    assert report.out_of_order == 2
+
+
+def test_wrong_order_is_said(rules: Write, log: Write) -> None:
+    """Two logs joined newest first get a message."""
+    newest_first = [line(at=90_000 + i // 1000) for i in range(10_001)] + [line(at=i) for i in range(5)]
+    result = run("replay", rules(), log(newest_first), "--json")
+    assert "5 requests came long after later ones" in result.stderr
+    assert json.loads(result.stdout)["out_of_order"] == 5
+
+
+BAD = [
+    b"\x1b[31mred\x07\xff\xfe\n",
+    line().replace("14/Jul", "31/Jun").encode(),
+    line(method="\\x16\\x03\\x01").encode(),
+    b'192.0.2.1 - - [14/Jul/2017:02:40:00 +0000] "-" 408 0 "-" "-"\n',
+    b"A" * (3 * LONGEST_LINE) + b"\n",
+    b"B" * (LONGEST_LINE + 1) + b"\n",
+    b"\x00\x01",
+]
+
+
+def test_unreadable_lines_are_counted_and_shown(rules: Write, log: Write) -> None:
+    """Lines that are no requests are counted; the first few are shown with their number and why."""
+    content = b"\n".join([line().encode().strip(), b"", *[bad.strip(b"\n") for bad in BAD], line().encode()])
+    result = run("replay", rules(SITE), log(content), "--json")
+    report = json.loads(result.stdout)
+    assert (report["requests"], report["lines"], report["unreadable"]) == (2, 10, 7)
+    shown = [(example["number"], example["why"]) for example in report["unreadable_examples"]]
+    assert shown == [
+        (3, "not a line of the common or combined format"),
+        (4, "the date is impossible"),
+        (5, "the request is not HTTP"),
+        (6, "the request is not HTTP"),
+        (7, "longer than 65536 bytes"),
+    ]
+    assert all(len(example["text"]) <= 200 for example in report["unreadable_examples"])
+    first, *examples = result.stderr.splitlines()
+    assert first == "7 of 10 lines could not be read, the first of them:"
+    assert examples[0] == "  line 3: not a line of the common or combined format: \\x1b[31mred\\x07\ufffd\ufffd"
+    assert len(examples) == 5
+    assert all(text.isprintable() and len(text) < 200 for text in examples)
+
+
+def test_nothing_in_a_log_acts_on_the_terminal(rules: Write, log: Write) -> None:
+    """Escape sequences, markup and line breaks in what clients wrote are shown, not obeyed."""
+    nasty = "[bold]\\x1b[31m\\nx:smile:\\xe2\\x80\\xae"
+    result = run("replay", rules(SITE), log([line(nasty)] * 5 + ["\x1b[2J\x9b\u202e\n"]))
+    assert result.stdout.replace("\n", "").isprintable()
+    assert result.stderr.replace("\n", "").isprintable()
+    assert "[bold]\\x1b[31m\\nx:smile:\\u202e" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", random.Random(1).randbytes(5000).replace(b"\x1f\x8b", b""), b"\x7fELF" + b"\x00" * 999]
+)
+def test_logs_without_requests(rules: Write, log: Write, content: bytes) -> None:
+    """An empty log, or a file that is no log at all, is something wrong, and said."""
+    result = run("replay", rules(SITE), log(content))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith("access.log: there is no request in it\n")
+
+
+def test_last_line_without_an_end(rules: Write, log: Write) -> None:
+    """A last line that was not ended counts."""
+    assert replayed(rules(SITE), log([line(), line().rstrip("\n")]))["requests"] == 2
+
+
+def test_gzip_by_its_first_bytes(rules: Write, log: Write) -> None:
+    """A compressed log is known by its bytes and not by its name, and so is a plain one."""
+    lines = "".join([line()] * 5).encode()
+    for name in ("access.log", "access.log.gz"):
+        assert replayed(rules(SITE), log(gzip.compress(lines), name))["requests"] == 5
+        assert replayed(rules(SITE), log(lines, name))["requests"] == 5
+    joined = gzip.compress(lines) + gzip.compress(lines)
+    assert replayed(rules(SITE), log(joined))["requests"] == 10
+
+
+def test_stdin(rules: Write) -> None:
+    """ "-" reads the log from stdin, plain or compressed."""
+    lines = "".join([line()] * 5).encode()
+    for content in (lines, gzip.compress(lines)):
+        result = run("replay", rules(SITE), "-", "--json", input=content)
+        assert json.loads(result.stdout)["requests"] == 5
+
+
+def test_pipe(rules: Write) -> None:
+    """A real pipe is read just so, and so is one that is read through a file's name."""
+    content = gzip.compress("".join([line()] * 1200).encode())
+    for name in ("-", "/dev/stdin"):
+        args = [str(PROGRAM), "replay", str(rules(SITE)), name, "--json"]
+        done = subprocess.run(args, input=content, capture_output=True, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert json.loads(done.stdout)["requests"] == 1200
+
+
+def damaged() -> list[bytes]:
+    whole = gzip.compress(b"".join(line(at=i).encode() for i in range(2000)))
+    wrong_sum = whole[:-8] + struct.pack("<LL", 0, 0)
+    return [whole[:-100], whole[:20], b"\x1f\x8b", wrong_sum, whole + b"trailing", b"\x1f\x8b\x08\x00" + b"\xff" * 50]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_damaged_compression(rules: Write, log: Write, number: int) -> None:
+    """A compressed log that is cut off or broken gives no half report, but a message and exit code 1."""
+    result = run("replay", rules(SITE), log(damaged()[number]))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "access.log: cannot be read to its end: " in result.stderr
+
+
+def test_log_that_is_not_there(rules: Write, tmp_path: Path) -> None:
+    """A missing log and a folder in its place are misuse."""
+    for path in (tmp_path / "nothing.log", tmp_path):
+        result = run("replay", rules(SITE), path)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Invalid value for 'ACCESS_LOG'" in result.stderr
+
+
+def test_bad_settings(tmp_path: Path, log: Write) -> None:
+    """A mistake in the settings ends with its place before the log is read."""
+    path = tmp_path / "bad.toml"
+    path.write_text("[[rules]]\nlimits = 5")
+    result = run("replay", path, log([line()]))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"Error: {path}: rules[0].limits: ")
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    """A reader tells how many lines and bytes are behind it; of what has no position, it tells lines alone."""
+
+    class Pipe(io.BytesIO):
+        def tell(self) -> int:
+            raise OSError(29, "Illegal seek")
+
+    content = (line() * 1000).encode()
+    for file, position in ((io.BytesIO(content), len(content)), (Pipe(content), 0)):
+        told: list[tuple[int, int]] = []
+        assert len(list(LogReader(file, lambda *progress: told.append(progress)))) == 1000  # noqa: B023
+        assert [lines for lines, _ in told] == [500, 1000]
+        assert told[-1][1] == position
+        assert not file.closed
+
+
+def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
+    """On a terminal stderr shows a bar; anywhere else it stays empty. stdout is the same both times."""
+    args = [str(PROGRAM), "replay", str(rules(SITE)), str(log([line()] * 600))]
+    plain = subprocess.run(args, capture_output=True, check=True, timeout=60)
+    assert plain.stderr == b""
+    ours, theirs = os.openpty()
+    shown = subprocess.run(args, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+    os.close(theirs)
+    bar = os.read(ours, 100_000)
+    os.close(ours)
+    assert b"replaying" in bar
+    assert shown.stdout == plain.stdout

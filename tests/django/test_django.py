@@ -1,0 +1,290 @@
+"""The Django middleware: where its rules come from, what it decides, what a refused client is told; sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import SyncToAsync, iscoroutinefunction
+from django.http import HttpResponse, JsonResponse
+from django.test import AsyncRequestFactory
+from django.urls import path
+from django.views.decorators.http import require_POST
+from django_calls import CLIENT, LOG, MIDDLEWARE, Project, ahello, hello, one_rule, project
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.django import RateLimitMiddleware, limit
+from ratelimit_mw.http.rejection import Rejection
+from ratelimit_mw.testmode import limits_off
+
+FIELDS = {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "RateLimit-Policy", "RateLimit"}
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+@both
+def test_a_request_too_many_is_refused(is_async: bool) -> None:
+    """Two pass, the third gets 429 with Retry-After, problem+json and the headers that all responses carry."""
+    with project(one_rule(), is_async=is_async) as served:
+        first, _, third = (served.ask() for _ in range(3))
+        assert (first.status_code, first.content, first["ratelimit"]) == (200, b"hello", '"api";r=1;t=60')
+        assert {name for name in first.headers if "limit" in name.lower()} == FIELDS
+        assert (third.status_code, third["retry-after"], third["cache-control"]) == (429, "60", "no-store")
+        assert {*third.headers} >= {"Retry-After", "Cache-Control", "Content-Type"}
+        assert third["content-type"] == "application/problem+json"
+        assert json.loads(third.content)["violated-policies"] == ["api"]
+        assert served.ask(method="HEAD").content == b""
+        assert b"<h1>Too Many Requests" in served.ask(headers={"accept": "text/html"}).content
+
+
+@both
+def test_every_request_is_decided(is_async: bool) -> None:
+    """Also one that no route matches; a pre-flight is left alone."""
+    with project(one_rule("3/minute"), is_async=is_async) as served:
+        asked = [served.ask(where)["x-ratelimit-remaining"] for where in ("/", "/nowhere")]
+        assert asked == ["2", "1"]
+        assert "ratelimit" not in served.ask(method="OPTIONS").headers
+        assert [served.ask(method="HEAD").status_code, served.ask().status_code] == [200, 429]
+
+
+def shown(request: Any) -> HttpResponse:
+    return JsonResponse([request.ratelimit.rules, [d.remaining for d in request.ratelimit.decisions]], safe=False)
+
+
+@both
+def test_the_view_sees_the_verdict(is_async: bool) -> None:
+    """request.ratelimit is the verdict, on every request: without decisions where no rule looks."""
+    limiter = one_rule(match={"path": "/limited"})
+    with project(limiter, path("limited", shown), path("free", shown), is_async=is_async) as served:
+        assert [json.loads(served.ask(where).content) for where in ("/limited", "/free")] == [[["api"], [1]], [[], []]]
+
+
+def refuse_with(answer: Any, is_async: bool) -> Any:
+    def busy(request: Any, verdict: Any) -> Any:
+        assert (request.path, verdict.allowed) == ("/", False)
+        return answer
+
+    async def abusy(request: Any, verdict: Any) -> Any:
+        await asyncio.sleep(0)
+        return busy(request, verdict)
+
+    return abusy if is_async else busy
+
+
+@both
+@pytest.mark.parametrize("function_is_async", [False, True])
+def test_your_own_answer(is_async: bool, function_is_async: bool) -> None:
+    """A response of Django's or a Rejection answers a refusal, from a sync or async function in either stack."""
+    for answer in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
+        given = {"limiter": one_rule("1/minute"), "rejection": refuse_with(answer, function_is_async)}
+        with project(given, is_async=is_async) as served:
+            served.ask()
+            refused = served.ask()
+            assert (refused.status_code, refused.content, refused["retry-after"]) == (420, b"busy", "60")
+
+
+@both
+def test_an_answer_that_is_none_lets_nobody_in(is_async: bool) -> None:
+    """What is no response of Django's is an error, and nothing at all leaves the answer to the package."""
+    for answer, status in ((None, 429), ("busy", 500)):
+        given = {"limiter": one_rule("1/minute"), "rejection": refuse_with(answer, False)}
+        with project(given, is_async=is_async) as served:
+            assert served.statuses(times=2) == [200, status]
+
+
+def test_a_store_that_is_down_is_our_fault() -> None:
+    """With on_store_error "deny" the answer is 503."""
+    store = SharedStore()
+    store.down = True
+    with project(Limiter([Rule(name="api", limits="5/minute", on_store_error="deny")], store)) as served:
+        assert served.ask().status_code == 503
+
+
+@both
+def test_a_shared_store_is_awaited(is_async: bool) -> None:
+    """A store that has to be waited for decides alike in both stacks."""
+    store = SharedStore()
+    with project(Limiter([Rule(name="api", limits="1/minute", **LOG)], store), is_async=is_async) as served:
+        assert served.statuses(times=2) == [200, 429]
+    assert store.calls
+
+
+@both
+def test_headers_of_the_view_are_replaced(is_async: bool) -> None:
+    """Where a view sets one of the headers itself there is one of it, and it is ours."""
+
+    def view(request: Any) -> HttpResponse:
+        return HttpResponse(headers={"x-ratelimit-limit": "999", "RATELIMIT": "no"})
+
+    with project(one_rule(), path("", view), is_async=is_async) as served:
+        found = served.ask().headers
+        assert {name for name in found if "limit" in name.lower()} == FIELDS
+        assert found["RateLimit"] == '"api";r=1;t=60'
+
+
+@both
+@pytest.mark.parametrize("function_is_async", [False, True])
+def test_your_functions_are_given_djangos_request(is_async: bool, function_is_async: bool) -> None:
+    """Features and costs are functions of Django's request; those of features sync or async, in either stack."""
+
+    def plan(request: Any) -> str | None:
+        return request.GET.get("plan")
+
+    async def aplan(request: Any) -> str | None:
+        await asyncio.sleep(0)
+        return plan(request)
+
+    rule = Rule(name="api", limits="10/minute", key=["plan"], cost=lambda request: int(request.GET["cost"]))
+    given = {"limiter": Limiter([rule]), "features": {"plan": aplan if function_is_async else plan}}
+    with project(given, is_async=is_async) as served:
+        assert served.ask("/?plan=pro&cost=7")["x-ratelimit-remaining"] == "3"
+        assert served.ask("/?plan=free&cost=1")["x-ratelimit-remaining"] == "9"
+
+
+@both
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        ("query:plan", [("/?plan=a&plan=b", {}), ("/?plan=b", {}), ("/?plan=a", {})]),
+        ("header:x-plan", [("/", {"x-plan": "b"}), ("/", {"X-Plan": "b"}), ("/", {"x-plan": "a"})]),
+        ("cookie:plan", [("/", {"cookie": "plan=b"}), ("/", {"cookie": "x=1; plan=b"}), ("/", {"cookie": "plan=a"})]),
+    ],
+)
+def test_features_of_a_request_are_read_as_django_reads_them(is_async: bool, key: str, asked: Any) -> None:
+    """Fields of the query, of several the last, headers and cookies."""
+    with project(one_rule("1/minute", key=[key]), is_async=is_async) as served:
+        assert [served.ask(where, headers=sent).status_code for where, sent in asked] == [200, 429, 200]
+
+
+@both
+def test_clients_that_look_alike_do_not_share_a_limit(is_async: bool) -> None:
+    """IPv4 in IPv6 form is the IPv4 address, and a forged X-Forwarded-For changes nothing."""
+    with project(one_rule("1/minute"), is_async=is_async) as served:
+        clients = ("::ffff:192.0.2.1", "::ffff:192.0.2.2", "192.0.2.1")
+        assert [served.ask(client=ip).status_code for ip in clients] == [200, 200, 429]
+        assert served.ask(client="192.0.2.1", headers={"x-forwarded-for": "203.0.113.9"}).status_code == 429
+    with project({"limiter": one_rule("1/minute"), "trusted_proxies": [CLIENT]}, is_async=is_async) as served:
+        clients = ("203.0.113.9", "1.2.3.4, 203.0.113.8", "5.6.7.8, 203.0.113.8")
+        assert [served.ask(headers={"x-forwarded-for": ip}).status_code for ip in clients] == [200, 200, 429]
+
+
+@both
+def test_listed_twice_it_decides_once(is_async: bool) -> None:
+    """A middleware that stands in MIDDLEWARE twice decides every rule once, those of decorators included."""
+    view = limit("5/minute", name="view")(ahello if is_async else hello)
+    with project(one_rule("9/minute"), path("", view), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
+        response = served.ask()
+        assert response["ratelimit-policy"] == '"api";q=9;w=60, "view";q=5;w=60'
+        assert response["ratelimit"] == '"view";r=4;t=60'
+
+
+@both
+def test_limits_can_be_turned_off(is_async: bool) -> None:
+    """In limits_off() nothing is refused and no header is added."""
+    view = limit("1/minute", cost=2)(ahello if is_async else hello)
+    with project(one_rule("1/minute", cost=2), path("", view), is_async=is_async) as served:
+        with limits_off():
+            response = served.ask()
+        assert (response.status_code, "ratelimit" in response.headers) == (200, False)
+        assert served.ask().status_code == 429
+
+
+def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Django is async, all that the middleware does or calls is done on the event loop, and no thread is asked.
+
+    That is features, costs, bodies, a store that is awaited, outcomes, slots, refusals and their answers.
+    """
+    done: list[tuple[str, int]] = []
+
+    def note(what: str, gives: Any) -> Any:
+        def noting(*_: Any) -> Any:
+            done.append((what, threading.get_ident()))
+            return gives
+
+        return noting
+
+    class Store(SharedStore):
+        def _called(self) -> None:
+            note("store", None)()
+
+    async def view(request: Any) -> HttpResponse:
+        return note("view", HttpResponse(status=401))()
+
+    def hop(*_: Any) -> None:
+        raise AssertionError
+
+    told = {"key": ["plan", "form:email"], "cost": note("cost", 1), "count_when": {"status": 401}}
+    rules = [Rule(name="api", limits="1/minute", **LOG, **told), Rule(name="slots", limits="5 concurrent")]
+    given = {
+        "limiter": Limiter(rules, Store()),
+        "features": {"plan": note("plan", "pro")},
+        "rejection": note("answer", HttpResponse(status=429)),
+    }
+
+    async def asked() -> list[int]:
+        served = RateLimitMiddleware(view)
+        form = {"data": "email=a@b.org", "content_type": "application/x-www-form-urlencoded"}
+        return [(await served(AsyncRequestFactory().post("/", **form))).status_code for _ in range(2)]
+
+    with project(given, path("", hello)):
+        RateLimitMiddleware(view)
+        monkeypatch.setattr(SyncToAsync, "__call__", hop)
+        before = set(threading.enumerate())
+        assert asyncio.run(asked()) == [401, 429]
+    assert {what for what, _ in done} == {"plan", "cost", "store", "view", "answer"}
+    assert {thread for _, thread in done} == {threading.get_ident()}
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw leases"}
+    given["limiter"].close()
+
+
+@both
+def test_the_stack_stays_what_it_is(is_async: bool) -> None:
+    """Django adapts nothing around the middleware: it is a coroutine function in an async stack, and only there."""
+    middleware = RateLimitMiddleware(ahello if is_async else hello)
+    assert (middleware.sync_capable, middleware.async_capable) == (True, True)
+    assert iscoroutinefunction(middleware) is is_async
+
+
+def test_threads_together_get_what_one_gets() -> None:
+    """Of 40 requests at once, the very first ones included, exactly as many pass as the limit says."""
+    found: list[int] = []
+    start = threading.Barrier(40)
+
+    def client(served: Project) -> None:
+        start.wait()
+        found.extend(served.statuses(times=1))
+
+    with project(one_rule("100/minute"), path("", limit("7/minute")(hello))) as served:
+        threads = [threading.Thread(target=client, args=[served]) for _ in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == [200] * 7 + [429] * 33
+
+
+def test_a_function_that_fails_lets_nobody_in() -> None:
+    """What a feature's function raises is an error of the project, each time, on a thread as on a loop."""
+    for is_async in (False, True):
+        given = {"limiter": one_rule(key=["plan"]), "features": {"plan": lambda request: 1 / 0}}
+        with project(given, is_async=is_async) as served:
+            assert served.statuses(times=2) == [500, 500]
+
+
+@pytest.mark.parametrize("view", [require_POST(limit("2/minute")(hello)), limit("2/minute")(require_POST(hello))])
+def test_a_view_that_requires_a_method_cannot_be_tried_by_pre_flights(view: Any) -> None:
+    """require_POST above or below @limit keeps OPTIONS, which nothing limits, from reaching the view."""
+    with project(None, path("", view)) as served:
+        assert served.statuses(method="OPTIONS") == [405] * 3
+        assert served.statuses(method="POST") == [200, 200, 429]
+
+
+def test_a_rule_that_names_pre_flights_limits_them_and_no_other_method_than_it_names() -> None:
+    """What a view that answers every method is told to do instead has its price, which the page on Django names."""
+    named = limit("2/minute", match={"methods": ["POST", "OPTIONS"]})(hello)
+    with project(None, path("", named)) as served:
+        asked = ("OPTIONS", "POST", "OPTIONS", "PUT")
+        assert [served.ask(method=method).status_code for method in asked] == [200, 200, 429, 200]

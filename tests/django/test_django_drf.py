@@ -1,0 +1,291 @@
+"""Django REST framework behind the middleware: views of its kinds, and the throttle that decides where it does."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django_calls import hello, one_rule, project, still
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.django import RateLimitMiddleware, limit
+from ratelimit_mw.django.drf import Throttle
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.testmode import limits_off
+
+# REST framework reads Django's settings when it is imported; importing django_calls has configured them.
+from rest_framework.authentication import BaseAuthentication  # isort: skip
+from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
+from rest_framework.exceptions import PermissionDenied  # isort: skip
+from rest_framework.response import Response  # isort: skip
+from rest_framework.routers import SimpleRouter  # isort: skip
+from rest_framework.test import APIRequestFactory  # isort: skip
+from rest_framework.throttling import BaseThrottle  # isort: skip
+from rest_framework.views import APIView  # isort: skip
+from rest_framework.viewsets import ViewSet  # isort: skip
+
+
+class Items(APIView):
+    permission_classes = ()
+
+    def get(self, request: Any, **_: Any) -> Response:
+        return Response({"rules": request.ratelimit.rules})
+
+    def post(self, request: Any) -> Response:
+        request.ratelimit.settle(3)
+        return Response({}, status=int(request.data.get("status", 200)))
+
+
+class Things(ViewSet):
+    @limit("1/minute", name="list")
+    def list(self, request: Any) -> Response:
+        return Response([])
+
+    @method_decorator(limit("2/minute", name="create"))
+    def create(self, request: Any) -> Response:
+        return Response({})
+
+    @action(detail=False, methods=["get"])
+    @limit("1/minute", name="extra")
+    def extra(self, request: Any) -> Response:
+        return Response({})
+
+    @action(detail=False)
+    def free(self, request: Any) -> Response:
+        return Response({})
+
+
+@limit("1/minute")
+@api_view(["GET", "POST"])
+def above(request: Any) -> Response:
+    return Response({})
+
+
+@api_view(["GET", "POST"])
+@limit("1/minute")
+def below(request: Any) -> Response:
+    return Response({})
+
+
+@pytest.mark.parametrize("view", [above, below, limit("1/minute")(type("Limited", (Items,), {})).as_view()])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_views_of_all_kinds_are_limited(view: Any, is_async: bool) -> None:
+    """@limit above @api_view, below it, and on a class, for every method of the view."""
+    with project(None, path("", view), is_async=is_async) as served:
+        assert [served.ask().status_code, served.ask(method="POST").status_code] == [200, 429]
+
+
+def test_actions_of_a_view_set_are_limited_one_by_one() -> None:
+    """A limit on an action of a view set holds for the routes that lead to it, and for no other."""
+    router = SimpleRouter()
+    router.register("things", Things, basename="thing")
+    with project(None, path("", include(router.urls))) as served:
+        assert served.statuses("/things/", 2) == [200, 429]
+        assert served.statuses("/things/", method="POST") == [200, 200, 429]
+        assert served.statuses("/things/extra/", 2) == [200, 429]
+        assert served.statuses("/things/free/") == [200] * 3
+
+
+class Uploads(Items):
+    throttle_classes = (Throttle,)
+    throttle_scope = "uploads"
+
+
+UPLOADS = {"name": "uploads", "limits": "2/minute", "match": {"scope": "uploads"}, "key": ["user|ip"]}
+ALL = {"name": "all", "limits": "9/minute"}
+PATHS = (path("a/<int:pk>", Uploads.as_view()), path("b/<int:pk>", Uploads.as_view()))
+
+
+class Open(BaseThrottle):
+    def allow_request(self, request: Any, view: Any) -> bool:
+        return True
+
+
+def test_throttles_of_others_are_left_alone() -> None:
+    """A view may have several throttles, and not all of them ours."""
+    view = type("Mixed", (Uploads,), {"throttle_classes": (Open, Throttle)}).as_view()
+    with project(still({"rules": [UPLOADS]}), path("", view)) as served:
+        assert served.statuses() == [200, 200, 429]
+
+
+def test_a_throttle_decides_rules_of_its_scope() -> None:
+    """Rules that match a scope are decided by the throttle of the view that has it, and nowhere else."""
+    with project(
+        still({"rules": [UPLOADS, ALL]}), path("", Uploads.as_view()), path("free", Items.as_view())
+    ) as served:
+        first, second, third = (served.ask() for _ in range(3))
+        assert first.json() == {"rules": ["all", "uploads"]}
+        assert first["ratelimit-policy"] == '"all";q=9;w=60, "uploads";q=2;w=60'
+        assert (second["ratelimit"], third.status_code) == ('"uploads";r=0;t=90', 429)
+        assert (third["retry-after"], third["ratelimit"]) == ("60", '"uploads";r=0;t=60')
+        assert "throttled" in third.json()["detail"]
+        assert served.ask("/free").json() == {"rules": ["all"]}
+
+
+def test_a_refusal_of_the_throttle_gives_the_first_decision_back() -> None:
+    """What the middleware has spent for a request that the throttle refuses is not spent."""
+    with project(
+        still({"rules": [UPLOADS, ALL]}), path("", Uploads.as_view()), path("free", Items.as_view())
+    ) as served:
+        assert served.statuses(times=6) == [200, 200, 429, 429, 429, 429]
+        assert served.ask("/free")["x-ratelimit-remaining"] == "6"
+
+
+def test_several_throttles_are_all_or_nothing() -> None:
+    """When one of two throttles refuses, the other has not spent, whichever comes first."""
+    few = type("Few", (Throttle,), {"scope": "few"})
+    rules = {"rules": [UPLOADS, {"name": "few", "limits": "1/minute", "match": {"scope": ["few", "rare"]}}]}
+    for classes in ((few, Throttle), (Throttle, few)):
+        view = type("Both", (Uploads,), {"throttle_classes": classes}).as_view()
+        with project(still(rules), path("", view), path("one", Uploads.as_view())) as served:
+            assert served.statuses(times=3) == [200, 429, 429]
+            assert served.ask("/one")["x-ratelimit-remaining"] == "0"
+            assert served.ask("/one").status_code == 429
+
+
+class Tokens(BaseAuthentication):
+    def authenticate(self, request: Any) -> Any:
+        name = request.headers.get("x-token")
+        return (SimpleNamespace(pk=name, is_authenticated=True), None) if name else None
+
+
+def test_a_throttle_knows_whom_the_framework_has_authenticated() -> None:
+    """The user of a throttle's rule is REST framework's, which the middleware cannot know; else the address counts."""
+    view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
+    with project(still({"rules": [{**UPLOADS, "limits": "1/minute"}]}), path("", view)) as served:
+        asked = [{"x-token": "ann"}, {"x-token": "bob"}, {}, {"x-token": "ann"}, {}]
+        assert [served.ask(headers=who).status_code for who in asked] == [200, 200, 200, 429, 429]
+
+
+def test_outcomes_and_costs_of_a_throttle_are_settled() -> None:
+    """count_when holds for what a throttle reserved, and a cost stated in the view is that of all its decisions."""
+    failing = {**UPLOADS, "count_when": {"status": 401}}
+    with project(still({"rules": [failing]}), path("", Uploads.as_view())) as served:
+        assert served.statuses(times=4) == [200] * 4
+    rules = {"rules": [{**UPLOADS, "limits": "9/minute"}, ALL]}
+    with project(still(rules), path("", Uploads.as_view())) as served:
+        served.ask(method="POST", data="{}", content_type="application/json")
+        assert [d.remaining for d in served.ask().wsgi_request.ratelimit.decisions] == [5, 5]
+
+
+def test_a_throttle_can_hold_a_slot() -> None:
+    """A limit on requests in flight that a throttle takes comes back when the view is done, or fails."""
+    rules = {"rules": [{**UPLOADS, "limits": "1 concurrent"}]}
+    failing = type("Failing", (Uploads,), {"get": lambda self, request: 1 / 0}).as_view()
+    refusing = type("Refusing", (Uploads,), {"get": functools.partialmethod(refuse)}).as_view()
+    with project(still(rules), path("", Uploads.as_view()), path("fail", failing), path("refuse", refusing)) as served:
+        assert [served.ask(where).status_code for where in ("/", "/fail", "/refuse", "/")] == [200, 500, 403, 200]
+
+
+def refuse(self: Any, request: Any) -> None:
+    raise PermissionDenied
+
+
+def test_a_scope_that_no_rule_has_stops_django() -> None:
+    """A throttle without rules is no silent "no limit": the view is named before anything is served."""
+    by_route = type("Scoped", (Items,), {"throttle_scope": "uploads"}).as_view(throttle_classes=[Throttle])
+    by_throttle = type("Own", (Items,), {"throttle_classes": (type("Few", (Throttle,), {"scope": "uploads"}),)})
+    for view in (Uploads.as_view(), by_route, by_throttle.as_view()):
+        said = pytest.raises(ConfigError, match=r"the throttle of [\w.]+: no rule .* scope = 'uploads'")
+        with project(one_rule(match={"scope": "downloads"}), path("", view)), said:
+            RateLimitMiddleware(hello)
+
+
+def test_a_scope_that_only_shows_in_a_request_is_an_error() -> None:
+    """So is one that a view finds out later; a view without a scope has none to decide."""
+
+    def throttles(self: Any) -> list[Throttle]:
+        return [type("Late", (Throttle,), {"scope": "uploads"})()]
+
+    late = type("Late", (Items,), {"get_throttles": throttles}).as_view()
+    without = type("Without", (Uploads,), {"throttle_scope": None}).as_view()
+    with project(one_rule(match={"scope": "downloads"}), path("", late), path("without", without)) as served:
+        assert (served.ask().status_code, served.ask("/without").status_code) == (500, 200)
+
+
+def test_a_throttle_without_the_middleware_is_an_error() -> None:
+    """It raises, unless limits are off."""
+    request = APIRequestFactory().get("/")
+    with project(one_rule()), pytest.raises(MissingMiddlewareError, match="Uploads"):
+        Uploads.as_view()(request)
+    with project(one_rule()), limits_off():
+        assert Throttle().allow_request(request, Uploads())
+
+
+def test_a_throttle_counts_by_what_the_middleware_knows() -> None:
+    """The endpoint and parameters of the route, and your async functions, are features for a throttle, too."""
+
+    async def plan(request: Any) -> str | None:
+        return request.GET.get("plan")
+
+    uploads = {**UPLOADS, "limits": "1/minute", "key": ["endpoint", "path:pk", "plan"]}
+    with project({"limiter": still({"rules": [uploads]}), "features": {"plan": plan}}, *PATHS) as served:
+        asked = ("/a/1?plan=x", "/a/2?plan=x", "/b/1?plan=x", "/a/1?plan=y", "/a/1?plan=x")
+        assert [served.ask(where).status_code for where in asked] == [200, 200, 200, 200, 429]
+
+
+def test_what_is_no_matter_of_limits_has_its_own_status() -> None:
+    """Whom a deny list names is forbidden, and a store that is down is our fault."""
+    view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
+    denying = {"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}, "allow": {"user": ["ann"]}}}
+    with project(still(denying), path("", view)) as served:
+        assert served.ask(headers={"x-token": "bob"}).status_code == 403
+        assert served.statuses(headers={"x-token": "ann"}) == [200] * 3
+    store = SharedStore()
+    store.down = True
+    rule = Rule(name="uploads", limits="2/minute", match={"scope": "uploads"}, on_store_error="deny")
+    with project(Limiter([rule], store), path("", view)) as served:
+        answer = served.ask()
+        assert (answer.status_code, "busy" in answer.json()["detail"]) == (503, True)
+
+
+def test_the_middleware_leaves_rules_of_throttles_alone() -> None:
+    """What only a throttle's rule needs is not read for requests that have no throttle."""
+
+    def asked_for(request: Any) -> None:
+        raise AssertionError
+
+    rules = still({"rules": [{**UPLOADS, "key": ["plan"]}, ALL]})
+    with project({"limiter": rules, "features": {"plan": asked_for}}, path("", Items.as_view())) as served:
+        assert served.ask().json() == {"rules": ["all"]}
+
+
+def test_a_throttled_function_view() -> None:
+    """@throttle_classes works with @api_view; the scope stands on a subclass."""
+
+    @api_view(["GET"])
+    @throttle_classes([type("Few", (Throttle,), {"scope": "uploads"})])
+    def view(request: Any) -> Response:
+        return Response({})
+
+    with project(still({"rules": [UPLOADS]}), path("", view)) as served:
+        assert served.statuses() == [200, 200, 429]
+
+
+def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leaky-bucket queue that a throttle decides makes the request wait its turn."""
+    slept: list[float] = []
+    monkeypatch.setattr("ratelimit_mw.django.drf.time.sleep", slept.append)
+    queue = {**UPLOADS, "limits": "10/s burst 2", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
+    with project(still({"rules": [queue]}), path("", Uploads.as_view())) as served:
+        assert served.statuses() == [200, 200, 429]
+    assert slept == [0.1]
+
+
+def test_a_refusal_of_the_throttle_is_not_stored() -> None:
+    """Caches are told not to keep it, unless the application has said something of its own; others are left alone."""
+
+    def told(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:
+        response = Items.finalize_response(self, request, response, *args, **kwargs)
+        response.headers["Cache-Control"] = "private"
+        return response
+
+    own = type("Telling", (Uploads,), {"finalize_response": told}).as_view()
+    for view, expected in ((Uploads.as_view(), [None, None, "no-store"]), (own, ["private"] * 3)):
+        with project(still({"rules": [UPLOADS]}), path("", view)) as served:
+            assert [served.ask().headers.get("cache-control") for _ in range(3)] == expected

@@ -1,0 +1,230 @@
+"""Which of Django's routes answers a request, and its template: what the index says is what Django does."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from django.conf.urls.i18n import i18n_patterns
+from django.http import HttpResponse
+from django.urls import Resolver404, get_resolver, include, path, re_path
+from django.urls.resolvers import RegexPattern, RoutePattern
+from django.utils.functional import lazy
+from django.utils.translation import get_language, override
+from django_calls import MIDDLEWARE, hello, one_rule, project, urls
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw.django import limit
+from ratelimit_mw.django.routes import NOWHERE, Routes
+from ratelimit_mw.django.template import template_of
+from ratelimit_mw.keys.features import UNMATCHED
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
+
+
+def view() -> Any:
+    """A view of its own for each route, to tell them apart."""
+    return lambda request, *args, **kwargs: HttpResponse()
+
+
+INNER = [
+    path("", view()),
+    path("<int:pk>/", view()),
+    path("<int:pk>/edit", view(), {"mode": "edit"}),
+    path("new/", view()),
+    re_path(r"^(?P<year>[0-9]{4})/$", view()),
+    re_path(r"^(\w+)\.json$", view()),
+]
+ZOO = urls(
+    path("", view()),
+    path("items/", include(INNER)),
+    path("items/<slug:pk>/", view()),
+    path("t/<slug:tenant>/", include([path("items/", include(INNER), {"kind": "inner"}), path("all", view())])),
+    path("api", include([path("", view()), path("v1/", view()), path("-docs/<path:rest>", view())])),
+    path("about", view()),
+    path("about/", view()),
+    path("/twice//x/", view()),
+    re_path(r"^a/|^b/", view()),
+    re_path(r"^new/?", include([path("x", view()), path("/x", view())])),
+    re_path(r"^c/{0,1}d$", view()),
+    re_path(r"^years/+(?P<year>\d+)", view()),
+    re_path(r"^plain/$", view()),
+    re_path(r"(?i)^loud/$", view()),
+    re_path(r"end/$", view()),
+    path("<path:rest>!", view()),
+)
+SEGMENTS = (
+    *("items", "t", "api", "api-docs", "about", "a", "b", "c", "cd", "d", "new", "x", "years", "2024", "7", "edit"),
+    *("plain", "loud", "LOUD", "end", "all", "v1", "twice", "tea.json", "a|b", "é", "%2F", "!", "..", "\n"),
+)
+
+
+@given(st.lists(st.sampled_from(["/", "/", "/", "//", "", *SEGMENTS]), max_size=10).map("".join))
+def test_the_index_goes_where_django_goes(asked: str) -> None:
+    """For any path the same view, the same parameters and the same template as Django's own resolver."""
+    resolver = get_resolver(ZOO)
+    route, params = KNOWN.setdefault("routes", Routes(resolver)).find("/" + asked)
+    try:
+        match = resolver.resolve("/" + asked)
+    except Resolver404:
+        assert route is NOWHERE
+        return
+    assert (route.callback, params, route.template) == (match.func, match.kwargs, template_of(match.route))
+
+
+KNOWN: dict[str, Routes] = {}
+
+
+def test_a_path_is_held_against_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 600 routes, and of 600 more in an include, only those are tried that begin with the path's segments."""
+    tried: list[Any] = []
+
+    def counting(match: Any) -> Any:
+        return lambda self, path: tried.append(self) or match(self, path)
+
+    many = [path(f"r{i}/<int:pk>/", view()) for i in range(600)]
+    routes = Routes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
+    for pattern in (RoutePattern, RegexPattern):
+        monkeypatch.setattr(pattern, "match", counting(pattern.match))
+    routes = Routes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
+    assert routes.find("/api/r599/7/")[0].template == "/api/r599/{pk}/"
+    assert routes.find("/nowhere/at/all")[0].template == UNMATCHED
+    assert len(tried) <= 8
+
+
+def test_nested_includes_have_the_whole_template() -> None:
+    """Prefixes of any depth and kind are part of the endpoint, and the same include twice is two endpoints."""
+    parts = [path("parts/<int:part>/", hello)]
+    items = [re_path(r"^items/(?P<item>\d+)/", include(parts))]
+    tenants = (path("v1/", include(items)), path("v2/<slug:tenant>/", include(items)))
+    with project(one_rule("1/minute", key=["endpoint"]), *tenants) as served:
+        asked = ("/v1/items/1/parts/2/", "/v1/items/3/parts/4/", "/v2/a/items/1/parts/2/", "/v2/b/items/1/parts/9/")
+        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429]
+        assert served.ask(asked[0]).wsgi_request.ratelimit.hits[0][1].endswith("/v1/items/{item}/parts/{part}/")
+
+
+LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en", "USE_I18N": True}
+
+
+@both
+@pytest.mark.parametrize("prefixed", [True, False])
+def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool) -> None:
+    """Nobody gets a limit anew by asking in another language: prefixes and translated routes are one template."""
+    about = lazy(lambda: {"de": "ueber/"}.get(get_language() or "", "about/"), str)()
+    limited = limit("1/minute", key=["endpoint"], name="page")
+    routes = i18n_patterns(
+        path("items/<int:pk>/", limited(hello)), path(about, hello), prefix_default_language=prefixed
+    )
+    first = "/en" if prefixed else ""
+    with project(
+        one_rule("1/minute", key=["endpoint"]), *routes, is_async=is_async, middleware=LOCALE, **LANGUAGES
+    ) as served:
+        asked = (f"{first}/items/1/", "/de/items/2/", f"{first}/about/", "/de/ueber/")
+        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429]
+        assert served.ask("/de/about/").status_code == 404
+        with override("de"):
+            assert Routes(get_resolver()).find(asked[1])[0].template == "/{language}/items/{pk}/"
+
+
+def test_a_route_of_another_urlconf_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where middleware inside of ours leads elsewhere, limits were those of the wrong route: that is said, once."""
+    other = urls(path("", hello), path("limited", limit("1/minute")(view())))
+
+    def switching(get_response: Any) -> Any:
+        def middleware(request: Any) -> Any:
+            request.urlconf = other
+            return get_response(request)
+
+        return middleware
+
+    monkeypatch.setattr("django_calls.switching", switching, raising=False)
+    listed = [*MIDDLEWARE, "django_calls.switching"]
+    with project(one_rule(key=["endpoint"]), path("<slug:page>", view()), middleware=listed) as served:
+        with caplog.at_level(logging.ERROR, "ratelimit_mw"):
+            assert served.ask().status_code == 200
+            assert served.ask("/limited").status_code == 500
+            served.ask("/limited")
+        said = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
+        assert len(said) == 1
+        assert "decided for the route unmatched, but Django went to" in said[0]
+
+
+def test_a_hidden_limit_is_explained() -> None:
+    """A view that another one calls has a limit that the middleware cannot see; the error says so."""
+    hidden = limit("1/minute")(view())
+    with project(one_rule(), path("", lambda request: HIDING["view"](request))) as served:
+        HIDING["view"] = hidden
+        failed = served.ask()
+    assert failed.status_code == 500
+    assert "does not see the limit" in failed.exc_info[1].__notes__[0]
+
+
+HIDING: dict[str, Any] = {}
+
+
+@both
+def test_another_urlconf_is_read_when_it_comes(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where middleware before ours sets request.urlconf, the views of that URLconf have their limits, too."""
+    other = urls(path("", limit("1/minute", name="other")(hello)))
+
+    def switching(get_response: Any) -> Any:
+        def middleware(request: Any) -> Any:
+            request.urlconf = other
+            return get_response(request)
+
+        return middleware
+
+    monkeypatch.setattr("django_calls.switching", switching, raising=False)
+    listed = ["django_calls.switching", "ratelimit_mw.django.RateLimitMiddleware"]
+    with project(None, path("", hello), is_async=is_async, middleware=listed) as served:
+        assert served.statuses(times=2) == [200, 429]
+
+
+def test_endpoints_are_templates() -> None:
+    """The endpoint is the route with its prefixes and without converters: ids share a count, routes do not."""
+    shop = urls(path("items/<int:pk>/", hello), re_path(r"^parts/(?P<name>\w+)/$", hello))
+    patterns = (path("v1/<slug:tenant>/", include(shop)), path("free", hello))
+    with project(one_rule("1/minute", key=["endpoint"]), *patterns) as served:
+        asked = (
+            "/v1/a/items/1/",
+            "/v1/b/items/2/",
+            "/v1/a/parts/x/",
+            "/v1/b/parts/y/",
+            "/free",
+            "/nowhere",
+            "/elsewhere",
+        )
+        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429, 200, 404, 429]
+
+
+@pytest.mark.parametrize(
+    ("route", "template"),
+    [
+        ("", "/"),
+        ("items/<int:pk>/", "/items/{pk}/"),
+        ("/absolute/<slug>", "/absolute/{slug}"),
+        ("plain(1)/<path:rest>", "/plain(1)/{rest}"),
+        (r"^articles/(?P<year>[0-9]{4})/(\w+)/$", "/articles/{year}/{0}/"),
+        (r"v<int:v>/^x\.(?P<kind>json|xml)\Z", "/v{v}/x.{kind}"),
+        (r"^(?:a|b)/(?P<x>(one|two)+)/([^/)]+)/?$", "/a|b/{x}/{0}/"),
+        (r"^blog/(page-(\d+)/)?(\d+)$", "/blog/{0}{1}"),
+        (r"^items/[0-9]{2,}/(?=x)(?P<slug>[-\w\]]+)$", "/items/[0-9]/{slug}"),
+        (r"^\d+-\(\w\)[^", r"/\d-(\w)[^"),
+    ],
+)
+def test_routes_become_templates(route: str, template: str) -> None:
+    """Converters and regular expressions leave the parameters' names; what is a pattern outside of them is kept."""
+    assert template_of(route) == template
+
+
+@both
+def test_path_parameters_are_features(is_async: bool) -> None:
+    """path:NAME is the value that the route has read from the path."""
+    view = limit("1/minute", key=["path:tenant"])(hello)
+    with project(None, path("t/<int:tenant>/x", view), is_async=is_async) as served:
+        assert [served.ask(where).status_code for where in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]

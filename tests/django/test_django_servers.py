@@ -1,0 +1,120 @@
+"""Django behind gunicorn and uvicorn: clients at once, that go away, with long bodies and odd paths."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from folders import SUPPORT
+from servers import wait_for
+from test_servers import connected, free_port, running, status
+
+
+@pytest.fixture(scope="module")
+def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = free_port()
+    options = ("--port", str(port), "--log-level", "critical", "--lifespan", "off")
+    with running(tmp_path_factory.mktemp("uvicorn") / "log", port, "uvicorn", "served_django:asgi", *options):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = free_port()
+    options = ("--bind", f"127.0.0.1:{port}", "--worker-class", "gthread", "--threads", "24", "--log-level", "critical")
+    with running(tmp_path_factory.mktemp("gunicorn") / "log", port, "gunicorn", *options, "served_django:wsgi"):
+        yield port
+
+
+@pytest.fixture(params=["uvicorn", "gunicorn"])
+def port(request: pytest.FixtureRequest) -> int:
+    found: int = request.getfixturevalue(request.param)
+    return found
+
+
+def client_of(port: int) -> httpx.Client:
+    """Each request on a connection of its own: gunicorn closes one whose body nobody has read."""
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, limits=limits)
+
+
+def test_clients_at_once_get_what_one_gets(port: int) -> None:
+    """Of 120 requests over 12 connections exactly 50 pass."""
+    with client_of(port) as client, ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(lambda _: client.get("/many").status_code, range(120)))
+    assert sorted(statuses) == [200] * 50 + [429] * 70
+
+
+def test_views_that_fail_at_once_let_three_through(port: int) -> None:
+    """Exceptions count as 500, and each request has reserved its place before it fails."""
+    with ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(lambda _: status(port, "GET /login"), range(12)))
+    assert sorted(statuses) == [429] * 9 + [500] * 3
+
+
+def begins(port: int, where: str) -> int:
+    """The status of an answer whose client goes away before its end."""
+    with connected(port) as sock:
+        sock.sendall(f"GET /{where} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        return int(sock.recv(1000).split()[1])
+
+
+@pytest.mark.parametrize(("server", "where"), [("uvicorn", "astream"), ("gunicorn", "stream")])
+def test_a_slot_comes_back_when_the_client_goes_away(server: str, where: str, request: pytest.FixtureRequest) -> None:
+    """A stream in flight has the slot; a client that closes its connection in the middle of it gives it back."""
+    port: int = request.getfixturevalue(server)
+    with connected(port) as sock:
+        sock.sendall(f"GET /{where} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert b" 200 " in sock.recv(1000)
+        assert begins(port, where) == 429
+    wait_for(lambda: begins(port, where) == 200, "the slot")
+
+
+def test_a_file_arrives_whole_and_gives_its_slot_back(port: int) -> None:
+    """Also where the server sends it by itself: the slot is free once the server has closed it."""
+    with client_of(port) as client:
+        assert client.get("/file").text == (SUPPORT / "served_django.py").read_text()
+        for _ in range(2):
+            wait_for(lambda: client.get("/file").status_code == 200, "the slot")
+
+
+def test_long_bodies_arrive_whole(port: int) -> None:
+    """Over the bound, with a length: the view has every byte, and all such bodies share one count."""
+    body = b"email=ann%40x.org&text=" + bytes(range(32, 127)) * 30_000
+    with client_of(port) as client:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        answers = [client.post("/echo", content=sent, headers=headers) for sent in (body[:2_000_000], body[:100_000])]
+        assert answers[0].text == f"2000000 {hashlib.sha256(body[:2_000_000]).hexdigest()}"
+        assert answers[1].status_code == 429
+        small = client.post("/echo", content=b"email=bob%40x.org", headers=headers)
+        assert (small.status_code, small.text.split()[0]) == (200, "17")
+        assert client.post("/echo", content=b"email=bob%40x.org&x=y", headers=headers).status_code == 429
+
+
+def test_bodies_in_chunks_are_read_as_django_reads_them(port: int) -> None:
+    """Under ASGI the field is found; under WSGI Django takes such a body for none, and so does the rule."""
+
+    def chunks() -> Iterator[bytes]:
+        yield b"email=carl%40"
+        yield b"x.org"
+
+    with client_of(port) as client:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        first, second = (client.post("/echo", content=chunks(), headers=headers) for _ in range(2))
+    assert first.status_code == 200
+    assert second.status_code == (429 if first.text.startswith("18 ") else 200)
+
+
+@pytest.mark.parametrize("path", ["/by/a", "//by//a", "/by/%61", "/by/%C3%A9", "/by/%FF", "/by/a?x=%00", "/by/%00"])
+def test_odd_paths_share_their_route(port: int, path: str) -> None:
+    """However a path is spelled, its route is one endpoint: none of them is a way around a limit."""
+    status(port, "GET /by/first")
+    assert status(port, f"GET {path}") != 200
+
+
+def test_paths_of_no_route_share_one_count(port: int) -> None:
+    """Scanners do not get a limit for each path that they invent."""
+    assert [status(port, f"GET /nowhere/{name}") for name in ("a", "b", "%FF")] == [404, 429, 429]

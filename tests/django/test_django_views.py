@@ -1,0 +1,319 @@
+"""Limits marked on Django's views: functions, coroutines, classes, methods by method_decorator; and their routes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import pytest
+from django.contrib.syndication.views import Feed
+from django.http import HttpResponse
+from django.urls import include, path, re_path
+from django.utils.decorators import method_decorator
+from django.views import View
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.vary import vary_on_headers
+from django.views.generic import TemplateView
+from django_calls import ahello, hello, one_rule, project, still
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.testmode import limits_off
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+@both
+@pytest.mark.parametrize("view", [hello, ahello])
+def test_a_limit_on_a_view_holds_for_its_routes_alone(is_async: bool, view: Any) -> None:
+    """A decorated function or coroutine has its limit, named after it, in either stack; other routes have none."""
+    patterns = (path("", limit("2/minute")(view)), path("free", view))
+    with project(None, *patterns, is_async=is_async) as served:
+        assert f'"django_calls.{view.__name__}"' in served.ask()["ratelimit"]
+        assert served.statuses(times=2) == [200, 429]
+        assert served.statuses("/free") == [200] * 3
+
+
+def test_a_marked_coroutine_stays_one() -> None:
+    """Django sees that a limited async view is async."""
+    assert asyncio.iscoroutinefunction(limit("1/minute")(ahello))
+
+
+class Items(View):
+    def get(self, request: Any) -> HttpResponse:
+        return HttpResponse("got")
+
+    def post(self, request: Any) -> HttpResponse:
+        return HttpResponse("posted")
+
+
+class AsyncItems(View):
+    async def get(self, request: Any) -> HttpResponse:
+        return HttpResponse("got")
+
+    async def post(self, request: Any) -> HttpResponse:
+        return HttpResponse("posted")
+
+
+def subclass(base: type, **members: Any) -> Any:
+    return type("Limited", (base,), {"__module__": "shop", "__qualname__": "Limited", **members})
+
+
+WAYS = {
+    "class": lambda base: limit("1/minute")(subclass(base)),
+    "base": lambda base: subclass(limit("1/minute")(subclass(base))),
+    "view": lambda base: limit("1/minute")(subclass(base).as_view()),
+    "method_decorator": lambda base: method_decorator(limit("1/minute"), name="dispatch")(subclass(base)),
+    "overridden": lambda base: subclass(
+        method_decorator(limit("1/minute"), name="dispatch")(subclass(base)),
+        dispatch=lambda self, request: base.dispatch(self, request),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("base", [Items, AsyncItems])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_class_based_view_is_limited(way: str, base: type, is_async: bool) -> None:
+    """A limit on the class, its base, its view function or its dispatch holds for all its methods."""
+    made = WAYS[way](base)
+    view = made.as_view() if isinstance(made, type) else made
+    with project(None, path("", view), is_async=is_async) as served:
+        assert [served.ask().status_code, served.ask(method="POST").status_code] == [200, 429]
+
+
+def test_rules_of_method_decorator_are_named_after_the_class() -> None:
+    """Where method_decorator hides what it decorates, the class on the route gives the name."""
+    made = WAYS["method_decorator"](Items)
+    post = subclass(Items, post=method_decorator(limit("1/minute"))(Items.post))
+    with project(None, path("", made.as_view()), path("post", post.as_view())) as served:
+        assert '"shop.Limited";q=1' in served.ask()["ratelimit-policy"]
+        assert '"shop.Limited.post";q=1' in served.ask("/post", "POST")["ratelimit-policy"]
+
+
+@pytest.mark.parametrize("base", [Items, AsyncItems])
+def test_a_limit_where_a_class_is_routed_is_named_after_the_class(base: type) -> None:
+    """All that ``as_view`` makes is called alike; a rule by that name could not be told from others."""
+    with project(None, path("", limit("2/minute")(base.as_view()))) as served:
+        assert f'"test_django_views.{base.__name__}"' in served.ask()["ratelimit"]
+
+
+def test_one_decorator_for_two_classes_counts_each() -> None:
+    """A decorator that is kept and put on two classes gives each a limit of its own."""
+    kept = method_decorator(limit("1/minute"), name="dispatch")
+    one, two = (kept(subclass(Items, __qualname__=name)).as_view() for name in ("One", "Two"))
+    with project(None, path("one", one), path("two", two)) as served:
+        assert [served.statuses(where, 2) for where in ("/one", "/two")] == [[200, 429]] * 2
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_stacked_limits_all_hold(stacked: bool) -> None:
+    """Two limits through method_decorator, in one list or one above the other, both hold, and so does an exemption."""
+    few, many, free = limit("2/minute", name="few"), limit("9/minute", name="many"), exempt("api")
+    view = subclass(Items)
+    if stacked:
+        for decorator in (free, many, few):
+            view = method_decorator(decorator, name="dispatch")(view)
+    else:
+        view = method_decorator([few, many, free], name="dispatch")(view)
+    with project(one_rule("1/minute"), path("", view.as_view())) as served:
+        first = served.ask()
+        policies = sorted(policy.strip() for policy in first["ratelimit-policy"].split(","))
+        assert policies == ['"few";q=2;w=60', '"many";q=9;w=60']
+        assert served.statuses(times=2) == [200, 429]
+
+
+def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
+    """Marks on get and on post count apart, HEAD counts as GET, and a subclass that overrides one keeps its limit."""
+    limited = subclass(
+        Items,
+        get=limit("2/minute")(Items.get),
+        post=method_decorator(limit("1/minute"))(Items.post),
+    )
+    overriding = subclass(limited, post=lambda self, request: limited.post(self, request))
+    with project(None, path("", overriding.as_view())) as served:
+        assert served.statuses(method="POST", times=2) == [200, 429]
+        assert [served.ask(method="HEAD").status_code, *served.statuses(times=2)] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("view", [hello, Items.as_view(), AsyncItems.as_view()])
+@both
+def test_pre_flights_are_left_alone(view: Any, is_async: bool) -> None:
+    """OPTIONS runs a limited view and counts nothing, unless the limit names the method."""
+    with project(None, path("", limit("1/minute")(view)), is_async=is_async) as served:
+        assert served.statuses(method="OPTIONS") == [200] * 3
+        assert served.statuses(times=2) == [200, 429]
+    named = limit("1/minute", match={"methods": ["OPTIONS"]})(view)
+    with project(None, path("", named), is_async=is_async) as served:
+        assert served.statuses(method="OPTIONS", times=2) == [200, 429]
+        assert served.statuses() == [200] * 3
+
+
+def test_functions_of_one_name_do_not_share_a_limit() -> None:
+    """Two views with the same name in one module have a limit each; stacked limits do, too."""
+
+    def made(text: str) -> Any:
+        @limit("2/minute")
+        @limit("9/hour")
+        def view(request: Any) -> HttpResponse:
+            return HttpResponse(text)
+
+        return view
+
+    with project(None, path("a", made("a")), path("b", made("b"))) as served:
+        assert [served.statuses(where) for where in ("/a", "/b")] == [[200, 200, 429]] * 2
+        assert '"test_django_views.test_functions' in served.ask("/a")["ratelimit-policy"]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_decorator_in_between_hides_nothing(keeps: bool) -> None:
+    """A decorator above @limit may keep the function's attributes, as functools.wraps does, or not."""
+
+    def plain(view: Any) -> Any:
+        def inner(request: Any) -> Any:
+            return view(request)
+
+        return functools.wraps(view)(inner) if keeps else inner
+
+    with project(None, path("", plain(limit("1/minute")(hello)))) as served:
+        assert served.statuses(times=2) == [200, 429]
+
+
+class Called:
+    """As Django's feeds are: an object is the view."""
+
+    @method_decorator(limit("1/minute", name="called"))
+    def __call__(self, request: Any) -> HttpResponse:
+        return HttpResponse("hello")
+
+
+@limit("1/minute", name="feed")
+class Latest(Feed):
+    title = link = description = "news"
+
+    def items(self) -> list[str]:
+        return []
+
+
+def bound(view: Any) -> Any:
+    """A view that is a method, as those of libraries often are."""
+    return type("Site", (), {"index": limit("1/minute", name="index")(view)})().index
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        functools.partial(limit("1/minute")(lambda request, word: HttpResponse(word)), word="hello"),
+        limit("1/minute")(functools.update_wrapper(functools.partial(hello, word="hello"), hello)),
+        Called(),
+        Latest(),
+        bound(lambda self, request: HttpResponse("hello")),
+        vary_on_headers("x")(csrf_exempt(limit("1/minute")(hello))),
+        csrf_exempt(vary_on_headers("x")(limit("1/minute")(subclass(Items)).as_view())),
+    ],
+    ids=["partial", "limited partial", "object", "feed", "bound method", "decorated", "decorated class"],
+)
+@both
+def test_views_of_odd_kinds_are_limited(view: Any, is_async: bool) -> None:
+    """A part of a function, an object that is called, a bound method, a view in Django's own decorators."""
+    with project(None, path("", view), is_async=is_async) as served:
+        assert served.statuses(times=2) == [200, 429]
+
+
+def test_an_exempt_view_is_left_alone() -> None:
+    """@exempt takes a view out of every rule, those of the settings included; with names, out of these."""
+    rules = {"rules": [{"name": "api", "limits": "1/minute"}, {"name": "all", "limits": "2/minute"}]}
+    patterns = (path("free", exempt(hello)), path("less", exempt("api")(subclass(Items)).as_view()), path("", hello))
+    with project(still(rules), *patterns) as served:
+        assert served.statuses("/free") == [200] * 3
+        assert served.statuses("/") == [200, 429, 429]
+        assert served.statuses("/less", 2) == [200, 429]
+
+
+def test_the_settings_retune_a_decorator() -> None:
+    """A rule that replaces one of a decorator changes the fields that it gives and leaves the rest."""
+    rules = {"rules": [{"replaces": "home", "limits": "3/minute"}]}
+    with project(still(rules), path("", limit("1/minute", name="home", key=[])(hello))) as served:
+        assert [served.ask(client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("rules", "mark", "message"),
+    [
+        ({"rules": [{"replaces": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
+        ({}, exempt("api"), "@exempt on .*<lambda>: there is no rule 'api'; there are none"),
+        ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
+        ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>' needs the feature 'plan'"),
+        ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>, key: / has no parameter 'pk'"),
+        ({"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
+    ],
+)
+def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: str) -> None:
+    """It is found when Django builds its middleware, before any request."""
+    with (
+        project(still(rules), path("", mark(lambda request: hello(request)))),
+        pytest.raises(ConfigError, match=message),
+    ):
+        RateLimitMiddleware(hello)
+
+
+def test_parameters_stand_in_all_parts_of_a_route_and_are_given_with_it() -> None:
+    """A limit may be by what a path, a regular expression, an include or the route's own arguments name."""
+    view = limit("1/minute", key=["path:town", "path:street", "path:number", "path:kind"])(hello)
+    streets = [re_path(r"^(?P<street>[a-z]+)/", include([path("<int:number>", view, {"kind": "house"})]))]
+    with project(None, path("<slug:town>/", include(streets))) as served:
+        assert [served.ask(f"/rome/appia/{n}").status_code for n in (1, 2, 1)] == [200, 200, 429]
+
+
+def test_a_limit_on_nothing_is_an_error() -> None:
+    """What is neither a function nor a class cannot be limited, and a path is not a view's to say."""
+    for target in (3, "view", functools.partial(hello)):
+        with pytest.raises(ConfigError, match="expected a view"):
+            limit("1/minute")(target)
+    with pytest.raises(ConfigError, match="its path from its route"):
+        limit("1/minute", match={"path": "/"})(hello)
+
+
+@both
+@pytest.mark.parametrize("way", [*WAYS, "function", "method"])
+def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) -> None:
+    """A limited view does not run where nobody decides, however it was limited."""
+    if way == "function":
+        made = limit("1/minute")(hello)
+    elif way == "method":
+        made = subclass(Items, get=method_decorator(limit("1/minute"))(Items.get))
+    else:
+        made = WAYS[way](Items)
+    view = made.as_view() if isinstance(made, type) else made
+    nothing = ["django.middleware.common.CommonMiddleware"]
+    with project(None, path("", view), is_async=is_async, middleware=nothing) as served:
+        if way == "overridden":  # its own dispatch never calls the one that is limited
+            assert served.ask().status_code == 200
+            return
+        assert served.ask().status_code == 500
+        with limits_off():
+            assert served.ask().status_code == 200
+
+
+def test_what_was_decided_for_one_request_is_not_decided_for_the_next() -> None:
+    """A view called by itself, after a request in the same thread was decided, still misses the middleware."""
+    view = limit("5/minute")(lambda request: hello(request))
+    with project(None, path("", view)) as served:
+        assert served.ask().status_code == 200
+        with pytest.raises(MissingMiddlewareError):
+            view(None)
+
+
+def test_a_template_view_is_limited() -> None:
+    """A view class of Django's own can be limited where it is routed."""
+    view = limit("1/minute", name="page")(TemplateView.as_view(template_name="page.html"))
+    templates = [
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "OPTIONS": {"loaders": [("django.template.loaders.locmem.Loader", {"page.html": "hello"})]},
+        }
+    ]
+    with project(None, path("", view), TEMPLATES=templates) as served:
+        assert served.statuses(times=2) == [200, 429]

@@ -1,0 +1,154 @@
+"""The documentation does what it says: blocks run, generated parts are current, links lead somewhere."""
+
+import functools
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from folders import DOCS, ROOT
+
+from ratelimit_mw import algorithms
+from ratelimit_mw.cli import commands
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+_LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+def script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+run_blocks = script("run_blocks")
+
+
+@functools.cache
+def played(page: Path) -> subprocess.CompletedProcess[str]:
+    """A page played in a process of its own: frameworks such as Django can be set up once in a process."""
+    command = [sys.executable, "-W", "error", str(DOCS / "run_blocks.py"), str(page)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_runs_as_printed(page: Path) -> None:
+    """A reader who types in a page from top to bottom gets what the page shows."""
+    result = played(page)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(result.stdout.splitlines()) == len(run_blocks.blocks_of(page.read_text()))
+
+
+def test_every_quickstart_refuses_the_sixth_request() -> None:
+    """Each program of the quickstart lets five requests pass and refuses the sixth."""
+    statuses = re.findall(r"python: app (.*)", played(DOCS / "quickstart.md").stdout)
+    assert len(statuses) == 9
+    assert {line.replace("404", "200") for line in statuses} == {"200 200 200 200 200 429"}
+
+
+def test_every_quickstart_is_ten_lines_at_most() -> None:
+    """The quickstart's programs are as short as it says, and so are the first ones of the frameworks' own pages."""
+    blocks = run_blocks.blocks_of((DOCS / "quickstart.md").read_text())
+    programs = [block.text.splitlines()[1:] for block in blocks if block.language == "python"]
+    for page in ("flask.md", "django.md"):
+        first = next(block for block in run_blocks.blocks_of((DOCS / page).read_text()) if block.language == "python")
+        programs.append(first.text.splitlines()[1:])
+    assert max(sum(bool(line.strip()) for line in program) for program in programs) <= 10
+
+
+WRONG = {
+    "another output": "```python\nprint(1)\n```\n\n```text\n2\n```\n",
+    "an output cut short": "```python\nprint('a')\nprint('b')\n```\n\n```text\na\n```\n",
+    "no output to compare with": "```text\na\n```\n",
+    "an error": "```python\n1 / 0\n```\n",
+    "an application without a limit": "```python\ndef app(_, start):\n    start('200 OK', [])\n    return ()\n```",
+    "settings that are refused": '```toml\n[[rules]]\nlimits = "5/minit"\n```\n',
+    "settings that are fine and called wrong": "```toml\n# wrong.toml\nheaders = []\n```\n",
+    "a command that is not known": "```sh\nrm -r /nowhere\n```\n",
+    "a command that fails": "```sh\nratelimit-mw check absent.toml\n```\n",
+    "an extra that is not there": '```sh\npip install "ratelimit-mw[cheese]"\n```\n',
+    "a target that is not there": "```sh\nmake cheese\n```\n",
+}
+
+
+@pytest.mark.parametrize("page", WRONG.values(), ids=WRONG.keys())
+def test_a_block_that_does_not_do_what_it_says_is_found(page: str, tmp_path: Path) -> None:
+    """The runner of blocks fails where a page is wrong, so its silence means something."""
+    path = tmp_path / "page.md"
+    path.write_text(page)
+    assert played(path).returncode != 0
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    """Tables of settings and the help of commands in docs/ are what `make docs` would write now."""
+    result = subprocess.run(
+        [sys.executable, str(DOCS / "generate.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Links to files and headings of the project are not broken."""
+    for link in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in _anchors(target), link
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names under which a page's headings are linked to."""
+    headings = re.findall(r"^#+ (.*)$", _FENCED.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_map_lists_every_page() -> None:
+    """No page of docs/ is missing from its map."""
+    listed = set(_LINK.findall((DOCS / "index.md").read_text()))
+    assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= listed
+
+
+def test_every_picture_is_shown() -> None:
+    """Each picture that is drawn exists and is shown on the page of algorithms, and no other is there."""
+    drawing = script("draw_algorithms")
+    drawn = {f"images/{picture.file}.png" for picture in drawing.PICTURES}
+    drawn |= {"images/overview.png", "images/counter-bound.png"}
+    shown = {link for link in _LINK.findall((DOCS / "algorithms.md").read_text()) if link.startswith("images/")}
+    assert shown == drawn == {f"images/{path.name}" for path in (DOCS / "images").iterdir()} - {"images/replay.png"}
+    assert "images/replay.png" in _LINK.findall((DOCS / "commands.md").read_text())
+
+
+def test_the_words_on_the_pictures_are_right() -> None:
+    """What the page of algorithms says of the pictures' traffic is what they show."""
+    drawing = script("draw_algorithms")
+    text = (DOCS / "algorithms.md").read_text()
+    assert f"the same {len(drawing.TRAFFIC)} requests" in text
+    late = drawing.LATE_BURST
+    assert late[-1] - late[0] < drawing.PERIOD
+    for algorithm, passed in (("sliding-window-counter", 20), ("sliding-window-log", 10)):
+        assert sum(outcome.allowed for outcome in drawing.Run(algorithm, late).outcomes) == passed
+
+
+def test_every_algorithm_has_its_section() -> None:
+    """An algorithm that a rule may name is described."""
+    headings = " ".join(re.findall(r"^## (.*)$", (DOCS / "algorithms.md").read_text(), re.MULTILINE))
+    own = [name for name in algorithms.names() if algorithms._BUILDERS[name].__module__.startswith("ratelimit_mw.")]
+    assert all(name in headings for name in own)
+
+
+def test_every_command_has_its_section() -> None:
+    """A command that can be run is described, beyond its own help."""
+    text = (DOCS / "commands.md").read_text().partition("## All options")[0]
+    assert set(re.findall(r"^## (\w+):", text, re.MULTILINE)) == set(commands().commands)

@@ -1,0 +1,226 @@
+"""FastAPI: views keep their signatures, and are limited with what the file says, before they are called."""
+
+from __future__ import annotations  # so all annotations below are text, as in many an application
+
+import importlib
+import sys
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import pytest
+from calls import ask, http_scope, send_bare
+from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
+from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testmode import limits_off
+
+
+def limited(app: FastAPI, *rules: Rule, limiter: Limiter | None = None, **options: Any) -> FastAPI:
+    """The application behind the middleware."""
+    limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
+    return app
+
+
+def statuses(app: Any, *paths: str, **request: Any) -> list[int]:
+    return [ask(app, path, **request).status_code for path in paths]
+
+
+class Item(BaseModel):
+    name: str
+    price: float = 1.0
+
+
+def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
+    return x_user
+
+
+User = Annotated[str | None, Depends(current_user)]
+
+
+def application() -> FastAPI:
+    """Views with everything that FastAPI hands to views, and without what it does not need to."""
+    app = FastAPI()
+
+    @app.get("/sync/{id}")
+    @limit("2/minute")
+    def sync_item(id: int, user: User, q: str | None = None) -> dict[str, Any]:  # noqa: A002 - a path parameter
+        return {"id": id, "user": user, "q": q}
+
+    @app.get("/async/{id}")
+    @limit("2/minute")
+    async def async_item(id: int, user: User) -> dict[str, Any]:  # noqa: A002 - a path parameter
+        return {"id": id, "user": user}
+
+    @limit("2/minute")
+    @app.get("/above/{id}")
+    async def above(id: int, user: User) -> dict[str, Any]:  # noqa: A002 - a path parameter
+        return {"id": id, "user": user}
+
+    @app.post("/body")
+    @limit("2/minute")
+    async def body(item: Item, tasks: BackgroundTasks, response: Response, request: Request) -> Item:
+        response.headers["x-own"] = request.method
+        return item
+
+    @app.get("/stream")
+    @limit("2/minute")
+    async def stream() -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            for i in range(3):
+                yield b"%d" % i
+
+        return StreamingResponse(parts())
+
+    return app
+
+
+@pytest.mark.parametrize("path", ["/sync/7", "/async/7", "/above/7"])
+def test_views_with_annotations_that_are_text_are_limited(path: str) -> None:
+    """``from __future__ import annotations``, ``Annotated`` and ``Depends`` work under the decorator and above it."""
+    app = limited(application())
+    answers = [ask(app, path, headers={"x-user": "ann"}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert {"id": 7, "user": "ann"}.items() <= answers[0].json().items()
+
+
+def test_parameters_are_read_and_refused_as_before() -> None:
+    """A decorated view has the parameters that it has: paths, queries, bodies, and what FastAPI hands in."""
+    app = limited(application())
+    assert ask(app, "/sync/7?q=x").json() == {"id": 7, "user": None, "q": "x"}
+    assert ask(app, "/sync/seven").status_code == 422
+    answer = ask(app, "/body", "POST", json={"name": "pen"})
+    assert (answer.json(), answer.headers["x-own"]) == ({"name": "pen", "price": 1.0}, "POST")
+    assert ask(app, "/body", "POST", json={}).status_code == 422
+    assert ask(app, "/body", "POST", json={"name": "pen"}).status_code == 429
+
+
+def test_a_stream_arrives_whole() -> None:
+    """A streamed response has its headers once and all its parts."""
+    answer = ask(limited(application()), "/stream")
+    assert (answer.text, answer.headers["x-ratelimit-remaining"]) == ("012", "1")
+
+
+def test_views_that_return_dictionaries_have_headers() -> None:
+    """No view needs a response parameter for the headers to be there."""
+    answer = ask(limited(application()), "/async/7")
+    assert (answer.headers["x-ratelimit-limit"], answer.headers["ratelimit-policy"].partition(";")[2]) == (
+        "2",
+        "q=2;w=60",
+    )
+
+
+def test_the_description_of_a_view_is_its_own() -> None:
+    """Name, docstring and signature in OpenAPI are those of the view, not of the decorator."""
+    app = FastAPI()
+
+    @app.get("/items")
+    @limit("2/minute")
+    async def list_items(q: str = "x") -> list[Item]:
+        """All items."""
+        return []
+
+    operation = limited(app).openapi()["paths"]["/items"]["get"]
+    assert (operation["summary"], operation["description"]) == ("List Items", "All items.")
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["q"]
+
+
+def test_marks_and_rules_are_one_question_to_the_store() -> None:
+    """File, view and dependency limits of one request are decided in one call."""
+    store = SharedStore()
+    limiter = Limiter([Rule(name="all", limits="9/minute")], store=store, clock=ManualClock(1_000_000.0))
+    app = limited(application(), limiter=limiter)
+    assert statuses(app, *["/async/7"] * 3) == [200, 200, 429]
+    assert store.calls == 3
+
+
+def test_a_refused_request_runs_no_dependency() -> None:
+    """What a refused request would have cost is not spent: neither view nor dependency is called."""
+    called: list[str] = []
+    app = FastAPI(dependencies=[Depends(lambda: called.append("dependency"))])
+
+    @app.get("/")
+    @limit("1/minute")
+    async def view() -> None:
+        called.append("view")
+
+    limited(app)
+    assert statuses(app, "/", "/", "/") == [200, 429, 429]
+    assert called == ["dependency", "view"]
+
+
+def test_exemptions_hold() -> None:
+    """A view is left alone by all rules, or by those that it names."""
+    app = FastAPI()
+
+    @app.get("/health")
+    @exempt
+    async def health() -> str:
+        return "well"
+
+    limited(app, Rule(limits="1/minute"))
+    assert statuses(app, "/health", "/health", "/docs", "/openapi.json") == [200, 200, 200, 429]
+
+
+def test_errors_of_a_view_are_counted_by_their_status() -> None:
+    """A rule on outcomes sees what FastAPI makes of an exception."""
+    app = FastAPI()
+
+    @app.post("/login")
+    @limit("1/minute", count_when={"status": 401})
+    async def login(password: str) -> str:
+        if password != "right":
+            raise HTTPException(401)
+        return "in"
+
+    limited(app)
+    tried = [ask(app, f"/login?password={word}", "POST").status_code for word in ("right", "right", "x", "right")]
+    assert tried == [200, 200, 401, 429]
+
+
+def test_the_applications_handler_answers() -> None:
+    """An exception handler of FastAPI's answers refusals."""
+    app = application()
+
+    @app.exception_handler(RateLimitExceeded)
+    async def refused(request: Request, error: RateLimitExceeded) -> Any:
+        from fastapi.responses import JSONResponse
+
+        return JSONResponse({"wait": error.verdict.retry_after}, status_code=429)
+
+    limited(app)
+    answer = [ask(app, "/async/7") for _ in range(3)][-1]
+    assert (answer.json(), answer.headers["retry-after"]) == ({"wait": 20.0}, "20")
+
+
+def test_a_view_without_the_middleware_refuses_to_run() -> None:
+    """The middleware that is missing is named, for views of both kinds; the switch for tests lets them run."""
+    app = application()
+    for path in ("/sync/7", "/async/7"):
+        with pytest.raises(MissingMiddlewareError, match="add RateLimitMiddleware"):
+            ask(app, path)
+        with limits_off():
+            assert ask(app, path).status_code == 200
+
+
+def test_a_path_that_the_server_puts_before_is_no_part_of_the_route() -> None:
+    """With a root path routes are found, and templates stay the same."""
+    app = FastAPI()
+    app.get("/items/{id}")(limit("2/minute", key=["endpoint"])(lambda id: id))  # noqa: A006 - a path parameter
+    limited(app)
+    paths = ["/api/v1/items/1", "/items/2", "/api/v1/items/3"]
+    assert [send_bare(app, http_scope(path=p, root_path="/api/v1"))[0]["status"] for p in paths] == [200, 200, 429]
+
+
+def test_fastapi_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the error is the line that installs it."""
+    monkeypatch.setitem(sys.modules, "fastapi.params", None)
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.fastapi")
+    with pytest.raises(MissingExtraError, match=r'pip install "ratelimit-mw\[fastapi\]"'):
+        importlib.import_module("ratelimit_mw.fastapi")

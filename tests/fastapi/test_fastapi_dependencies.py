@@ -1,0 +1,225 @@
+"""``RateLimit`` as a dependency of routes, routers and applications is decided with all other limits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from calls import ask, http_scope
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, WebSocket
+from shared_store import SharedStore
+from test_fastapi import limited, statuses
+
+from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.fastapi import RateLimit, limit
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testmode import limits_off
+
+
+def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
+    """A user as a dependency finds it."""
+    if x_user == "stranger":
+        raise HTTPException(401)
+    return x_user
+
+
+def by_user(limits: str = "2/minute", **options: Any) -> RateLimit:
+    """A limit whose key only a dependency knows."""
+    return RateLimit(limits, key=["user"], features={"user": current_user}, name="users", **options)
+
+
+async def view() -> str:
+    return "view"
+
+
+def remaining(limiter: Limiter, rule: str, **features: str) -> list[int]:
+    marks = [mark for mark in limiter._marks if limiter.rules.of(mark).name == rule]
+    plan = limiter.rules.plan_of(marks, "GET", "", None)
+    return [d.remaining for d in limiter.decide(plan, features, cost=0, spend=False).decisions]
+
+
+def test_dependencies_of_routes_routers_and_applications_are_limits() -> None:
+    """Wherever FastAPI takes dependencies, ``RateLimit`` is a limit, once where one object stands twice."""
+    everywhere = RateLimit("9/minute", name="app")
+    router = APIRouter(prefix="/r", dependencies=[Depends(RateLimit("4/minute", name="router")), Depends(everywhere)])
+    router.add_api_route("/a", view, dependencies=[Depends(RateLimit("2/minute", name="route"))])
+    router.add_api_route("/b", view)
+    app = FastAPI(dependencies=[Depends(everywhere)])
+    app.include_router(router, dependencies=[Depends(RateLimit("8/minute", name="include"))])
+    app.add_api_route("/c", view)
+    limited(app, Rule(name="file", limits="99/minute"))
+    told = {path: ask(app, path).headers["ratelimit-policy"] for path in ("/r/a", "/r/b", "/c")}
+    names = {
+        path: sorted(item.partition('"')[2].partition('"')[0] for item in t.split(", ")) for path, t in told.items()
+    }
+    assert names == {
+        "/r/a": ["app", "file", "include", "route", "router"],
+        "/r/b": ["app", "file", "include", "router"],
+        "/c": ["app", "file"],
+    }
+    assert statuses(app, "/r/a", "/r/a", "/r/b", "/r/b", "/c") == [200, 429, 200, 429, 200]
+
+
+def test_everything_is_one_question_to_the_store() -> None:
+    """File, decorator and dependencies are decided in one call, before any dependency runs, all or nothing."""
+    ran: list[str] = []
+    store = SharedStore()
+    limiter = Limiter([Rule(name="file", limits="9/minute")], store=store, clock=ManualClock(1_000_000.0))
+    app = FastAPI(dependencies=[Depends(lambda: ran.append("dependency")), Depends(RateLimit("2/minute", name="app"))])
+    app.get("/")(limit("5/minute", name="view")(view))
+    limited(app, limiter=limiter)
+    assert statuses(app, *["/"] * 3) == [200, 200, 429]
+    assert (store.calls, ran) == (3, ["dependency"] * 2)
+    assert remaining(limiter, "view", ip="192.0.2.7") == [3]
+
+
+def test_one_object_is_one_count_and_endpoint_tells_routes_apart() -> None:
+    """Routes of a router share what stands on the router, unless its key names the endpoint."""
+    for key, expected in (("ip", [200, 429, 429]), (["endpoint", "ip"], [200, 200, 429])):
+        app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=key))])
+        app.add_api_route("/a/{x}", view)
+        app.add_api_route("/b/{x}", view)
+        limited(app)
+        assert statuses(app, "/a/1", "/b/1", "/a/2") == expected
+
+
+def test_a_limit_in_the_parameters_of_a_view_gives_its_verdict() -> None:
+    """As a parameter it is the verdict, which can be told what the request cost in truth."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def costly(verdict: Annotated[Verdict, Depends(RateLimit("10/minute", name="costly"))]) -> list[int]:
+        verdict.settle(6)
+        return [decision.remaining for decision in verdict.decisions]
+
+    limiter = Limiter(clock=ManualClock(1_000_000.0))
+    limited(app, limiter=limiter)
+    assert ask(app).json() == [9]
+    assert remaining(limiter, "costly", ip="192.0.2.7") == [4]
+
+
+def test_a_dependency_of_a_dependency_is_a_limit() -> None:
+    """A limit deep among the dependencies is found, and so is a dependency that is decorated itself."""
+
+    @limit("2/minute", name="decorated")
+    def session(_: Annotated[Any, Depends(RateLimit("9/minute", name="deep"))]) -> str:
+        return "session"
+
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(session)])
+    limited(app)
+    assert '"deep";q=9;w=60' in ask(app).headers["ratelimit-policy"]
+    assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_names_come_from_the_module_unless_given() -> None:
+    """Limits without a name are called by the module that makes them, numbered in their order."""
+    app = FastAPI(dependencies=[Depends(RateLimit("9/minute"))])
+    app.add_api_route("/", view, dependencies=[Depends(RateLimit("8/minute"))])
+    limited(app)
+    expected = '"test_fastapi_dependencies.RateLimit";q=9;w=60, "test_fastapi_dependencies.RateLimit#2";q=8;w=60'
+    assert ask(app).headers["ratelimit-policy"] == expected
+
+
+def test_the_settings_retune_a_dependency() -> None:
+    """A rule of the file replaces numbers of a dependency's by its name."""
+    app = FastAPI(dependencies=[Depends(RateLimit("9/minute", name="app"))])
+    app.add_api_route("/", view)
+    limited(app, limiter=Limiter.from_settings({"rules": [{"replaces": "app", "limits": "1/hour"}]}))
+    assert statuses(app, "/", "/") == [200, 429]
+
+
+def test_dependencies_limit_handshakes() -> None:
+    """On a WebSocket route a limit refuses the handshake, whether it is decided first or on the way."""
+    app = FastAPI()
+
+    @app.websocket("/first", dependencies=[Depends(RateLimit("1/minute"))])
+    @app.websocket("/later", dependencies=[Depends(by_user("1/minute"))])
+    async def socket(websocket: WebSocket) -> None:
+        await websocket.accept()
+
+    limited(app)
+
+    async def connect(path: str) -> list[str]:
+        sent: list[str] = []
+        incoming = [{"type": "websocket.connect"}, {"type": "websocket.disconnect", "code": 1000}]
+
+        async def receive() -> Any:
+            return incoming.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+
+        headers = [(b"host", b"testserver"), (b"x-user", b"ann")]
+        await app(http_scope(type="websocket", path=path, headers=headers, subprotocols=[]), receive, send)
+        return sent
+
+    for path in ("/first", "/later"):
+        assert [asyncio.run(connect(path)) for _ in range(2)] == [["websocket.accept"], ["websocket.close"]]
+
+
+def test_without_the_middleware_a_dependency_refuses_to_run() -> None:
+    """Both kinds name the missing middleware; the switch for tests lets them pass with an empty verdict."""
+    app = FastAPI()
+    app.add_api_route("/first", view, dependencies=[Depends(RateLimit("1/minute"))])
+    app.add_api_route("/later", view, dependencies=[Depends(by_user())])
+    for path in ("/first", "/later"):
+        with pytest.raises(MissingMiddlewareError, match=r"RateLimit is limited .* add RateLimitMiddleware"):
+            ask(app, path)
+        with limits_off():
+            assert ask(app, path).status_code == 200
+
+
+def test_without_limits_a_dependency_lets_everything_pass() -> None:
+    """With limits off nothing is counted, whenever it would have been decided."""
+    app = FastAPI(dependencies=[Depends(RateLimit("1/minute")), Depends(by_user("1/minute"))])
+    app.add_api_route("/", view)
+    limited(app)
+    with limits_off():
+        assert statuses(app, *["/"] * 3, headers={"x-user": "ann"}) == [200] * 3
+
+
+if hasattr(FastAPI, "frontend"):
+
+    def test_files_of_a_frontend_are_limited_by_the_applications_dependencies(tmp_path: Path) -> None:
+        """Where FastAPI serves files when no route matches, the limits of the application are met there."""
+        (tmp_path / "index.html").write_text("front")
+        app = FastAPI(dependencies=[Depends(RateLimit("3/minute", name="app")), Depends(by_user("2/minute"))])
+        app.add_api_route("/api", view)
+        app.frontend("/", directory=tmp_path)
+        limited(app, Rule(name="file", limits="9/minute"))
+        ann = {"x-user": "ann"}
+        assert ask(app, "/", headers=ann).headers["ratelimit-policy"].count("w=60") == 3
+        assert statuses(app, "/api", "/", headers=ann) == [200, 429]
+        assert statuses(app, "/", "/") == [200, 429]
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"limits": "5/fortnight"}, r"^RateLimit at .*test_fastapi_dependencies\.py:\d+, limits: cannot read"),
+    ({"limits": "5/m", "match": {"path": "/x"}}, "a view has its path from its route"),
+    ({"limits": "5/m", "features": {"user": current_user}}, r"features\['user'\]: nothing looks at it: .* need ip"),
+    ({"limits": "5/m", "key": "user", "features": ["user"]}, r"py:\d+, features: expected .*; got \['user'\]"),
+    ({"limits": "5/m", "key": "user", "features": {"user": "ann"}}, r"features\['user'\]: expected a dependency"),
+    (
+        {"limits": "5/m", "key": "user", "features": {"usr": current_user}},
+        r"^RateLimit at .*py:\d+, features\['usr'\]: .*'user'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_what_cannot_work_is_refused_when_built(arguments: dict[str, Any], message: str) -> None:
+    """A dependency that cannot mean anything is an error where it is written."""
+    with pytest.raises(ConfigError, match=message):
+        RateLimit(**arguments)
+
+
+def test_the_class_in_place_of_an_object_is_a_mistake() -> None:
+    """``Depends(RateLimit)`` would be a limit that asks the client for its numbers."""
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(RateLimit)])
+    with pytest.raises(ConfigError, match=r'expected Depends\(RateLimit\("5/minute"\)\); got Depends\(RateLimit\)'):
+        ask(limited(app))

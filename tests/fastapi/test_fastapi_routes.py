@@ -1,0 +1,233 @@
+"""FastAPI's routes: included, nested, mounted and added late, each is found with its whole template."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from calls import ask, http_scope
+from fastapi import APIRouter, FastAPI
+from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.routing import Match, Mount, Route
+from test_fastapi import limited, statuses
+from test_starlette_index import index_of, went_to
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.fastapi import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.keys.features import UNMATCHED
+from ratelimit_mw.testing import ManualClock
+
+
+def template_of(app: Any, path: str, method: str = "GET") -> str:
+    return index_of(app).find(ASGIRequest(http_scope(path=path, method=method))).endpoint
+
+
+def items(key: Any = "ip", **options: Any) -> APIRouter:
+    """A router with one limited and one free view."""
+    router = APIRouter(prefix="/items")
+
+    @router.get("/{id}")
+    @limit("2/minute", key=key, **options)
+    def item(id: int) -> int:  # noqa: A002 - a path parameter
+        return id
+
+    @router.post("/")
+    async def make() -> str:
+        return "made"
+
+    return router
+
+
+# -- against FastAPI itself --------------------------------------------------------------------------------
+
+prefixes = st.sampled_from(["", "/a", "/b", "/{t}", "/a/{t}"])
+leaf_paths = st.sampled_from(["/", "/a", "/b/c", "/{x}", "/{x:path}", "/a/{x}", "/{x}/b", "/v{x}"])
+asked = st.lists(st.sampled_from(["a", "b", "c", "v1", "7", ""]), max_size=5).map(lambda parts: "/" + "/".join(parts))
+
+
+def _view() -> Any:
+    async def view() -> str:
+        return "view"
+
+    return view
+
+
+async def _socket(websocket: Any) -> None:
+    await websocket.close()
+
+
+def _own(path: str) -> Any:
+    return Route(path, lambda request: PlainTextResponse("own"))
+
+
+def _add(router: Any, path: str, kind: str) -> None:
+    if kind == "websocket":
+        router.add_api_websocket_route(path, _socket)
+    elif kind == "own":
+        router.routes.append(_own(path))
+    elif kind == "mount":
+        router.mount(path.partition("{")[0].rstrip("/") or "/m", Starlette(routes=[_own("/"), _own("/{y}")]))
+    else:
+        router.add_api_route(path, _view(), methods=[kind])
+
+
+kinds = st.sampled_from(["GET", "GET", "POST", "websocket", "own", "mount"])
+leaves = st.tuples(leaf_paths, kinds)
+plans = st.recursive(
+    st.tuples(st.just(""), st.lists(leaves, max_size=3), st.just([])),
+    lambda inner: st.tuples(prefixes, st.lists(leaves, max_size=3), st.lists(inner, max_size=2)),
+    max_leaves=4,
+)
+
+
+def _filled(router: Any, plan: Any, above: str = "") -> Any:
+    """A router, or application, with the routes of a plan, and below it the routers that it includes."""
+    _, own, included = plan
+    for path, kind in own:
+        _add(router, path, kind)
+    for inner in included:
+        prefix = inner[0] if above.count("{t}") + inner[0].count("{t}") <= 1 else "/deep"
+        router.include_router(_filled(APIRouter(), inner, above + prefix), prefix=prefix)
+    return router
+
+
+@settings(max_examples=150)
+@given(plans, st.lists(asked, min_size=1, max_size=5), st.sampled_from(["GET", "HEAD", "POST"]), st.booleans())
+def test_the_index_goes_where_fastapi_goes(plan: Any, requests: list[str], method: str, socket: bool) -> None:
+    """Whatever includes what, with whatever prefix, the index knows the endpoint that FastAPI calls."""
+    app = _filled(FastAPI(openapi_url=None, redirect_slashes=False), plan)
+    index, kind = index_of(app), "websocket" if socket else "http"
+    for path in requests:
+        scope = asyncio.run(went_to(app, path, method, kind))
+        request = ASGIRequest(http_scope(type=kind, path=path, method=method))
+        assert index.find(request).target is scope.get("endpoint"), path
+        named = {name: str(value) for name, value in scope.get("path_params", {}).items()}
+        assert index.params(request) == named, path
+
+
+# -- templates ---------------------------------------------------------------------------------------------
+
+
+def test_included_routers_have_their_prefixes() -> None:
+    """Prefixes of the router, of the including router and of the include are all in the template."""
+    app, v1 = FastAPI(), APIRouter(prefix="/v1")
+    v1.include_router(items(), prefix="/shop")
+    app.include_router(v1, prefix="/api")
+    assert template_of(app, "/api/v1/shop/items/7") == "/api/v1/shop/items/{id}"
+
+
+def test_a_router_that_is_included_twice_has_two_templates() -> None:
+    """Two versions of one router are limited apart by endpoint, and together without."""
+    for key, expected in ((["endpoint"], [200, 200, 429, 200]), ([], [200, 200, 429, 429])):
+        app, router = FastAPI(), items(key)
+        app.include_router(router, prefix="/v1")
+        app.include_router(router, prefix="/v2")
+        limited(app)
+        assert statuses(app, "/v1/items/1", "/v1/items/2", "/v1/items/3", "/v2/items/1") == expected
+
+
+def test_rules_for_all_apply_to_included_routers_too() -> None:
+    """A rule of the file looks at routes that are included exactly as at others."""
+    app = FastAPI()
+    app.get("/direct")(_view())
+    app.include_router(items(), prefix="/v1")
+    limited(app, Rule(limits="2/minute", key=["endpoint"]))
+    posted = [ask(app, "/v1/items/", "POST").status_code for _ in range(3)]
+    assert (posted, statuses(app, *["/direct"] * 3)) == ([200, 200, 429], [200, 200, 429])
+
+
+@pytest.mark.parametrize("outer", [FastAPI, Starlette])
+def test_mounted_applications_are_looked_into(outer: Any) -> None:
+    """An application that is mounted, under a parameter too, has its templates behind the mount's."""
+    inner = FastAPI()
+    inner.include_router(items(["endpoint"]), prefix="/v1")
+    app = outer()
+    app.mount("/plain", inner)
+    app.router.routes.append(Mount("/t/{tenant}", app=inner))
+    assert template_of(app, "/plain/v1/items/7") == "/plain/v1/items/{id}"
+    assert template_of(app, "/t/acme/v1/items/7") == "/t/{tenant}/v1/items/{id}"
+    limited(app)
+    asked = ["/t/a/v1/items/1", "/t/b/v1/items/2", "/t/c/v1/items/3", "/plain/v1/items/1"]
+    assert statuses(app, *asked) == [200, 200, 429, 200]
+
+
+def test_a_mounted_application_may_have_the_middleware() -> None:
+    """The middleware of the inner application alone limits its routes, by whole templates."""
+    inner = limited(FastAPI())
+    inner.include_router(items(["endpoint"]), prefix="/v1")
+    app = FastAPI()
+    app.router.routes.append(Mount("/t/{tenant}", app=inner))
+    assert statuses(app, *(f"/t/{tenant}/v1/items/1" for tenant in "abc")) == [200, 200, 429]
+
+
+def test_unmatched_requests_share_one_endpoint() -> None:
+    """Paths of scanners are one endpoint, inside mounted applications too, and are decided."""
+    app, inner = FastAPI(), FastAPI()
+    app.mount("/inner", inner)
+    assert {template_of(app, path) for path in ("/.env", "/inner/.env", "/wp-admin/")} == {UNMATCHED}
+    limited(app, Rule(limits="2/minute", key=["endpoint"]))
+    assert statuses(app, "/a", "/inner/b", "/c") == [404, 404, 429]
+
+
+def test_routes_that_are_included_later_are_limited() -> None:
+    """A router that is included after the first request, and a route that it gets later still, are found."""
+    app, late = limited(FastAPI()), APIRouter()
+    assert statuses(app, "/late") == [404]
+    app.include_router(late, prefix="/late")
+    late.add_api_route("/x", limit("1/minute")(_view()))
+    if not hasattr(app.routes[-1], "original_router"):
+        app.include_router(late, prefix="/late")  # FastAPI before 0.137 copies what is there when it includes
+    assert statuses(app, "/late/x", "/late/x") == [200, 429]
+
+
+def test_exemptions_hold_in_included_routers() -> None:
+    """A view that is exempt stays so, wherever its router is included."""
+    router, app = APIRouter(), FastAPI()
+    router.add_api_route("/health", exempt(_view()))
+    app.include_router(router, prefix="/deep")
+    limited(app, Rule(limits="1/minute"))
+    assert statuses(app, *["/deep/health"] * 3) == [200, 200, 200]
+
+
+class ByHeader(APIRoute):
+    """A route of one's own that looks at a header, as FastAPI's documentation has them."""
+
+    def matches(self, scope: Any) -> Any:
+        match, child = super().matches(scope)
+        return (match, child) if (b"x-beta", b"1") in scope["headers"] else (Match.NONE, {})
+
+
+def test_route_classes_of_ones_own_are_asked() -> None:
+    """A route class that decides by a header is asked with its prefix, in included routers too."""
+    router, app = APIRouter(route_class=ByHeader), FastAPI()
+    router.add_api_route("/x", limit("1/minute")(_view()))
+    app.include_router(router, prefix="/v1")
+    app.add_api_route("/v1/x", _view())
+    limited(app)
+    beta = {"x-beta": "1"}
+    assert [ask(app, "/v1/x", headers=headers).status_code for headers in (beta, {}, beta, {})] == [200, 200, 429, 200]
+
+
+def test_no_difference_to_fastapi_is_found() -> None:
+    """What FastAPI says at the response is where the limits were decided, for every kind of route."""
+    app, inner = FastAPI(), FastAPI()
+    app.include_router(items(), prefix="/v1")
+    app.mount("/inner", inner)
+    inner.include_router(items(), prefix="/v2")
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="99/minute")], clock=ManualClock(1.0)))
+    asked = ["/v1/items/1", "/inner/v2/items/1", "/inner/no", "/no", "/docs", "/v1/items/x", "/v1/items"]
+    assert statuses(app, *asked) == [200, 200, 404, 404, 200, 422, 307]
+    index = next(layer for layer in _layers(app.middleware_stack) if isinstance(layer, RateLimitMiddleware))
+    assert index._index_of({"app": app}).differences == 0
+
+
+def _layers(layer: Any) -> Any:
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "app", None)

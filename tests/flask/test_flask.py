@@ -1,0 +1,354 @@
+"""The Flask extension: where its rules come from, what it decides, and what a refused client is told."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import flask
+import pytest
+from flask import Flask, g
+from flask_calls import FIELDS, app_of, ask, hello, one_rule, statuses, still
+from flask_login import LoginManager, UserMixin
+from shared_store import SharedStore
+from werkzeug.exceptions import HTTPException
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.http.rejection import Rejection
+from ratelimit_mw.testmode import limits_off
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
+
+
+def test_a_request_too_many_is_refused() -> None:
+    """Two pass, the third gets 429 with Retry-After, problem+json and the headers that all responses carry."""
+    app = app_of(one_rule())
+    first, _, third = (ask(app) for _ in range(3))
+    assert (first.status_code, first.text, first.headers["ratelimit"]) == (200, "hello", '"api";r=1;t=60')
+    assert [name for name, _ in first.headers if "limit" in name.lower()] == FIELDS
+    assert third.status_code == 429
+    spelled = dict(third.headers.to_wsgi_list())
+    assert (spelled["Retry-After"], spelled["Cache-Control"]) == ("60", "no-store")
+    assert spelled["Content-Type"] == "application/problem+json"
+    assert third.mimetype == "application/problem+json"
+    assert json.loads(third.data)["violated-policies"] == ["api"]
+    assert ask(app, method="HEAD").data == b""
+
+
+def test_every_request_is_decided() -> None:
+    """Also one that no route matches, one with a wrong method and a redirect to a slash; a pre-flight is left alone."""
+    app = app_of(one_rule("5/minute"), {"/": hello, "/folder/": hello})
+    assert [ask(app, path).headers["x-ratelimit-remaining"] for path in ("/", "/nowhere", "/folder")] == ["4", "3", "2"]
+    assert ask(app, method="DELETE").headers["x-ratelimit-remaining"] == "1"
+    assert "ratelimit" not in ask(app, method="OPTIONS").headers
+    assert ask(app, method="HEAD").headers["x-ratelimit-remaining"] == "0"
+
+
+def settings_file(folder: Path) -> Path:
+    path = folder / "limits.json"
+    path.write_text(json.dumps(TWICE))
+    return path
+
+
+@pytest.mark.parametrize(
+    "place", ["argument", "file", "configured", "configured file", "limiter", "configured limiter"]
+)
+def test_where_the_rules_come_from(place: str, tmp_path: Path) -> None:
+    """Rules stand in the constructor, in the application's configuration, in a file, or in a limiter."""
+    app = Flask("app")
+    app.add_url_rule("/", view_func=hello)
+    if place.startswith("configured"):
+        file = str(settings_file(tmp_path))
+        given = {"configured": TWICE, "configured file": file, "configured limiter": Limiter.from_settings(TWICE)}
+        app.config["RATELIMIT_MW"] = given[place]
+        RateLimiter(app)
+    elif place == "limiter":
+        RateLimiter(app, limiter=Limiter.from_settings(TWICE))
+    else:
+        RateLimiter(app, TWICE if place == "argument" else settings_file(tmp_path))
+    assert statuses(app) == [200, 200, 429]
+
+
+def test_two_places_for_the_rules_are_one_too_many() -> None:
+    """Settings in the constructor and in the configuration are a mistake, found when the extension is put in."""
+    app = Flask("app")
+    app.config["RATELIMIT_MW"] = TWICE
+    with pytest.raises(ConfigError, match="keep one of them"):
+        RateLimiter(app, settings=TWICE)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settings": {"rules": [{"limits": "5/minit"}]}}, "rules.0.*minit"),
+        ({"settings": TWICE, "limiter": one_rule()}, "either settings"),
+        ({"settings": TWICE, "features": {"user": "alice"}}, "expected a function"),
+        ({"settings": TWICE, "rejection": "busy"}, "expected a function"),
+        (
+            {"settings": TWICE, "features": {"user": lambda: "alice"}},
+            "features.'user'.: expected a function of the req",
+        ),
+        ({"settings": TWICE, "rejection": lambda request: "busy"}, "rejection: expected a function of the request and"),
+        ({"settings": one_rule()}, "settings: expected the path of a file, a dictionary or Settings; got <"),
+        ({"settings": {"rules": [{"limits": "5/minute", "key": "plan"}]}}, "'plan', and nothing gives it"),
+        ({"settings": TWICE, "headers": ["x-rate"]}, "x-rate"),
+    ],
+)
+def test_what_cannot_work_is_an_error_at_once(options: dict[str, Any], message: str) -> None:
+    """A mistake in settings or arguments stops the application when the extension is put in."""
+    with pytest.raises(ConfigError, match=message):
+        RateLimiter(Flask("app"), **options)
+
+
+@pytest.mark.parametrize("slip", ["RATELIMIT_MV", "RATE_LIMIT_MW", "RATELIMIT", "RATELIMIT_MW_RULES"])
+def test_a_slip_in_the_name_of_the_setting_is_an_error(slip: str) -> None:
+    """It would mean no limits. Names of other packages, and any beside settings that are there, are left alone."""
+    app = Flask("app")
+    app.config.update({slip: TWICE, "RATELIMIT_ENABLED": True, "RATELIMIT_VIEW": "x"})
+    with pytest.raises(ConfigError, match=f"{slip}: there is no such setting: did you mean RATELIMIT_MW"):
+        RateLimiter(app)
+    RateLimiter(app, settings=TWICE)
+    other = Flask("other")
+    other.config.update({"RATELIMIT_MW": TWICE, "RATELIMIT_MW_RULES": "x"})
+    RateLimiter(other)
+
+
+def test_settings_that_come_too_late_are_an_error() -> None:
+    """Nobody reads the configuration again after init_app; settings put there are not silently left out."""
+    app = app_of(one_rule())
+    app.config["RATELIMIT_MW"] = TWICE
+    assert statuses(app) == [500, 500, 500]
+    app.testing = True
+    with pytest.raises(ConfigError, match=r"app.config\['RATELIMIT_MW'\]: set after init_app"):
+        ask(app)
+
+
+def test_a_factory_puts_one_extension_into_several_applications() -> None:
+    """With init_app each application counts by itself; a second extension in one application is a mistake."""
+    limits = RateLimiter(settings=TWICE)
+    apps = [Flask(name) for name in ("one", "two")]
+    for app in apps:
+        app.add_url_rule("/", view_func=hello)
+        limits.init_app(app)
+    assert [statuses(app) for app in apps] == [[200, 200, 429]] * 2
+    with apps[0].app_context():
+        limits.limiter.reset("api", {"ip": "192.0.2.7"})
+    assert [ask(app).status_code for app in apps] == [200, 429]
+    with pytest.raises(ConfigError, match="'one' has a RateLimiter already"):
+        RateLimiter(apps[0])
+
+
+def test_without_the_extension_its_limiter_is_an_error() -> None:
+    """Asking for the limiter of an application that has none says what to do."""
+    with Flask("bare").app_context(), pytest.raises(ConfigError, match="'bare' has no RateLimiter"):
+        _ = RateLimiter().limiter
+
+
+def test_the_view_sees_the_verdict() -> None:
+    """flask.g.ratelimit is the verdict, on every request: without decisions where no rule looks."""
+    app = app_of(
+        one_rule(match={"path": "/limited"}),
+        {"/limited": lambda: str(g.ratelimit.decisions[0].remaining), "/free": lambda: str(len(g.ratelimit.rules))},
+    )
+    with app.app_context():  # which the requests share, and with it g
+        assert [ask(app, path).text for path in ("/limited", "/free", "/limited")] == ["1", "0", "0"]
+
+
+def test_an_error_handler_takes_over() -> None:
+    """errorhandler(429) answers with what the verdict says, and the rate limit headers are added all the same."""
+    app = app_of(one_rule("1/minute"))
+    app.register_error_handler(429, lambda error: ({"wait": error.verdict.retry_after}, 429))
+    assert ask(app).status_code == 200
+    refused = ask(app)
+    assert (refused.status_code, refused.json, refused.headers["retry-after"]) == (429, {"wait": 60.0}, "60")
+    assert refused.headers["ratelimit"] == '"api";r=0;t=60'
+
+
+def test_an_error_handler_of_a_blueprint_takes_over_there() -> None:
+    """Flask's own choice among error handlers holds for refusals, too."""
+    app, shop = Flask("app"), flask.Blueprint("shop", "app")
+    shop.add_url_rule("/shop", view_func=hello)
+    app.add_url_rule("/", view_func=hello)
+    shop.register_error_handler(HTTPException, lambda error: (f"shop says {error.code}", error.code))
+    app.register_blueprint(shop)
+    RateLimiter(app, limiter=one_rule("1/minute", cost=2))
+    assert [ask(app, path).text[:8] for path in ("/shop", "/")] == ["shop say", '{"type":']
+
+
+def test_a_store_that_is_down_is_our_fault() -> None:
+    """With on_store_error "deny" the answer is 503, and errorhandler(503) may give it."""
+    store = SharedStore()
+    store.down = True
+    app = app_of(Limiter([Rule(name="api", limits="5/minute", on_store_error="deny")], store))
+    assert ask(app).status_code == 503
+    app = app_of(Limiter([Rule(name="api", limits="5/minute", on_store_error="deny")], store))
+    app.register_error_handler(503, lambda error: (f"unavailable: {error.verdict.unavailable}", 503))
+    assert ask(app).text == "unavailable: True"
+
+
+def test_who_is_denied_is_forbidden() -> None:
+    """A client on a deny list gets 403, which errorhandler(403) may answer."""
+    app = app_of(still({"lists": {"deny": {"ip": ["192.0.2.0/24"]}}}))
+    app.register_error_handler(403, lambda error: ("go away", 403))
+    assert (ask(app).text, ask(app, client="198.51.100.1").text) == ("go away", "hello")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ("busy", 429),
+        Rejection(429, [("content-type", "text/plain")], b"busy"),
+        flask.Response("busy", 429),
+        lambda environ, start_response: [start_response("429 BUSY", []) and b"", b"busy"],
+    ],
+    ids=["tuple", "rejection", "response", "wsgi"],
+)
+def test_your_own_answer(answer: Any) -> None:
+    """What a view may return, a Rejection or a WSGI application answers a refusal, before any error handler."""
+
+    async def busy(request: flask.Request, verdict: Any) -> Any:
+        assert (request.path, verdict.allowed) == ("/", False)
+        return answer
+
+    app = app_of(one_rule("1/minute"), rejection=busy)
+    app.register_error_handler(429, lambda error: ("handled", 429))
+    ask(app)
+    refused = ask(app)
+    assert (refused.status_code, refused.text) == (429, "busy")
+    assert refused.headers["retry-after"] == "60"
+
+
+def test_an_answer_of_nothing_lets_nobody_in() -> None:
+    """A rejection that returns None is an error, and not a way past the limit."""
+    app = app_of(one_rule("1/minute", cost=2), rejection=lambda request, verdict: None)
+    assert ask(app).status_code == 500
+
+
+def test_headers_of_the_view_are_replaced() -> None:
+    """Where a view sets one of the headers itself there is one of it, and it is ours."""
+    app = app_of(one_rule(), {"/": lambda: ("hello", {"x-ratelimit-limit": "999", "RATELIMIT": "no"})})
+    response = ask(app)
+    assert [name for name, _ in response.headers if "limit" in name.lower()] == [FIELDS[0], FIELDS[4], *FIELDS[1:4]]
+    assert response.headers.getlist("x-ratelimit-limit") == ["2"]
+    assert response.headers.getlist("ratelimit") == ['"api";r=1;t=60']
+
+
+def test_your_functions_are_given_flasks_request() -> None:
+    """Features and costs are functions of the Flask request, features sync or async."""
+
+    async def plan(request: flask.Request) -> str | None:
+        return request.args.get("plan")
+
+    rule = Rule(name="api", limits="10/minute", key=["plan"], cost=lambda request: int(request.args["cost"]))
+    app = app_of(Limiter([rule]), features={"plan": plan})
+    assert ask(app, "/?plan=pro&cost=7").headers["x-ratelimit-remaining"] == "3"
+    assert ask(app, "/?plan=free&cost=1").headers["x-ratelimit-remaining"] == "9"
+
+
+def test_a_function_that_fails_lets_nobody_in() -> None:
+    """What a feature's function raises is an error of the application, each time."""
+    app = app_of(one_rule(key=["plan"]), features={"plan": lambda request: 1 / 0})
+    assert statuses(app, times=2) == [500, 500]
+
+
+class User(UserMixin):
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+def test_flask_login_says_who_it_is() -> None:
+    """The user is Flask-Login's, when somebody is signed in; what stands in Authorization is nobody's."""
+    app = app_of(one_rule("1/minute", key=["user|ip"]))
+    manager = LoginManager(app)
+    manager.request_loader(lambda request: User(request.args["user"]) if "user" in request.args else None)
+    assert statuses(app, "/?user=alice", 2) == [200, 429]
+    assert ask(app, "/?user=bob").status_code == 200
+    assert [ask(app, auth=(name, "x")).status_code for name in ("eve", "mallory")] == [200, 429]
+
+
+def test_without_flask_login_the_servers_word_counts() -> None:
+    """REMOTE_USER, which servers set and clients cannot, is the user; nobody is signed in without it."""
+    app = app_of(one_rule("1/minute", key=["user"]))
+    assert statuses(app, environ_overrides={"REMOTE_USER": "alice"}, times=2) == [200, 429]
+    assert statuses(app, times=2) == [200, 200]
+
+
+def test_clients_that_look_alike_do_not_share_a_limit() -> None:
+    """IPv4 in IPv6 form is the IPv4 address, and a forged X-Forwarded-For changes nothing."""
+    app = app_of(one_rule("1/minute"))
+    assert [ask(app, client=ip).status_code for ip in ("::ffff:192.0.2.1", "::ffff:192.0.2.2", "192.0.2.1")] == [
+        200,
+        200,
+        429,
+    ]
+    assert ask(app, client="192.0.2.1", headers={"X-Forwarded-For": "203.0.113.9"}).status_code == 429
+    behind = app_of(one_rule("1/minute"), trusted_proxies=["192.0.2.0/24"])
+    assert [ask(behind, headers={"X-Forwarded-For": ip}).status_code for ip in ("203.0.113.9", "203.0.113.8")] == [
+        200
+    ] * 2
+
+
+def test_middleware_and_extension_decide_once() -> None:
+    """What the WSGI middleware around the application has decided is not decided again; decorators still are."""
+    limiter = one_rule("3/minute")
+    app = app_of(
+        limiter, {"/": limit("1/minute")(lambda: str(g.ratelimit.rules)), "/free": lambda: str(g.ratelimit.rules)}
+    )
+    app.wsgi_app = RateLimitMiddleware(app.wsgi_app, limiter=limiter)  # type: ignore[method-assign]
+    assert ask(app, "/free").headers["x-ratelimit-remaining"] == "2"
+    assert ask(app, "/free").text == "('api',)"
+    assert statuses(app, times=2) == [200, 429]
+
+
+def test_one_application_inside_another() -> None:
+    """An application that is called by a view, with the same environment, does not disturb what the outer one keeps."""
+    inner = app_of(one_rule("5/minute"))
+    outer = app_of(one_rule("9/minute", count_when={"status": 500}), {"/": lambda: inner})
+    response = ask(outer)
+    assert (response.text, response.headers["x-ratelimit-limit"]) == ("hello", "9")
+    assert [ask(outer).headers["x-ratelimit-remaining"] for _ in range(2)] == ["8", "8"]
+
+
+def test_limits_can_be_turned_off() -> None:
+    """In limits_off() nothing is refused and no header is added."""
+    app = app_of(one_rule("1/minute", cost=2), {"/": limit("1/minute", cost=2)(hello)})
+    with limits_off():
+        response = ask(app)
+    assert (response.status_code, "ratelimit" in response.headers) == (200, False)
+    assert ask(app).status_code == 429
+
+
+def test_threads_together_get_what_one_gets() -> None:
+    """Of 40 requests at once, the very first ones included, exactly as many pass as the limit says."""
+    view = limit("7/minute")(hello)
+    app = app_of(one_rule("100/minute"), {"/": view})
+    found: list[int] = []
+    start = threading.Barrier(40)
+
+    def client() -> None:
+        start.wait()
+        found.extend(statuses(app, times=1))
+
+    threads = [threading.Thread(target=client) for _ in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [200] * 7 + [429] * 33
+
+
+def test_flask_login_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Flask-Login is not installed nothing asks for it, and the server's word counts."""
+    monkeypatch.setitem(sys.modules, "flask_login", None)
+    monkeypatch.delitem(sys.modules, "ratelimit_mw.flask.request")
+    without = importlib.import_module("ratelimit_mw.flask.request")
+    monkeypatch.undo()
+    assert without.current_user is None
+    with Flask("app").test_request_context(environ_overrides={"REMOTE_USER": "alice"}):
+        assert without.current_user_of(without.FlaskRequest(flask.request)) == "alice"

@@ -1,0 +1,165 @@
+"""What is settled when a Flask request is over: outcomes, costs, slots, delays; and what a stream may still do."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import flask
+import pytest
+from flask import g, stream_with_context
+from flask_calls import app_of, ask, one_rule, statuses
+
+from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.flask import hooks as enforcer
+
+FAILURES = {"count_when": {"status": [401, 500]}}
+
+
+def test_twenty_failing_logins_at_once_let_three_through() -> None:
+    """Only failures count, and as each request reserves its place first, no storm gets past the limit."""
+    inside = threading.Semaphore(0)
+
+    @limit("3/minute", count_when={"status": 401})
+    def login() -> Any:
+        inside.acquire()
+        return "no", 401
+
+    app = app_of(views={"/": login})
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(statuses(app, times=1))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    inside.release(20)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [401] * 3 + [429] * 17
+
+
+def test_only_the_outcomes_named_count() -> None:
+    """What succeeds gives its reservation back, a failure keeps it, and an exception counts as 500."""
+
+    def view(status: int) -> Any:
+        if status == 500:
+            raise ZeroDivisionError
+        return "", status
+
+    app = app_of(one_rule("2/minute", **FAILURES), {"/<int:status>": view})
+    assert [ask(app, f"/{status}").status_code for status in (200, 404, 200, 200, 401, 500, 200)] == [
+        200,
+        404,
+        200,
+        200,
+        401,
+        500,
+        429,
+    ]
+
+
+def test_the_status_that_is_sent_decides() -> None:
+    """A function that changes the response after ours, or replaces it, has the last word on the outcome."""
+    app, limiter = flask.Flask("app"), one_rule("2/minute", **FAILURES)
+    app.after_request(lambda response: flask.Response("no", 401))
+    app.add_url_rule("/", view_func=lambda: "fine")
+    RateLimiter(app, limiter=limiter)
+    assert statuses(app, times=2) == [401, 401]
+    assert not limiter.peek({"ip": "192.0.2.7"})
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_an_error_that_goes_up_settles_too(error: type[BaseException]) -> None:
+    """Where errors are not answered they count as 500; told to stop, nobody knows, and the reservation is kept."""
+
+    def view() -> str:
+        raise error
+
+    limiter = one_rule("1/minute", count_when={"status": 401})
+    app = app_of(limiter, {"/": view})
+    app.testing = True
+    with pytest.raises(error):
+        ask(app)
+    assert limiter.peek({"ip": "192.0.2.7"}).allowed is (error is ZeroDivisionError)
+
+
+def test_the_true_cost_is_stated_in_the_view() -> None:
+    """g.ratelimit.settle corrects what was spent once the request is over."""
+
+    def view(cost: int) -> str:
+        g.ratelimit.settle(cost)
+        return "done"
+
+    app = app_of(one_rule("10/minute", cost=3), {"/<int:cost>": view})
+    assert [ask(app, f"/{cost}").headers["x-ratelimit-remaining"] for cost in (0, 5, 1)] == ["7", "7", "2"]
+
+
+def test_the_true_cost_is_stated_in_a_stream() -> None:
+    """A view that streams may state its cost at its very end; it is settled when the response is closed."""
+
+    def view() -> flask.Response:
+        def chunks() -> Iterator[str]:
+            yield "some "
+            g.ratelimit.settle(6)
+            yield "words"
+
+        return flask.Response(stream_with_context(chunks()))
+
+    limiter = one_rule("10/minute")
+    with ask(app_of(limiter, {"/": view})) as response:
+        assert response.text == "some words"
+    assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 spent, 1 asked for
+
+
+def held(app: flask.Flask, **request: Any) -> Any:
+    """The response of a request that holds a slot, before it is read."""
+    response = ask(app, **request)
+    assert response.status_code == 200
+    return response
+
+
+def streaming() -> flask.Response:
+    return flask.Response(iter(["a", "b"]))
+
+
+def sending() -> flask.Response:
+    return flask.send_file(io.BytesIO(b"ab"), "text/plain")
+
+
+@pytest.mark.parametrize("view", [streaming, sending])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_a_slot_is_held_until_the_response_is_closed(view: Any, method: str) -> None:
+    """A stream in flight, a file included, takes its slot; it comes back when the server closes the response."""
+    app = app_of(one_rule("1 concurrent"), {"/": view})
+    response = held(app, method=method)
+    assert ask(app).status_code == 429
+    response.close()
+    held(app).close()
+
+
+def test_a_slot_comes_back_when_the_view_is_done() -> None:
+    """A response that is whole gives its slot back at once, and so do errors and refusals of the application."""
+
+    def view(status: int) -> Any:
+        if status == 500:
+            raise ZeroDivisionError
+        return "", status
+
+    app = app_of(one_rule("1 concurrent"), {"/<int:status>": view})
+    assert [ask(app, f"/{status}").status_code for status in (200, 500, 403, 200)] == [200, 500, 403, 200]
+
+
+def test_a_slot_is_taken_while_the_view_runs() -> None:
+    """Of two requests at the same time the second is refused where one may be in flight."""
+    app = app_of(one_rule("1 concurrent"), {"/": lambda: str(ask(app).status_code)})
+    assert ask(app).text == "429"
+    assert ask(app).text == "429"
+
+
+def test_a_queue_makes_requests_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a leaky-bucket queue a request sleeps until those before it have gone, and a full one refuses."""
+    slept: list[float] = []
+    monkeypatch.setattr(enforcer.time, "sleep", slept.append)
+    app = app_of(one_rule("10/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"}))
+    assert statuses(app, times=4) == [200, 200, 200, 429]
+    assert slept == [0.1, 0.2]

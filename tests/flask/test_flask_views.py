@@ -1,0 +1,324 @@
+"""Limits marked on what Flask serves: functions, coroutines, classes and their methods, blueprints, applications."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import flask
+import pytest
+from flask import Blueprint, Flask, g
+from flask.views import MethodView, View
+from flask_calls import app_of, ask, hello, one_rule, statuses, still
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.testmode import limits_off
+
+
+def test_a_limit_on_a_view_holds_for_its_route_alone() -> None:
+    """A decorated view has its limit, named after it; other routes have none. No settings are needed."""
+    app = Flask("app")
+    app.add_url_rule("/", view_func=limit("2/minute")(hello))
+    app.add_url_rule("/free", "free", hello)
+    RateLimiter(app)
+    assert '"flask_calls.hello"' in ask(app).headers["ratelimit"]
+    assert statuses(app, times=2) == [200, 429]
+    assert statuses(app, "/free") == [200] * 3
+
+
+def test_an_async_view_is_limited() -> None:
+    """A coroutine function is limited like any other."""
+
+    @limit("1/minute")
+    async def view() -> str:
+        return "hello"
+
+    assert statuses(app_of(views={"/": view}), times=2) == [200, 429]
+
+
+def test_a_limit_holds_on_either_side_of_the_route() -> None:
+    """@limit above @app.route limits as much as below it: the route that was taken unmarked is found."""
+    app = Flask("app")
+
+    @limit("1/minute")
+    @app.get("/above")
+    def above() -> str:
+        return "hello"
+
+    @app.get("/below")
+    @limit("1/minute")
+    def below() -> str:
+        return "hello"
+
+    RateLimiter(app, limiter=still())
+    assert [statuses(app, path, 2) for path in ("/above", "/below")] == [[200, 429]] * 2
+
+
+def test_a_decorator_in_between_hides_nothing() -> None:
+    """A decorator that keeps the function's attributes, as functools.wraps does, may stand above @limit."""
+
+    def plain(view: Any) -> Any:
+        @functools.wraps(view)
+        def inner(**values: Any) -> Any:
+            return view(**values)
+
+        return inner
+
+    assert statuses(app_of(views={"/": plain(limit("1/minute")(hello))}), times=2) == [200, 429]
+
+
+def test_stacked_limits_have_counts_of_their_own() -> None:
+    """Of two limits on one view neither spends for a request that the other refuses, and each counts once."""
+    app = app_of(views={"/": limit("2/minute", name="few", cost=1)(limit("20/hour", name="many")(lambda: "hello"))})
+    assert statuses(app, times=4) == [200, 200, 429, 429]
+    limiter = app.extensions["ratelimit_mw"].limiter
+    who = {"ip": "192.0.2.7"}
+    view = app.extensions["ratelimit_mw"].views()["view0"].of("GET")
+    left = {
+        d.rule: d.remaining for d in limiter.decide(limiter.rules.plan("GET", "/", view=view), who, 1, False).decisions
+    }
+    assert left == {"few": 0, "many": 18}
+
+
+def test_functions_of_one_name_do_not_share_a_limit() -> None:
+    """Two views with the same name in one module have a limit each."""
+
+    def made(text: str) -> Any:
+        @limit("2/minute")
+        def view() -> str:
+            return text
+
+        return view
+
+    app = app_of(views={"/a": made("a"), "/b": made("b")})
+    assert [statuses(app, path) for path in ("/a", "/b")] == [[200, 200, 429]] * 2
+
+
+class Items(MethodView):
+    def get(self, **_: Any) -> str:
+        return "got"
+
+    def post(self, **_: Any) -> str:
+        return "posted"
+
+
+def by_class() -> Any:
+    return limit("1/minute")(type("Limited", (Items,), {})).as_view("items")
+
+
+def by_list() -> Any:
+    return type("Limited", (Items,), {"decorators": [limit("1/minute")]}).as_view("items")
+
+
+def by_base() -> Any:
+    return type("Limited", (limit("1/minute")(type("Base", (Items,), {})),), {}).as_view("items")
+
+
+def by_dispatch() -> Any:
+    def dispatch_request(self: Any, **values: Any) -> Any:
+        return Items.dispatch_request(self, **values)
+
+    return type("Limited", (Items,), {"dispatch_request": limit("1/minute")(dispatch_request)}).as_view("items")
+
+
+@pytest.mark.parametrize("made", [by_class, by_list, by_base, by_dispatch])
+def test_a_class_based_view_is_limited(made: Any) -> None:
+    """A limit on the class, in its list of decorators, on its base or on its entry holds for all its methods."""
+    app = app_of(views={"/": made()})
+    assert [ask(app).status_code, ask(app, method="POST").status_code] == [200, 429]
+
+
+def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
+    """Marks on get and on post count apart, HEAD counts as GET, and a subclass that overrides one keeps its limit."""
+
+    class Limited(Items):
+        @limit("2/minute")
+        def get(self, **_: Any) -> str:
+            return "got"
+
+        @limit("1/minute")
+        def post(self, **_: Any) -> str:
+            return "posted"
+
+    class Overriding(Limited):
+        def post(self, **values: Any) -> str:
+            return super().post(**values)
+
+    app = app_of(views={"/": Overriding.as_view("items")})
+    assert statuses(app, method="POST", times=2) == [200, 429]
+    assert [ask(app, method="HEAD").status_code, *statuses(app, times=2)] == [200, 200, 429]
+
+
+def test_a_plain_class_view_is_limited() -> None:
+    """A View with one dispatch_request, async included."""
+
+    @limit("1/minute")
+    class Hello(View):
+        async def dispatch_request(self) -> str:
+            return "hello"
+
+    assert statuses(app_of(views={"/": Hello.as_view("hello")}), times=2) == [200, 429]
+
+
+def blueprints() -> Flask:
+    """/shop/ in a limited blueprint, /shop/cart/ and /shop/cart/pay in one within it."""
+    app = Flask("app")
+    shop, cart = Blueprint("shop", "app", url_prefix="/shop"), Blueprint("cart", "app", url_prefix="/cart")
+    cart.add_url_rule("/", "all", hello)
+    cart.add_url_rule("/pay", "pay", exempt("cart")(lambda: "paid"))
+    shop.add_url_rule("/", "all", hello)
+    app.add_url_rule("/", "home", hello)
+    limit("4/minute", name="shop")(shop)
+    limit("2/minute", name="cart")(cart)
+    shop.register_blueprint(cart)
+    app.register_blueprint(shop)
+    RateLimiter(app, limiter=still())
+    return app
+
+
+def test_a_limit_on_a_blueprint_holds_for_all_its_views() -> None:
+    """One count for all views of the blueprint and of those within it; views elsewhere are free."""
+    app = blueprints()
+    assert [ask(app, path).status_code for path in ("/shop/", "/shop/cart/", "/shop/cart/", "/shop/cart/")] == [
+        200,
+        200,
+        200,
+        429,
+    ]
+    assert [ask(app, path).status_code for path in ("/shop/cart/pay", "/shop/cart/pay", "/shop/", "/")] == [
+        200,
+        429,
+        429,
+        200,
+    ]
+
+
+def test_a_limit_on_the_application_holds_for_every_view() -> None:
+    """An application can be marked like a blueprint, and a view be exempt from that."""
+    app = Flask("app")
+    app.add_url_rule("/", view_func=hello)
+    app.add_url_rule("/health", view_func=exempt(lambda: "fine"), endpoint="health")
+    limit("1/minute")(app)
+    RateLimiter(app, limiter=still())
+    assert [statuses(app, path, 2) for path in ("/", "/health")] == [[200, 429], [200, 200]]
+
+
+def test_an_exempt_blueprint_is_left_alone() -> None:
+    """@exempt on a blueprint takes its views out of every rule, those of the settings included."""
+    app, assets = Flask("app"), exempt(Blueprint("assets", "app"))
+    assets.add_url_rule("/logo", view_func=hello)
+    app.register_blueprint(assets)
+    RateLimiter(app, limiter=one_rule("1/minute"))
+    assert statuses(app, "/logo") == [200] * 3
+    assert statuses(app, "/", 2) == [404, 429]
+
+
+def test_the_settings_retune_a_decorator() -> None:
+    """A rule that replaces one of a decorator changes the fields that it gives and leaves the rest."""
+    settings = {"rules": [{"replaces": "home", "limits": "3/minute"}]}
+    app = app_of(still(settings), {"/": limit("1/minute", name="home", key=[])(lambda: "hello")})
+    assert [ask(app, client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("settings", "view", "message"),
+    [
+        ({"rules": [{"replaces": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
+        ({}, exempt("api"), "@exempt on .*: there is no rule 'api'"),
+        ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
+        ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' needs the feature 'plan'"),
+        ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>, key: / has no parameter 'id'"),
+        ({"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
+    ],
+)
+def test_a_mistake_in_a_decorator_stops_the_application(settings: Any, view: Any, message: str) -> None:
+    """check() finds it at the start; without it, no request passes, neither the first nor the next."""
+    app, limits = Flask("app"), RateLimiter(limiter=still(settings))
+    limits.init_app(app)
+    app.add_url_rule("/", view_func=view(lambda: "hello"), endpoint="home")
+    with pytest.raises(ConfigError, match=message):
+        limits.check(app)
+    assert statuses(app, times=2) == [500, 500]
+    app.testing = True
+    with pytest.raises(ConfigError, match=message):
+        ask(app)
+
+
+def test_parameters_are_those_of_paths_defaults_and_of_functions_that_add_some() -> None:
+    """A limit may be by what a blueprint's prefix, a route's default or a preprocessor of values names."""
+    api = limit("1/minute", key=["path:town", "path:kind"])(Blueprint("api", "api", url_prefix="/<town>"))
+    api.add_url_rule("/houses", "houses", hello, defaults={"kind": "house"})
+    app = app_of()
+    app.register_blueprint(api)
+    assert [ask(app, path).status_code for path in ("/rome/houses", "/ostia/houses", "/rome/houses")] == [200, 200, 429]
+    preprocessed = app_of(views={"/": limit("1/minute", key=["path:site"])(hello)})
+    preprocessed.url_value_preprocessor(
+        lambda endpoint, values: values.update(site=flask.request.headers.get("X-Site"))
+    )
+    sites = [ask(preprocessed, headers={"X-Site": site}).status_code for site in "aba"]
+    assert sites == [200, 200, 429]
+
+
+@pytest.mark.parametrize("target", [3, "view", functools.partial(hello)])
+def test_a_limit_on_nothing_is_an_error(target: Any) -> None:
+    """What is neither a function, a class nor a blueprint cannot be limited, and a path is not a view's to say."""
+    with pytest.raises(ConfigError, match="expected a view"):
+        limit("1/minute")(target)
+    with pytest.raises(ConfigError, match="its path from its route"):
+        limit("1/minute", match={"path": "/"})(hello)
+    with pytest.raises(ConfigError, match=r"@limit at .*test_flask_views\.py:\d+, limits"):
+        limit("1/minit")
+
+
+def test_a_limit_without_the_extension_is_an_error() -> None:
+    """A limited view does not run where nobody decides, be it a function, a class or a method of one."""
+    limited = type("Limited", (Items,), {"get": limit("1/minute")(lambda self: "got")})
+    views = [limit("1/minute")(hello), by_class(), by_list(), limited.as_view("items")]
+    app = Flask("app")
+    for number, view in enumerate(views):
+        app.add_url_rule(f"/{number}", f"view{number}", view)
+    app.testing = True
+    for number in range(len(views)):
+        with pytest.raises(MissingMiddlewareError, match="RateLimiter"):
+            ask(app, f"/{number}")
+        with limits_off():
+            assert ask(app, f"/{number}").status_code == 200
+
+
+def test_what_was_decided_for_one_request_is_not_decided_for_the_next() -> None:
+    """A view called by itself, after a request in the same thread was decided, still misses the extension."""
+    view = limit("5/minute")(lambda: "hello")
+    assert ask(app_of(views={"/": view})).status_code == 200
+    with pytest.raises(MissingMiddlewareError):
+        view()
+
+
+def test_a_call_marks_one_route_only() -> None:
+    """A function of a module that a call limits on one route is free on another, where it is as it was."""
+    limited = app_of(views={"/": limit("1/minute")(hello)})
+    assert [statuses(app, times=2) for app in (limited, app_of())] == [[200, 429], [200, 200]]
+
+
+def test_a_view_that_is_called_by_another_is_not_decided_twice() -> None:
+    """One request is one decision, also where its view calls another limited view that was decided with it."""
+    inner = limit("2/minute", name="inner")(lambda: str(g.ratelimit.rules))
+    outer = limit("2/minute", name="outer")(lambda: inner())
+    app = app_of(views={"/inner": inner, "/outer": outer})
+    app.testing = True
+    assert ask(app, "/inner").text == "('inner',)"
+    with pytest.raises(MissingMiddlewareError, match="is limited by a decorator"):
+        ask(app, "/outer")
+
+
+def test_no_request_argument_is_asked_for() -> None:
+    """A view keeps its signature, its name and its parameters."""
+
+    @limit("1/minute")
+    def item(number: int) -> str:
+        """An item."""
+        return flask.request.path + str(number)
+
+    assert (item.__name__, item.__doc__) == ("item", "An item.")
+    assert ask(app_of(views={"/items/<int:number>": item}), "/items/7").text == "/items/77"

@@ -1,0 +1,252 @@
+"""The country of a request: from a database, or from a header that only a trusted proxy can write."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import BODY, START, http_scope, send_bare, sending
+from command_line import run
+from mmdb_writer import MMDBWriter
+from netaddr import IPSet
+from test_wsgi import environ_of, listing
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.errors import MissingExtraError
+from ratelimit_mw.http.client_ip import ClientIP
+from ratelimit_mw.http.region import Region
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
+from ratelimit_mw.wsgi.middleware import WSGIRequest
+
+PLACES: dict[str, Any] = {
+    "192.0.2.0/24": {"country": {"iso_code": "DE"}, "registered_country": {"iso_code": "FR"}},
+    "198.51.100.0/25": {"country": {"iso_code": "AT"}},
+    "198.51.100.128/25": {"registered_country": {"iso_code": "CH"}},
+    "203.0.113.0/26": {"country": {"iso_code": "XX"}},
+    "203.0.113.64/26": {"country": "Italy", "registered_country": {"names": {"en": "Italy"}}},
+    "203.0.113.128/26": {"country": {"iso_code": "too long"}},
+    "2001:db8:1:2:3::/80": {"country": {"iso_code": "IT"}},
+}
+PROXY = ["10.0.0.0/8"]
+
+
+def written(path: Path, places: dict[str, Any], version: int = 6, kind: str = "Test-Country") -> str:
+    writer = MMDBWriter(version, kind, ipv4_compatible=version == 6)
+    for network, record in places.items():
+        writer.insert_network(IPSet([network]), record)
+    writer.to_db_file(str(path))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return written(tmp_path_factory.mktemp("mmdb") / "countries.mmdb", PLACES)
+
+
+@pytest.fixture
+def whole(database: str) -> Region:
+    return Region(database, "", ClientIP((), "x-forwarded-for", 128))
+
+
+def asked(region: Region, peer: str | None, **headers: str) -> str | None:
+    return region.of(WSGIRequest(environ_of(REMOTE_ADDR=peer, **headers)))
+
+
+# -- the database ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "country"),
+    [
+        ("192.0.2.7", "DE"),
+        ("::ffff:192.0.2.7", "DE"),
+        ("198.51.100.1", "AT"),
+        ("198.51.100.200", "CH"),  # only registered there, as networks of satellites are
+        ("203.0.113.1", None),
+        ("203.0.113.65", None),
+        ("203.0.113.129", None),
+        ("10.0.0.1", None),
+        ("2001:db8:1:2:3::9", "IT"),
+        ("2001:db8:1:2:4::9", None),  # the same /64
+        ("junk", None),
+        (None, None),
+    ],
+)
+def test_an_address_is_looked_up_whole(whole: Region, address: str | None, country: str | None) -> None:
+    """The whole address counts, not the network under which its client is counted; what is not there is unknown."""
+    assert asked(whole, address) == country
+
+
+def test_a_database_of_ipv4_alone_knows_no_ipv6(tmp_path: Path) -> None:
+    """Asking it for the other kind is no error."""
+    path = written(tmp_path / "4.mmdb", {"192.0.2.0/24": PLACES["192.0.2.0/24"]}, 4)
+    region = Region(path, "", ClientIP((), "x-forwarded-for", 128))
+    assert (asked(region, "192.0.2.7"), asked(region, "2001:db8::1")) == ("DE", None)
+
+
+def test_behind_a_proxy_the_clients_address_is_looked_up(database: str) -> None:
+    """The very address that ``ip`` is made of, before it is cut."""
+    region = Region(database, "", ClientIP(PROXY, "x-forwarded-for", 128))
+    assert asked(region, "10.0.0.1", HTTP_X_FORWARDED_FOR="192.0.2.7, 2001:db8:1:2:3::9") == "IT"
+    assert asked(region, "198.51.100.1", HTTP_X_FORWARDED_FOR="192.0.2.7") == "AT"
+
+
+def test_a_database_that_breaks_makes_no_error_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where a file is overwritten under the server regions are unknown, and the log says so once."""
+    path = Path(written(tmp_path / "r.mmdb", PLACES))
+    region = Region(str(path), "", ClientIP((), "x-forwarded-for", 128))
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(b"country") - 1)
+        file.write(b"\xff" * 60)
+    with caplog.at_level(logging.ERROR, "ratelimit_mw"):
+        assert [asked(region, "192.0.2.7") for _ in range(3)] == [None] * 3
+    assert [record.message for record in caplog.records] == [
+        "the region database cannot be read; regions are unknown until it can"
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path, content: bytes) -> None:
+    """The error names the setting and the file."""
+    path = tmp_path / "r.mmdb"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"region_database: .*r\.mmdb cannot be read: "):
+        RateLimitMiddleware(sending(), settings={"region_database": str(path)})
+
+
+def test_a_database_of_something_else_stops_the_start(tmp_path: Path) -> None:
+    """One that knows no countries would leave every region unknown, and the limits that need one without effect."""
+    path = written(tmp_path / "asn.mmdb", {"192.0.2.0/24": {"asn": 64496}, "198.51.100.0/24": "text"}, kind="Test-ASN")
+    with pytest.raises(ConfigError, match=r"region_database: .*asn\.mmdb holds no countries, it is a 'Test-ASN'"):
+        RateLimitMiddleware(sending(), settings={}, region_database=path)
+
+
+def test_a_missing_file_is_found_when_settings_are_read(tmp_path: Path) -> None:
+    """``ratelimit-mw check`` finds it, too; a name is looked for beside the settings file."""
+    settings = tmp_path / "r.toml"
+    settings.write_text('region_database = "geo.mmdb"')
+    with pytest.raises(ConfigError, match=r"region_database: .*geo\.mmdb: there is no such file"):
+        load_settings(settings)
+    written(tmp_path / "geo.mmdb", PLACES)
+    assert load_settings(settings).region_database == str(tmp_path / "geo.mmdb")
+
+
+def test_the_library_is_an_extra(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the error is the line that installs it."""
+    monkeypatch.setitem(sys.modules, "maxminddb", None)
+    with pytest.raises(MissingExtraError, match='pip install "ratelimit-mw\\[region\\]"'):
+        RateLimitMiddleware(sending(), settings={"region_database": database})
+
+
+# -- the header --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("peer", "header", "country"),
+    [
+        ("10.0.0.1", "DE", "DE"),
+        ("10.0.0.1", " de ", "DE"),
+        ("10.0.0.1", "T1", "T1"),
+        ("10.0.0.1", "XX", None),
+        ("10.0.0.1", "ZZ", None),
+        ("10.0.0.1", "", None),
+        ("10.0.0.1", "DE, AT", None),
+        ("10.0.0.1", "Germany", None),
+        ("10.0.0.1", "\u0414\u0415", None),
+        ("10.0.0.1", None, None),
+        ("192.0.2.7", "DE", None),
+        ("x" * 65, "DE", None),
+        (None, "DE", None),
+    ],
+)
+def test_only_a_trusted_proxy_tells_the_country(peer: str | None, header: str | None, country: str | None) -> None:
+    """What clients write into the header themselves is not looked at, and what is no code is unknown."""
+    region = Region("", "cf-ipcountry", ClientIP(PROXY, "x-forwarded-for", 128))
+    assert asked(region, peer, **({} if header is None else {"HTTP_CF_IPCOUNTRY": header})) == country
+
+
+def test_a_proxy_on_a_unix_socket_is_one_too() -> None:
+    """Where "unix" is trusted, a peer without an address is the proxy."""
+    region = Region("", "x-country", ClientIP(["unix"], "x-forwarded-for", 128))
+    assert asked(region, None, HTTP_X_COUNTRY="AT") == "AT"
+
+
+def test_the_database_is_asked_where_the_header_is_silent(database: str) -> None:
+    """The proxy knows best; where it does not, or is not there, the address is looked up."""
+    region = Region(database, "cf-ipcountry", ClientIP(PROXY, "x-forwarded-for", 128))
+    forwarded = {"HTTP_X_FORWARDED_FOR": "192.0.2.7"}
+    assert asked(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="AT", **forwarded) == "AT"
+    assert asked(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="XX", **forwarded) == "DE"
+    assert asked(region, "192.0.2.7", HTTP_CF_IPCOUNTRY="AT") == "DE"
+
+
+def test_of_two_lines_neither_is_believed() -> None:
+    """A proxy that adds its line to the client's own leaves nobody knowing which is whose."""
+    rule = {"name": "api", "key": ["region"], "limits": "1/minute"}
+    settings = {"rules": [rule], "trusted_proxies": PROXY, "region_header": "CF-IPCountry"}
+    app = RateLimitMiddleware(sending(START, BODY), settings=settings)
+    lines = [(b"CF-IPCountry", b"DE"), (b"cf-ipcountry", b"AT")]
+    asked = [lines, lines, lines[:1], lines[:1], lines[1:]]
+    sent = [send_bare(app, http_scope(client=("10.0.0.1", 1), headers=some)) for some in asked]
+    assert [messages[0]["status"] for messages in sent] == [200, 200, 200, 429, 200]
+
+
+def test_a_header_that_nobody_is_trusted_to_write_stops_the_start() -> None:
+    """It would never be taken, and every region would be unknown."""
+    with pytest.raises(ConfigError, match=r"region_header: .*name yours in trusted_proxies"):
+        RateLimitMiddleware(sending(), settings={"region_header": "cf-ipcountry"})
+    RateLimitMiddleware(sending(), settings={"region_header": "cf-ipcountry"}, trusted_proxies=PROXY)
+    with pytest.raises(ConfigError, match="region_header: "):
+        load_settings({"region_header": "no header"})
+
+
+# -- rules -------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_that_needs_a_region_needs_a_way_to_find_it() -> None:
+    """Neither database nor header: the error names both. A function of yours is a way, too."""
+    limiter = Limiter([Rule(limits="1/minute", key="region")])
+    with pytest.raises(ConfigError, match="'region', and nothing gives it; set region_database or region_header, or"):
+        RateLimitMiddleware(sending(), limiter=limiter)
+    RateLimitMiddleware(sending(), limiter=limiter, features={"region": lambda request: "DE"})
+
+
+@pytest.mark.parametrize("middleware", ["asgi", "wsgi"])
+def test_rules_by_region(database: str, middleware: str) -> None:
+    """As the key, as a match and for limits of its own: each country is counted as the settings say."""
+    rules = [
+        {"name": "by-region", "key": ["region"], "limits": "2/minute", "per": {"region": {"AT": "1/minute"}}},
+        {"name": "in-italy", "key": [], "limits": "1/minute", "match": {"region": ["IT"]}},
+    ]
+    settings = {"rules": rules, "region_database": database}
+    limiter = Limiter.from_settings(settings, clock=ManualClock(1_000_000.0))
+    peers = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "198.51.100.1", "198.51.100.2", "2001:db8:1:2:3::1"] * 2
+    if middleware == "asgi":
+        app: Any = RateLimitMiddleware(sending(START, BODY), limiter=limiter)
+        statuses = [send_bare(app, http_scope(client=(peer, 1)))[0]["status"] for peer in peers]
+    else:
+        statuses = []
+        served = WSGIMiddleware(listing, limiter=limiter)
+        for peer in peers:
+            list(served(environ_of(REMOTE_ADDR=peer), lambda status, headers: statuses.append(int(status[:3]))))  # type: ignore[arg-type,return-value]
+    assert statuses == [200, 200, 429, 200, 429, 200, 429, 429, 429, 429, 429, 429]
+
+
+@pytest.mark.parametrize("content", [b"no database", None])
+def test_check_opens_the_database(tmp_path: Path, content: bytes | None) -> None:
+    """``ratelimit-mw check`` says before a deploy what would stop the start; a good file is good."""
+    path, data = tmp_path / "r.toml", tmp_path / "geo.mmdb"
+    path.write_text('region_database = "geo.mmdb"\n[[rules]]\nkey = "region"\nlimits = "5/s"')
+    if content is None:
+        written(data, PLACES)
+        assert run("check", str(path)).exit_code == 0
+        return
+    data.write_bytes(content)
+    result = run("check", str(path))
+    assert result.exit_code == 1
+    assert "r.toml: region_database:" in " ".join(result.stderr.split())

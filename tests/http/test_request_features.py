@@ -1,0 +1,204 @@
+"""Reading features from requests: the same under ASGI and WSGI, and as the frameworks see them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from calls import BODY, START, http_scope, limited, limiter, send_bare, sending
+from hypothesis import example, given
+from hypothesis import strategies as st
+from wsgi_calls import Served, listing
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.asgi.middleware import ASGIRequest, RateLimitMiddleware
+from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
+from ratelimit_mw.wsgi.middleware import WSGIRequest
+
+
+def asgi(query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> ASGIRequest:
+    return ASGIRequest(http_scope(query_string=query, headers=headers or []))
+
+
+def wsgi(query: str = "", **headers: str) -> WSGIRequest:
+    return WSGIRequest({"QUERY_STRING": query, "REQUEST_METHOD": "GET", **headers})
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "last", "first"),
+    [
+        ("a=1&b=2", "b", "2", "2"),
+        ("a=1&a=2", "a", "2", "1"),
+        ("a=", "a", "", ""),
+        ("a", "a", "", ""),
+        ("b=1", "a", None, None),
+        ("a=%C3%A9+x", "a", "\u00e9 x", "\u00e9 x"),
+        ("a=%ff", "a", "\ufffd", "\ufffd"),
+        ("%61=1", "a", "1", "1"),
+        ("", "a", None, None),
+    ],
+)
+def test_a_query_field_is_what_the_framework_sees(query: str, name: str, last: str | None, first: str | None) -> None:
+    """Of several fields with one name Starlette shows the last and werkzeug the first, and so do we."""
+    assert (asgi(query.encode()).query or {}).get(name) == last
+    assert (wsgi(query).query or {}).get(name) == first
+
+
+@pytest.mark.parametrize("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
+def test_a_query_of_a_thousand_fields_evades_nothing(rule: dict[str, Any]) -> None:
+    """A query that is too long to be read is a value of its own: the rule applies, whether to its key or its match."""
+    flood = "&".join(["x=1"] * 1001) + "&q=costly"
+    app = limited(sending(START, BODY), limiter("1/minute", **rule))
+    sent = [send_bare(app, http_scope(query_string=query.encode()))[0]["status"] for query in (flood, flood + "&y=2")]
+    assert sent == [200, 429]
+    guarded = WSGIMiddleware(listing, limiter=limiter("1/minute", **rule))
+    assert [Served(guarded, QUERY_STRING=query).status[:3] for query in (flood, flood + "&y=2")] == ["200", "429"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cookies"),
+    [
+        ([], {}),
+        (["a=1; b=2"], {"a": "1", "b": "2"}),
+        (["a=1", "b=2"], {"a": "1", "b": "2"}),
+        (['a="1 2"; b=x=y;c'], {"a": "1 2", "b": "x=y"}),
+        ([r'a="\061\"\2\\"; b=\061; c="'], {"a": '1"2\\', "b": r"\061", "c": '"'}),
+        (["a = 1;; =x; a=2"], {"a": "2", "": "x"}),
+    ],
+)
+def test_cookies(lines: list[str], cookies: dict[str, str]) -> None:
+    """Over all lines, quotes and escapes taken off, of one name the one that the framework shows."""
+    assert asgi(headers=[(b"cookie", line.encode()) for line in lines]).cookies == cookies
+
+
+def test_lines_of_one_header_that_differ_are_unreadable() -> None:
+    """Starlette shows the first line: a client that adds others would have a new count with each."""
+    found = asgi(headers=[(b"x-a", b"1"), (b"X-A", b"2"), (b"x-b", b"3"), (b"x-b", b"3")])
+    assert (found.header("x-a"), found.header("x-b"), found.header("x-c")) == (UNREADABLE, "3", None)
+
+
+def test_a_query_that_nobody_escaped_is_unreadable() -> None:
+    """Its bytes are UTF-8 to some frameworks and Latin-1 to others."""
+    assert (asgi("q=\u00e9".encode()).query, wsgi("q=\u00e9".encode().decode("latin-1")).query) == (None, None)
+
+
+def test_headers_are_a_mapping_in_any_case() -> None:
+    """Names in any case, lines joined with commas, absence is absence."""
+    headers = asgi(headers=[(b"X-A", b"1"), (b"x-b", b"\xe9"), (b"x-a", b"2")]).headers
+    assert (headers["x-A"], headers["X-B"], headers.get("x-c")) == ("1, 2", "\u00e9", None)
+    assert (list(headers), len(headers)) == (["x-a", "x-b"], 2)
+    assert headers.get("\u0142") is None
+    found = wsgi(HTTP_X_A="1", CONTENT_TYPE="text/plain", CONTENT_LENGTH="3").headers
+    assert (found["X-a"], found["content-length"], list(found)) == ("1", "3", ["x-a"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "host"),
+    [
+        ([], ""),
+        (["Example.COM"], "example.com"),
+        (["example.com:8080"], "example.com"),
+        (["example.com."], "example.com"),
+        ([" example.com "], "example.com"),
+        (["[2001:DB8::1]:80"], "[2001:db8::1]"),
+        (["[2001:db8::1"], ""),
+        (["a.example", "b.example"], "a.example"),
+        ([":80"], ""),
+    ],
+)
+def test_the_host(lines: list[str], host: str) -> None:
+    """Lower case, no port, no dot at the end, and of several the first, which is the one that frameworks route by."""
+    assert asgi(headers=[(b"host", line.encode()) for line in lines]).host == host
+
+
+def test_a_request_is_a_mapping_over_what_the_server_gave() -> None:
+    """Your own functions can read anything in scope or environ."""
+    request = asgi()
+    assert request["client"] == ("192.0.2.7", 1234)
+    assert set(request) == set(http_scope())
+    assert len(request) == len(http_scope())
+
+
+FEATURES_OF_A_REQUEST = {
+    "method": "GET",
+    "path": "/a b",
+    "host": "testserver",
+    "header:x-api-key": "k1",
+    "cookie:session": "s1",
+    "query:q": "\u00e9",
+    "ip": "192.0.2.7",
+}
+
+
+@pytest.mark.parametrize("name", FEATURES_OF_A_REQUEST)
+def test_every_feature_of_a_request_makes_a_key(name: str) -> None:
+    """Under both protocols the same request has the same key."""
+    value = FEATURES_OF_A_REQUEST[name]
+    rate = Limiter([Rule(name="api", limits="9/minute", key=[name])], clock=ManualClock(1.0))
+    headers = [(b"host", b"testserver"), (b"x-api-key", b"k1"), (b"cookie", b"session=s1")]
+    query = f"q={quote(value)}" if name == "query:q" else ""
+    send_bare(
+        RateLimitMiddleware(sending(START, BODY), limiter=rate),
+        http_scope(path="/a b", headers=headers, query_string=query.encode()),
+    )
+    environ = {"HTTP_HOST": "testserver", "HTTP_X_API_KEY": "k1", "HTTP_COOKIE": "session=s1"}
+    Served(WSGIMiddleware(listing, limiter=rate), PATH_INFO="/a b", QUERY_STRING=query, **environ)
+    assert rate.peek({name: value}, cost=0).decisions[0].remaining == 7
+
+
+@pytest.mark.parametrize("name", ["plan", "group", "tenant"])
+def test_a_feature_that_nothing_gives_is_refused_when_built(name: str) -> None:
+    """A rule that needs what no one reads would never apply, and so cannot start; your own function gives it."""
+    rate = limiter("1/minute", key=[name])
+    with pytest.raises(ConfigError, match=f"needs the feature '{name}', and nothing gives it"):
+        RateLimitMiddleware(sending(START, BODY), limiter=rate)
+    app = RateLimitMiddleware(sending(START, BODY), limiter=rate, features={name: lambda request: "x"})
+    assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
+
+
+def test_your_own_function_comes_before_the_built_in_one() -> None:
+    """A feature that is built in can be replaced, ``endpoint`` too."""
+    app = limited(
+        sending(START, BODY),
+        limiter("1/minute", key=["ip", "endpoint"]),
+        features={"ip": lambda request: "same", "endpoint": lambda request: request["path"]},
+    )
+    asked = [("192.0.2.1", "/a"), ("192.0.2.2", "/a"), ("192.0.2.1", "/b")]
+    sent = [send_bare(app, http_scope(client=(ip, 1), path=path))[0]["status"] for ip, path in asked]
+    assert sent == [200, 429, 200]
+
+
+@pytest.mark.parametrize("name", ["header:X-Tenant", "post:tenant"])
+def test_your_own_function_may_have_any_spelling_of_its_name(name: str) -> None:
+    """What a rule and a function mean by one name is one feature, however each writes it."""
+    app = limited(sending(START, BODY), limiter("1/minute", key=[name]), features={name: lambda request: "x"})
+    assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
+
+
+ALL = ["ip", "method|ip", "path", "host|ip", "header:x-a|ip", "cookie:c|ip", "query:q|ip", "user|endpoint"]
+anything = st.text(st.characters(max_codepoint=0x2FFF), max_size=90)
+latin = st.text(st.characters(max_codepoint=255), max_size=90)
+names = st.sampled_from(["host", "x-a", "X-A", "cookie", "x-forwarded-for", "accept", "x"])
+
+
+@given(anything, latin, st.lists(st.tuples(names, latin), max_size=5), latin, st.none() | anything, st.booleans())
+@example("a", "", [], "", "", True)
+def test_no_request_breaks_the_middleware(
+    path: str, query: str, headers: list[tuple[str, str]], method: str, peer: str | None, trusting: bool
+) -> None:
+    """Whatever a client sends, and however a server passes it on, there is a decision; the second time a refusal."""
+    rate = limiter("1/minute", key=ALL, match={"path": "/**"})
+    options: dict[str, Any] = {"trusted_proxies": ["unix", "::/0", "0.0.0.0/0"] if trusting else []}
+    pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    scope = http_scope(path=path, query_string=query.encode("latin-1"), headers=pairs, method=method, client=(peer, 1))
+    app = limited(sending(START, BODY), rate, **options)
+    expected = [200, 200] if method.upper() == "OPTIONS" else [200, 429]
+    assert [send_bare(app, dict(scope))[0]["status"] for _ in range(2)] == expected
+    environ = {"PATH_INFO": path.encode().decode("latin-1"), "QUERY_STRING": query, "REMOTE_ADDR": peer}
+    environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers}
+    guarded = WSGIMiddleware(listing, limiter=limiter("1/minute", key=ALL), **options)
+    found = [Served(guarded, **environ, REQUEST_METHOD=method).status[:3] for _ in range(2)]
+    assert [int(status) for status in found] == expected

@@ -1,0 +1,168 @@
+"""One address has one spelling, however it is written, and no text breaks the reading of it."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import idna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import Limiter, Rule, normalized_email
+from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.testing import ManualClock
+
+ANN = "ann@xn--bcher-kva.example"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ann@b\u00fccher.example",
+        " Ann@B\u00dcCHER.Example \r\n",
+        "ANN@bu\u0308cher.example",
+        "ann@XN--BCHER-KVA.EXAMPLE",
+        "ann@b\u00fccher.example.",
+        "ann@b\u00fccher.example . ",
+        "ann@b\u00fccher\u3002example",
+        "ann@b\u00fccher\uff0eexample\uff61",
+        "\uff41\uff4e\uff4e@b\u00fccher.example",
+        "ann\uff20b\u00fccher.example",
+        "ann@b\u00fc\u00adch\u200ber.exam\u2060ple",
+        "ann@b\u00fccher.ex\U000e0100ample",
+        "a\ufeffnn@b\u00fccher.example",
+        "\u00a0ann@b\u00fccher.example\u3000",
+    ],
+)
+def test_every_spelling_of_an_address_is_one(text: str) -> None:
+    """Case, width, composition, A-labels, other dots, spaces around it and what nobody sees make no other address."""
+    assert normalized_email(text) == ANN
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("\u212aelvin@example.com", "kelvin@example.com"),
+        ("\ufb01@example.com", "fi@example.com"),
+        ("stra\u00dfe@example.com", "strasse@example.com"),
+        ("caf\u00e9@example.com", "cafe\u0301@example.com"),
+        ("a\u03c3@example.com", "a\u03c2@example.com"),
+        ("a@fa\u00df.example", "a@xn--fa-hia.example"),
+        ("a@\u03b2\u03cc\u03bb\u03bf\u03c2.example", "a@xn--nxasmm1c.example"),
+    ],
+)
+def test_look_alikes_share_a_spelling(one: str, other: str) -> None:
+    """What compatibility and case make equal is equal, for a text and for the A-label of it alike."""
+    assert normalized_email(one) == normalized_email(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("m\u0131ke@example.com", "mike@example.com"),  # dotless i: equal in capitals only
+        ("ann+1@example.com", "ann@example.com"),
+        ("a.nn@example.com", "ann@example.com"),
+        ("ann@example.com", "ann@example.org"),
+        ("ann@@example.com", "ann@example.com"),
+        ("p\u0430ypal@example.com", "paypal@example.com"),  # another script
+    ],
+)
+def test_different_mailboxes_stay_different(one: str, other: str) -> None:
+    """Only spellings are merged; what some providers deliver to one mailbox are two to everybody else."""
+    assert normalized_email(one) != normalized_email(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "spelling"),
+    [
+        ("", ""),
+        (" \t", ""),
+        ("Ann", "ann"),
+        ("@", "@"),
+        ("ann@", "ann@"),
+        ("@Example.com", "@example.com"),
+        ("A@B@Example.com.", "a@b@example.com"),
+        ("ann@[192.0.2.1]", "ann@[192.0.2.1]"),
+        ("ann@a_b.example", "ann@a_b.example"),
+        ("a@xn--", "a@xn--"),
+        ("a@xn--a-", "a@xn--a-"),
+        ("a@xn--\ud800", "a@xn--\ud800"),
+        ("a@xn--99999999", "a@xn--99999999"),
+        ("a@\U0001f600.example", "a@xn--e28h.example"),
+    ],
+)
+def test_what_is_no_address_has_a_spelling_too(text: str, spelling: str) -> None:
+    """A form is not refused for what stands in it: that is the application's to say."""
+    assert normalized_email(text) == spelling
+
+
+def test_the_length_is_bounded() -> None:
+    """320 characters are read, more are not, whether they are written or come of normalising; spaces do not count."""
+    domain = "@example.com"
+    longest = "a" * (320 - len(domain)) + domain
+    assert normalized_email(f"  {longest}  ") == longest
+    assert normalized_email("a" + longest) is UNREADABLE
+    assert normalized_email("\ufdfa" * 300) is UNREADABLE
+    assert normalized_email("a" * 1_000_000) is UNREADABLE
+
+
+labels = st.text(st.characters(categories=["Ll", "Lo", "Nd"], max_codepoint=0x2FFF), min_size=1, max_size=20)
+
+
+@given(labels)
+def test_domains_are_the_a_labels_of_the_standard(label: str) -> None:
+    """Where IDNA (UTS 46, as browsers apply it to what people write) knows a label, its A-label is the one here."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+    try:
+        expected = idna.encode(folded, uts46=True).decode()
+    except idna.IDNAError:
+        return
+    assert normalized_email(f"a@{label}") == f"a@{expected}"
+    assert normalized_email(f"a@{expected}") == f"a@{expected}"
+
+
+@given(
+    st.text(max_size=40), st.text(st.sampled_from("xn-abc09.@\u00fc\u00ad\uff0e\u3002\u0345\u1160\u0130"), max_size=40)
+)
+def test_a_spelling_is_its_own(local: str, domain: str) -> None:
+    """Nothing breaks it, and normalising twice changes nothing, so that spellings cannot drift apart."""
+    found = normalized_email(f"{local}@xn--{domain}")
+    assert found is UNREADABLE or normalized_email(found) == found
+
+
+def test_a_limiter_called_by_hand_can_be_given_the_same() -> None:
+    """Who hands an address to the limiter counts it where the middleware does."""
+    limiter = Limiter([Rule(limits="1/minute", key="email")], clock=ManualClock(1.0))
+    sent = [limiter.hit({"email": normalized_email(text)}).allowed for text in ("Ann@x.org", "ann@X.ORG ", "bob@x.org")]
+    assert sent == [True, False, True]
+
+
+# -- settings ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [["email"], ["user|email"]])
+def test_limits_of_single_addresses_may_be_written_in_any_spelling(key: list[str]) -> None:
+    """What somebody writes into the settings is found where the middleware has normalised, and where nobody has."""
+    table = {
+        "Ann@B\u00fccher.example": "9/minute",
+        "bob@x.org": "8/minute",
+        "BOB@x.org": "7/minute",
+        "a" * 400: "6/minute",
+    }
+    limiter = Limiter([Rule(limits="1/minute", key=key, per_key=table)], clock=ManualClock(1.0))
+    found = {text: limiter.peek({"email": text}).decisions[0].limit for text in (ANN, *table, "ann@x.org")}
+    assert list(found.values()) == [9, 9, 8, 7, 6, 1]
+
+
+def test_matches_and_lists_may_be_written_in_any_spelling() -> None:
+    """Addresses of mail and countries alike: an entry that never matches would be a limit that silently is none."""
+    rule = {"limits": "1/minute", "key": [], "match": {"email": ["Ann@X.org"], "region": ["de", "AT"]}}
+    rule["per"] = {"region": {"at": "5/minute"}, "email": {"ANN@x.org": "4/minute"}}
+    limiter = Limiter.from_settings({"rules": [rule], "lists": {"deny": {"email": "Mallory@X.org", "region": ["fr"]}}})
+    ann = {"email": "ann@x.org"}
+    assert [d.limit for d in limiter.peek({**ann, "region": "DE"}).decisions] == [4]
+    assert [d.limit for d in limiter.peek({**ann, "region": "AT"}).decisions] == [5]
+    assert limiter.peek({"email": "bob@x.org", "region": "DE"}).decisions == ()
+    assert not limiter.peek({"email": "mallory@x.org"}).allowed
+    assert not limiter.peek({**ann, "region": "FR"}).allowed

@@ -1,0 +1,250 @@
+"""Features and keys: no two different requests share a key, and nothing a client sends makes a limit vanish."""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from calls import limiter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.keys import features
+from ratelimit_mw.keys.features import BUILT_IN, UNREADABLE, KeyMaker, checked_name, parse_key
+
+HOSTILE = [
+    "a b",
+    "a\nb",
+    "a\r\nSET x 1",
+    "a\x00b",
+    "a\x7f",
+    "{a}",
+    "a|b",
+    "a&b=c",
+    "a%b",
+    "x" * 251,
+    "\ud800",
+    "=",
+    "#",
+]
+
+
+def key_of(entries: Any, **values: Any) -> str | None:
+    return KeyMaker(parse_key(entries)).of(values)
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "known_as"),
+    [
+        *((name, name) for name in BUILT_IN),
+        (" ip\n", "ip"),
+        ("header:X-Api-Key", "header:x-api-key"),
+        ("cookie:Session", "cookie:Session"),
+        ("query:user[id]", "query:user[id]"),
+        ("json:user.name", "json:user.name"),
+        ("tenant", "tenant"),
+        ("api_key", "api_key"),
+        ("path:x", "path:x"),
+        ("get:endpoint", "query:endpoint"),
+        ("_x9", "_x9"),
+    ],
+)
+def test_names_of_features(name: str, known_as: str) -> None:
+    """Built-in names, families and any word of your own; header names are alike in any case."""
+    assert checked_name(name) == known_as
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("usr", "did you mean 'user'"),
+        ("users", "did you mean 'user'"),
+        ("endpoints", "did you mean 'endpoint'"),
+        ("e_mail", "did you mean 'email'"),
+        ("ips", "did you mean 'ip'"),
+        ("plans", "did you mean 'plan'"),
+        ("IP", "expected a feature, one of ip, user"),
+        ("", "expected a feature"),
+        ("header:", "expected a feature"),
+        ("headers:x", "expected a feature"),
+        ("header:x y", "expected a feature"),
+        ("user-agent", "expected a feature"),
+        ("caf\u00e9", "expected a feature"),
+        (None, "got None"),
+        (7, "got 7"),
+    ],
+)
+def test_a_name_that_is_nearly_one_is_refused(name: Any, message: str) -> None:
+    """A slip of the pen must not become a feature that is never known, and a rule that never applies."""
+    with pytest.raises(ConfigError, match=message):
+        checked_name(name)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (7, "expected a list of features .* got 7"),
+        ({"ip": 1}, "expected a list of features"),
+        ([["ip"]], "\\[0\\]: expected a feature such as"),
+        (["ip", "usr|ip"], "\\[1\\]: .*did you mean 'user'"),
+        (["ip|"], "\\[0\\]: expected a feature"),
+    ],
+)
+def test_a_key_that_means_nothing_is_refused(key: Any, message: str) -> None:
+    """The error shows the entry."""
+    with pytest.raises(ConfigError, match=message):
+        parse_key(key)
+
+
+# -- keys --------------------------------------------------------------------------------------------------
+
+values = st.one_of(
+    st.none(),
+    st.just(""),
+    st.text("ab/&=:#!|1", max_size=6),
+    st.text(max_size=70),
+    st.sampled_from([*HOSTILE, UNREADABLE, 0, 7, True]),
+)
+
+
+def meaning(entries: Any, known: dict[str, Any]) -> Any:
+    """What a key stands for: of each entry the first feature that is known, and its value."""
+    found: list[Any] = []
+    for entry in entries:
+        names = [name for name in entry.split("|") if known.get(name) not in (None, "")]
+        if names:
+            value = known[names[0]]
+            found.append((names[0], value if value is UNREADABLE else str(value)))
+        elif "ip" in entry:
+            found.append(("ip", "unknown"))
+        else:
+            return None
+    return tuple(found)
+
+
+@given(
+    st.sampled_from([["user", "tenant"], ["user|ip", "tenant"], ["user|tenant"], ["user", "tenant|ip", "group"], []]),
+    st.lists(st.fixed_dictionaries(dict.fromkeys(("user", "tenant", "ip", "group"), values)), min_size=2, max_size=6),
+)
+def test_keys_are_equal_exactly_when_they_mean_the_same(entries: list[str], known: list[dict[str, Any]]) -> None:
+    """No choice of values makes two different sets of features share a key, nor one set have two."""
+    found = [(key_of(entries, **some), meaning(entries, some)) for some in known]
+    for key, means in found:
+        for other_key, other_means in found:
+            assert (key == other_key) == (means == other_means)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"user": "a/b", "tenant": "c"}, {"user": "a", "tenant": "b/c"}),
+        ({"user": "a", "tenant": "bc"}, {"user": "ab", "tenant": "c"}),
+        ({"user": "a&tenant=b", "tenant": "c"}, {"user": "a", "tenant": "b&tenant=c"}),
+        ({"user": "1:a&tenant=b", "tenant": "b"}, {"user": "1", "tenant": "a&tenant=b"}),
+        ({"user": UNREADABLE, "tenant": "b"}, {"user": "!", "tenant": "b"}),
+        ({"user": UNREADABLE, "tenant": "b"}, {"user": "<object object>", "tenant": "b"}),
+        ({"user": "x" * 65, "tenant": "b"}, {"user": "x" * 66, "tenant": "b"}),
+        ({"user": "k\u0131ng", "tenant": "b"}, {"user": "king", "tenant": "b"}),
+        ({"user": "\u212aing", "tenant": "b"}, {"user": "King", "tenant": "b"}),
+        ({"user": "\uff4bing", "tenant": "b"}, {"user": "king", "tenant": "b"}),
+        ({"user": "caf\u00e9", "tenant": "b"}, {"user": "cafe\u0301", "tenant": "b"}),
+    ],
+)
+def test_look_alikes_do_not_share_a_key(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Values that run into each other, look like each other or are cut are still two."""
+    for entries in (["user", "tenant"], ["tenant", "user"]):
+        assert key_of(entries, **one) != key_of(entries, **other)
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_long_or_strange_value_is_one_key_of_bounded_length(value: str) -> None:
+    """A value over 64 bytes is replaced by a hash of 128 bits; any other is taken as it is."""
+    key = key_of(["tenant", "user"], user=value, tenant=value)
+    assert key is not None
+    assert len(key.encode("utf-8", "surrogatepass")) <= 2 * (64 + len("tenant=99:&"))
+    assert (value in key) == (len(value) <= 64)
+
+
+def test_the_short_way_makes_the_same_keys() -> None:
+    """A key of one short ASCII part is made without the general code, and is the same."""
+    for entries in (["user"], ["ip"], ["user|ip"], ["user", "ip"], [], ["endpoint"]):
+        maker = KeyMaker(parse_key(entries), "/login")
+        short = maker.after("prefix|")
+        for value in (None, "", "ann", "x" * 64, "x" * 65, "\u00e9" * 33, UNREADABLE, 7):
+            known = {"user": value, "ip": value, "endpoint": value}
+            expected = maker.of(known)
+            assert short(known) == (None if expected is None else "prefix|" + expected)
+
+
+@pytest.mark.parametrize("value", [object(), lambda request: "x", type("Person", (), {})()])
+def test_a_value_without_a_text_of_its_own_is_an_error(value: Any) -> None:
+    """An object whose text is its address would make every request a stranger, and the limit vanish."""
+    rate = limiter(key=["user"])
+    with pytest.raises(TypeError, match="the feature 'user' needs a text"):
+        rate.hit({"user": value})
+    assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
+
+
+def test_an_unknown_address_is_one_value_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests without an address are limited together, and the log says so once."""
+    rate = limiter("2/minute", key=["user|ip"])
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        allowed = [rate.hit(some).allowed for some in ({}, {"ip": None}, {"ip": ""}, {"ip": "unknown"}, {"user": "a"})]
+    assert allowed == [True, True, False, False, True]
+    warned = "a request has no client address; all such requests share the ip 'unknown'."
+    assert [record.message.startswith(warned) for record in caplog.records] == [True]
+
+
+@pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
+def test_each_limiter_warns_of_an_unknown_address_once(caplog: pytest.LogCaptureFixture, secret: str | None) -> None:
+    """Whoever has two limiters, one of them wrong, hears of it; the rules of one share the warning."""
+    rules = [{"name": "a", "limits": "9/m"}, {"name": "b", "limits": "9/m", "key": ["endpoint", "user|ip"]}]
+    rates = [Limiter.from_settings({"rules": rules, "secret": secret}) for _ in range(2)]
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for rate in (*rates, *rates):
+            rate.hit({})
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    "same", ["::ffff:192.0.2.7", "::FFFF:c000:207", "0:0:0:0:0:ffff:192.0.2.7", "::ffff:192.0.2.7%eth0"]
+)
+@pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
+@pytest.mark.parametrize("key", [["ip"], ["endpoint", "user|ip"]])
+def test_an_address_has_one_key_in_every_form(same: str, secret: str | None, key: list[str]) -> None:
+    """An IPv4 address in IPv6 form is that client's, with its limits, also where features are given by hand."""
+    rules = [{"name": "api", "limits": "2/minute", "key": key, "per": {"ip": {"::ffff:192.0.2.8": "1/minute"}}}]
+    rate = Limiter.from_settings({"rules": rules, "secret": secret})
+    assert [rate.hit({"ip": text}).allowed for text in (same, "192.0.2.7", same)] == [True, True, False]
+    assert [rate.hit({"ip": text}).allowed for text in ("192.0.2.8", same.replace("7", "8"))] == [True, False]
+    lone = Limiter([Rule(limits="1/minute", key=key)])
+    assert [lone.hit({"ip": text}).allowed for text in (same, ip_address(same), "192.0.2.7")] == [True, False, False]
+    lone.reset("rule-1", {"ip": same})
+    assert lone.hit({"ip": "192.0.2.7"})
+
+
+@pytest.mark.parametrize("text", ["2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999])
+def test_other_addresses_and_what_is_none_are_counted_as_they_are(text: str) -> None:
+    """Only what is surely the same client is made one; the value of another feature is never touched."""
+    assert features.counted_as("ip", text) == text
+    assert key_of(["user"], user="::ffff:192.0.2.7") == "user=::ffff:192.0.2.7"
+
+
+def test_an_endpoint_is_never_unknown() -> None:
+    """Where no route is known the rule's own pattern stands for it, else one constant; raw paths never do."""
+    for match, endpoint in (({"path": "/items/{id}"}, "/items/{id}"), ({}, "unmatched")):
+        rate = limiter("1/minute", key=["endpoint"], match=match)
+        found = [rate.hit({"path": f"/items/{i}"}).hits[0][1] for i in range(2)]
+        assert {key.rpartition("|")[2] for key in found} == {f"endpoint={endpoint}"}
+
+
+def test_alternatives_after_an_endpoint_are_never_asked() -> None:
+    """``endpoint`` ends the search, for it is always known."""
+    assert key_of(["endpoint|user"], user="ann") == "endpoint=unmatched"
+    assert key_of(["user|endpoint"], user="ann") == "user=ann"

@@ -1,0 +1,217 @@
+"""With a secret the store holds digests in place of personal features, and nothing shows the secret."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Limiter, Settings, load_settings
+from ratelimit_mw.keys.features import UNREADABLE, Digest, parse_key
+from ratelimit_mw.keys.secret import NO_SECRET, Secret, key_maker
+from ratelimit_mw.testing import ManualClock
+
+TEXT = "correct horse battery staple"
+SECRET = Secret.of(TEXT)
+PEOPLE = {"email": "ann@example.com", "user": "ann", "ip": "192.0.2.7"}
+
+
+def limiter(key: Any, **settings: Any) -> Limiter:
+    rule = {"name": "api", "limits": "2/minute", "key": key}
+    return Limiter.from_settings({"rules": [rule], **settings}, clock=ManualClock(1_000_000.0))
+
+
+def key_of(key: Any, features: dict[str, Any], **settings: Any) -> str:
+    """What a store is given, without the prefix of the limit."""
+    return limiter(key, **settings).peek(features).hits[0][1].rpartition("|")[2]
+
+
+# -- what the store holds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [["email"], ["user"], ["ip"], ["user|ip"], ["email", "ip"], ["path", "email", "user"]])
+def test_no_personal_value_reaches_the_store(key: list[str]) -> None:
+    """Where there is a secret, each part of a key that is personal is a name and 32 hexadecimal digits."""
+    found = key_of(key, {**PEOPLE, "path": "/login"}, secret=TEXT)
+    assert not any(value in found for value in PEOPLE.values())
+    assert re.fullmatch(r"(path=6:/login&)?((email|user|ip)#[0-9a-f]{32})+", found)
+
+
+def test_what_is_not_personal_stays_readable() -> None:
+    """Only the features that are named are keyed; ``keyed`` names others."""
+    features = {**PEOPLE, "header:x-api-key": "k1", "path": "/a"}
+    assert key_of(["path"], features, secret=TEXT) == "path=/a"
+    assert key_of(["user"], features, secret=TEXT, keyed=[]) == "user=ann"
+    assert key_of(["user"], features, secret=TEXT, keyed=["header:X-API-Key"]) == "user=ann"
+    assert key_of(["header:x-api-key"], features, secret=TEXT, keyed=["header:X-API-Key"]).startswith(
+        "header:x-api-key#"
+    )
+
+
+def test_the_same_secret_makes_the_same_key_everywhere() -> None:
+    """Workers that share a store share its counts: the digest depends on nothing but secret, name and value."""
+    assert key_of(["ip"], PEOPLE, secret=TEXT) == "ip#7467ce9ae3160d08175a88807684ce9c"
+    assert key_of(["ip"], PEOPLE, secret=TEXT + "r") != key_of(["ip"], PEOPLE, secret=TEXT)
+    assert Secret.of(TEXT) == SECRET != Secret.of(TEXT + "r")
+
+
+def test_one_value_of_two_features_has_two_digests() -> None:
+    """The store does not tell that a user and an address of mail are one person."""
+    same = {"user": "ann@example.com", "email": "ann@example.com"}
+    user, email = (key_of([name], same, secret=TEXT) for name in same)
+    assert user.removeprefix("user") != email.removeprefix("email")
+
+
+def test_a_long_value_is_digested_with_the_secret() -> None:
+    """Who reads the store cannot try out what a digest stands for, of any feature."""
+    features = {"query:q": "x" * 65}
+    found = {key_of(["query:q"], features, **settings) for settings in ({}, {"secret": TEXT}, {"secret": TEXT * 2})}
+    assert len(found) == 3
+    assert all(re.fullmatch("query:q#[0-9a-f]{32}", key) for key in found)
+
+
+def test_without_a_secret_keys_are_as_they_were() -> None:
+    """Counts in a shared store survive the version that brought secrets."""
+    assert key_of(["email", "ip"], PEOPLE) == "email=15:ann@example.com&ip=192.0.2.7"
+    assert key_of(["user"], {"user": "x" * 65}) == "user#ede3537ca3db143f2b5ecdf2ccbf6ac5"
+    assert type(key_maker(parse_key(["ip"]))).__name__ == "KeyMaker"
+
+
+names = ("user", "tenant", "ip")
+values = st.one_of(st.none(), st.just(""), st.just(UNREADABLE), st.text(max_size=3), st.integers(0, 3))
+sets = st.lists(st.fixed_dictionaries(dict.fromkeys(names, values)), min_size=2, max_size=5)
+
+
+@given(st.sampled_from([["user"], ["user|ip"], ["user", "tenant"], ["tenant", "user"], ["user", "tenant|ip"]]), sets)
+def test_keyed_keys_are_equal_exactly_when_open_ones_are(key: list[str], known: list[dict[str, Any]]) -> None:
+    """A secret changes what is written and not what is counted together; the short way makes the same keys."""
+    entries = parse_key(key)
+    hidden, shown = key_maker(entries, secret=SECRET), key_maker(entries)
+    pairs = [(hidden.of(some), shown.of(some)) for some in known]
+    for one, open_one in pairs:
+        for other, open_other in pairs:
+            assert (one == other) == (open_one == open_other)
+    after = hidden.after("p|")
+    assert [after(some) for some in known] == [None if one is None else f"p|{one}" for one, _ in pairs]
+
+
+def test_a_value_that_looks_like_a_digest_is_none() -> None:
+    """A client cannot name another one's count by sending what the store holds."""
+    digest = key_of(["user"], PEOPLE, secret=TEXT)
+    for forged in (digest, digest.removeprefix("user#"), Digest(digest.removeprefix("user#"))):
+        assert key_of(["user"], {"user": forged}, secret=TEXT) != digest
+
+
+def test_all_else_works_with_a_secret() -> None:
+    """Limits by client, unreadable and unknown values, a number, and forgetting a key."""
+    rule = {"limits": "1/minute", "key": "user", "per_key": {"ann": "9/minute"}}
+    rate = Limiter.from_settings({"rules": [rule], "secret": TEXT}, clock=ManualClock(1.0))
+    assert [d.limit for d in rate.peek({"user": "ann"}).decisions] == [9]
+    assert rate.peek({}).decisions == ()
+    assert [bool(rate.hit({"user": user})) for user in (7, "7", UNREADABLE, UNREADABLE, "!")] == [1, 0, 1, 0, 1]
+    rate.reset("rule-1", {"user": "7"})
+    assert rate.hit({"user": 7}).allowed
+    with pytest.raises(TypeError, match="needs a text"):
+        rate.hit({"user": object()})
+    assert rate.hit({"user": "<b> at 0x7f"}).allowed
+
+
+# -- where the secret comes from ---------------------------------------------------------------------------
+
+
+def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
+    """Beside the settings file; white space around it is none of it."""
+    (tmp_path / "key.txt").write_text(f"\n{TEXT}\n")
+    path = tmp_path / "r.toml"
+    path.write_text('secret_file = "key.txt"')
+    assert load_settings(path).secret == SECRET == load_settings({"secret_file": str(tmp_path / "key.txt")}).secret
+    assert load_settings({}).secret == NO_SECRET
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"secret": "only 15 letters"}, "secret: expected a secret of at least 16 characters; got 15"),
+        ({"secret": ""}, "secret: expected a secret of at least 16 characters; got 0"),
+        ({"secret": 1234567890123456}, "secret: Expected 'str"),
+        ({"secret": TEXT, "secret_file": "x"}, "secret_file: there is a secret already"),
+        ({"secret_file": "missing"}, "secret_file: missing: No such file"),
+        ({"keyed": ["user"]}, "keyed: nothing is keyed without a secret"),
+        ({"secret": TEXT, "keyed": ["emial"]}, "keyed\\[0\\]: unknown feature 'emial'"),
+    ],
+)
+def test_a_mistake_is_named_and_no_secret_is_shown(settings: dict[str, Any], message: str) -> None:
+    """Too short, too many, not there, useless: an error with its place, and without the secret."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_settings(settings)
+    assert str(settings.get("secret") or TEXT) not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 20])
+def test_a_file_without_a_secret_is_an_error(tmp_path: Path, content: bytes) -> None:
+    """An empty file, one that was cut short and one that is no text cannot silently mean: no secret."""
+    (tmp_path / "key").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"secret_file: .*expected (a secret of|text in UTF-8)"):
+        load_settings({"secret_file": str(tmp_path / "key")})
+
+
+@pytest.mark.parametrize("broken", [f'secret: "{TEXT}', f"secret: {TEXT}: x", f"secret: {TEXT}\n bad: ["])
+@pytest.mark.parametrize("with_libyaml", [True, False])
+def test_a_file_that_cannot_be_read_shows_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, with_libyaml: bool
+) -> None:
+    """PyYAML quotes a broken line when it parses by itself; the error says where the line is, and no more."""
+    if not with_libyaml:
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    for name in ("r.yaml", "r.toml", "r.json"):
+        (tmp_path / name).write_text(broken)
+        with pytest.raises(ConfigError, match="cannot be read: ") as caught:
+            load_settings(tmp_path / name)
+        assert "horse" not in str(caught.value)
+
+
+def test_nothing_shows_the_secret() -> None:
+    """Neither settings nor a limiter hold its text, nor does any text of theirs show the key made from it."""
+    settings = load_settings({"secret": TEXT})
+    shown = [repr(settings), str(settings), repr(settings.secret), repr(Limiter.from_settings(settings).__dict__)]
+    for text in shown:
+        assert TEXT not in text
+        assert repr(settings.secret.key)[2:-1] not in text
+        assert settings.secret.key.hex() not in text
+    assert TEXT.encode() not in pickle.dumps(settings.secret)
+    assert (repr(settings.secret), repr(NO_SECRET)) == ("Secret(...)", "Secret()")
+    assert copy.deepcopy(settings.secret) == settings.secret
+    assert Settings() != settings
+
+
+# -- commands ----------------------------------------------------------------------------------------------
+
+
+def test_explain_shows_the_key_that_the_store_has(tmp_path: Path) -> None:
+    """Whoever is asked about a person can look the count up, by the address in any spelling."""
+    rule = {"name": "api", "key": "email", "limits": "5/minute"}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"rules": [rule], "secret": TEXT}))
+    result = run("explain", str(path), "GET", "/", "--feature", "email= Ann@Example.com", "--json")
+    assert json.loads(result.stdout)["rules"][0]["key"] == key_of(["email"], PEOPLE, secret=TEXT)
+    long = run("explain", str(path), "GET", "/", "--feature", f"email={'a' * 321}")
+    assert (long.exit_code, "email has more than 320 characters" in long.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_check_shows_no_secret(tmp_path: Path, as_json: list[str]) -> None:
+    """The command that shows what a file comes to keeps its secret to itself."""
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"rules": [{"key": "email", "limits": "5/minute"}], "secret": TEXT}))
+    result = run("check", str(path), *as_json)
+    assert result.exit_code == 0
+    assert "horse" not in result.output

@@ -1,0 +1,360 @@
+"""Requests in flight: never more than N at once, and a slot comes back however its request ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
+from ratelimit_mw.algorithms.concurrency import Concurrency
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.decision import Spent, Verdict
+from ratelimit_mw.limiter.heartbeat import Keeper
+from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
+
+WHO = {"ip": "192.0.2.7"}
+
+
+@pytest.fixture(params=[MemoryStore, SharedStore], ids=["memory", "shared"])
+def store(request: pytest.FixtureRequest) -> Store:
+    made: Store = request.param()
+    return made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000_000.0)
+
+
+@pytest.fixture
+def limiter(store: Store, clock: ManualClock) -> Iterator[Limiter]:
+    made = Limiter([Rule(name="api", limits="2 concurrent")], store, clock)
+    yield made
+    made.close()
+
+
+def free(limiter: Limiter) -> int:
+    return limiter.peek(WHO, cost=0).decisions[0].remaining
+
+
+def test_no_more_than_n_at_once(limiter: Limiter) -> None:
+    """A third request is refused while two run, with a hint to come back in a second; another client is not."""
+    with limiter.slot(WHO) as first, limiter.slot(WHO):
+        assert first.decisions[0].remaining == 1
+        with pytest.raises(RateLimitExceeded) as refused, limiter.slot(WHO):
+            raise AssertionError("a third ran")
+        assert refused.value.verdict.retry_after == 1.0
+        with limiter.slot({"ip": "192.0.2.8"}):
+            pass
+    assert free(limiter) == 2
+
+
+def test_async_is_the_same(limiter: Limiter) -> None:
+    """``async with`` on the same object, also nested."""
+
+    async def scenario() -> None:
+        slot = limiter.slot(WHO)
+        async with slot, slot:
+            with pytest.raises(RateLimitExceeded):
+                async with slot:
+                    raise AssertionError("a third ran")
+        assert free(limiter) == 2
+
+    asyncio.run(scenario())
+
+
+def test_an_error_gives_the_slot_back(limiter: Limiter) -> None:
+    """Slots do not leak through exceptions and cancellation."""
+    with pytest.raises(KeyError), limiter.slot(WHO):
+        raise KeyError
+
+    async def held() -> None:
+        async with limiter.slot(WHO):
+            await asyncio.sleep(30)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(held())
+        await asyncio.sleep(0.01)
+        assert free(limiter) == 1
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert free(limiter) == 2
+
+
+@pytest.mark.parametrize("patience", range(4))
+def test_who_is_cancelled_while_the_store_decides_holds_nothing(clock: ManualClock, patience: int) -> None:
+    """Nobody sees the verdict, so nobody could give its slot back: it comes back as soon as the store has answered."""
+    limiter = Limiter([Rule(name="api", limits="2 concurrent")], SharedStore(), clock)
+
+    async def held() -> None:
+        async with limiter.slot(WHO):
+            await asyncio.sleep(3600)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(held())
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert free(limiter) == 2
+
+
+def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock: ManualClock) -> None:
+    """What nobody renews ends by itself, not a microsecond early; giving it back then takes nobody else's."""
+    lost = [limiter.hit(WHO), limiter.hit(WHO)]
+    clock.advance(59.999999)
+    assert not limiter.hit(WHO)
+    clock.advance(0.000001)
+    with limiter.slot(WHO), limiter.slot(WHO):
+        for verdict in lost:
+            limiter.refund(verdict)
+        assert free(limiter) == 0
+
+
+def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
+    """A request of two minutes keeps its slot; once it is over the thread that renewed it goes."""
+    limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
+    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
+    with limiter.slot(WHO):
+        for _ in range(4):
+            clock.advance(40)
+            until(lambda: ends_in(limiter) == 60.0)
+        assert free(limiter) == 0
+    until(lambda: limiter._afterwards._keeper._thread is None)
+    with limiter.slot(WHO):
+        clock.advance(40)
+        until(lambda: ends_in(limiter) == 60.0)
+    limiter.close()
+
+
+def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock) -> None:
+    """An application that is stopped and started in one process keeps the slots of its second life, too."""
+    limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
+    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
+    for _ in range(2):
+        with limiter.slot(WHO):
+            clock.advance(40)
+            until(lambda: ends_in(limiter) == 60.0)
+        limiter.close()
+
+
+def test_a_renewal_that_fails_ends_no_others(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever goes wrong with one request, the others keep their slots; it is logged."""
+    renewed = threading.Event()
+    bad, good = Verdict((), ()), Verdict((), ())
+
+    def renew(verdict: Verdict) -> None:
+        if verdict is bad:
+            raise ValueError("broken")
+        renewed.set()
+
+    keeper = Keeper(renew, between=0.01)
+    keeper.hold(bad)
+    keeper.hold(good)
+    for _ in range(2):
+        renewed.clear()
+        assert renewed.wait(5)
+    keeper.close()
+    assert "were not renewed" in caplog.text
+
+
+def ends_in(limiter: Limiter) -> float:
+    return limiter.peek(WHO, cost=0).decisions[0].reset_after
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_beside_a_rate(store: Store, clock: ManualClock) -> None:
+    """One rule may have both: the rate is spent, the slot comes back; a refusal by one takes nothing of the other."""
+    limiter = Limiter([Rule(name="api", limits=["3/minute", "1 concurrent"])], store, clock)
+    with limiter.slot(WHO), pytest.raises(RateLimitExceeded), limiter.slot(WHO):
+        raise AssertionError("a second ran")
+    for _ in range(2):
+        with limiter.slot(WHO):
+            pass
+    assert [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions] == [0, 1]
+    verdict = limiter.hit(WHO)
+    assert [decision.quota.concurrent for decision in verdict.refusing] == [False]
+    limiter.close()
+
+
+def test_settling_leaves_slots_alone(store: Store, clock: ManualClock) -> None:
+    """A true cost is a matter of rates."""
+    limiter = Limiter([Rule(name="api", limits=["100/minute", "2 concurrent"])], store, clock)
+    with limiter.slot(WHO) as verdict:
+        limiter.settle(verdict, 40)
+        assert [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions] == [60, 1]
+    assert [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions] == [60, 2]
+    limiter.close()
+
+
+def test_a_cost_takes_as_many_slots(limiter: Limiter) -> None:
+    """A heavy request may take two; one that can never fit says so."""
+    with limiter.slot(WHO, cost=2):
+        assert free(limiter) == 0
+    assert limiter.hit(WHO, cost=3).retry_after is None
+    assert free(limiter) == 2
+
+
+def test_threads_never_exceed_it() -> None:
+    """Eight threads, two slots: at no moment more than two inside."""
+    limiter = Limiter([Rule(name="api", limits="2 concurrent")])
+    inside, most, refused = [0], [0], [0]
+    lock = threading.Lock()
+
+    def work() -> None:
+        for _ in range(200):
+            try:
+                with limiter.slot(WHO):
+                    with lock:
+                        inside[0] += 1
+                        most[0] = max(most[0], inside[0])
+                    time.sleep(0)
+                    with lock:
+                        inside[0] -= 1
+            except RateLimitExceeded:
+                refused[0] += 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= most[0] <= 2
+    assert free(limiter) == 2
+    limiter.close()
+
+
+# -- in applications ---------------------------------------------------------------------------------------------
+
+
+def test_asgi_holds_until_the_application_returns() -> None:
+    """Of five concurrent requests two run; headers name the unit; afterwards the slots are free again."""
+    gate = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await gate.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+    limiter = Limiter([Rule(name="api", limits="2 concurrent")])
+    guarded = RateLimitMiddleware(app, limiter=limiter)
+
+    async def scenario() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(guarded), base_url="http://test") as client:
+            requests = [asyncio.create_task(client.get("/")) for _ in range(5)]
+            while sum(request.done() for request in requests) < 3:
+                await asyncio.sleep(0)
+            gate.set()
+            return [*await asyncio.gather(*requests), await client.get("/")]
+
+    answers = asyncio.run(scenario())
+    assert sorted(answer.status_code for answer in answers[:5]) == [200, 200, 429, 429, 429]
+    assert answers[5].status_code == 200
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.headers["ratelimit-policy"] == '"api";q=2;qu="concurrent-requests"'
+    assert refused.headers["retry-after"] == "1"
+    limiter.close()
+
+
+@pytest.mark.parametrize("ending", ["error", "cancelled"])
+def test_asgi_gives_back_however_it_ends(ending: str, store: Store) -> None:
+    """An application that raises, and a request that is cancelled, free their slots."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if ending == "error":
+            raise ZeroDivisionError
+        await asyncio.sleep(30)
+
+    limiter = Limiter([Rule(name="api", limits="1 concurrent")], store)
+    guarded = RateLimitMiddleware(app, limiter=limiter)
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("192.0.2.7", 5)}
+
+    async def scenario() -> None:
+        task = asyncio.create_task(guarded(scope, None, None))  # type: ignore[arg-type]
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
+            await task
+        assert (await limiter.apeek(WHO, cost=0)).decisions[0].remaining == 1
+
+    asyncio.run(scenario())
+    limiter.close()
+
+
+def test_wsgi_holds_until_the_body_is_closed() -> None:
+    """A streaming response keeps its slot until the server has closed it."""
+
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        yield b"one"
+        yield b"two"
+
+    limiter = Limiter([Rule(name="api", limits="1 concurrent")])
+    guarded = WSGIMiddleware(app, limiter=limiter)
+    environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.7"}
+    statuses: list[str] = []
+    body = guarded(dict(environ), lambda status, headers, *_: statuses.append(status))  # type: ignore[arg-type, return-value]
+    assert next(iter(body)) == b"one"
+    assert free(limiter) == 0
+    guarded(dict(environ), lambda status, headers, *_: statuses.append(status))  # type: ignore[arg-type, return-value]
+    body.close()  # type: ignore[attr-defined]
+    assert free(limiter) == 1
+    assert statuses == ["200 OK", "429 Too Many Requests"]
+    limiter.close()
+
+
+# -- the arithmetic ----------------------------------------------------------------------------------------------
+
+
+def test_leases_have_names_of_their_own() -> None:
+    """Leases of one microsecond, and after a clock went back, are told apart."""
+    rule = Concurrency(Quota.parse("3 concurrent"))
+    state, first = rule.decide(None, 100, 1)
+    state, second = rule.decide(state, 100, 1)
+    state, third = rule.decide(state, 50, 1)
+    assert len({first.at_us, second.at_us, third.at_us}) == 3
+    assert rule.load(rule.dump(state)) == state
+    for decision in (second, third, first):
+        state = rule.give_back(state, 100, Spent(decision.at_us, 1), 1)
+    assert state is None
+    assert rule.give_back(None, 100, Spent(1, 1), 1) is None
+
+
+def test_part_of_a_lease_may_be_given_back() -> None:
+    """Two of three slots return, the rest stays; a charge is a lease, too."""
+    rule = Concurrency(Quota.parse("4 concurrent"))
+    state, taken = rule.decide(None, 100, 3)
+    state = rule.give_back(state, 100, Spent(taken.at_us, 3), 2)
+    assert rule.decide(state, 100, 0)[1].remaining == 3
+    state = rule.charge(state, 100, 5)
+    assert rule.decide(state, 100, 0)[1].remaining == 0
+    assert rule.decide(state, 100, 1)[0] is state
+
+
+def test_what_cannot_be_counted_is_an_error() -> None:
+    """A state is as large as what is in flight, so that is bounded; a burst means nothing here."""
+    with pytest.raises(ConfigError, match="10000"):
+        Rule(limits="10001 concurrent")

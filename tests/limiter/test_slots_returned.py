@@ -1,0 +1,100 @@
+"""Slots whose request ended while the store was away: they are given back as soon as it answers again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis_handles import address
+from servers import Server, redis_running, wait_for
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.limiter import settlement as afterwards
+from ratelimit_mw.stores import open_store
+
+WHO = {"ip": "192.0.2.7"}
+
+
+@pytest.fixture
+def pausing(tmp_path: Path) -> Iterator[Server]:
+    with redis_running(tmp_path) as server:
+        yield server
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_slots_of_an_outage_come_back_with_the_store(pausing: Server, awaited: bool) -> None:
+    """Redis is stopped while five requests end: those that it did not answer, and those that it was not asked."""
+    rule = Rule(name="api", limits="5 concurrent")
+    limiter, watcher = (Limiter([rule], open_store(address(pausing))) for _ in range(2))
+    verdicts = [limiter.hit(WHO) for _ in range(5)]
+    for verdict in verdicts:
+        limiter.hold(verdict)
+    assert free(watcher) == 0
+    pausing.pause()
+    for verdict in verdicts:
+        if awaited:
+            asyncio.run(limiter.aconclude(verdict, None))
+        else:
+            limiter.conclude(verdict, 200)
+    assert limiter.breaker.open  # type: ignore[union-attr]
+    pausing.resume()
+    began = time.monotonic()
+    wait_for(lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back")
+    assert time.monotonic() - began < 30, "they end by themselves after a minute, which is not what is tested"
+    wait_for(lambda: not len(limiter._afterwards._returns), "everything to be answered")
+    limiter.close()
+    watcher.close()
+
+
+def test_a_slot_is_given_back_again_until_that_is_answered() -> None:
+    """A store that carries it out and is not heard is asked again; that takes nobody else's slot."""
+    store = SharedStore()
+    limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
+    verdict = limiter.hit(WHO)
+    store.mute = True
+    limiter.conclude(verdict, 200)
+    assert limiter.hit(WHO)
+    asked = store.calls
+    wait_for(lambda: store.calls > asked, "another try")
+    store.mute = False
+    wait_for(lambda: limiter.peek(WHO) and not len(limiter._afterwards._returns), "an answer")
+    assert store.states.apply([Hit(*verdict.hits[0][:2], 0)])[0].remaining == 4
+    limiter.close()
+
+
+def test_a_slot_that_ended_by_itself_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is away for longer than a slot lasts is not asked about it any more."""
+    monkeypatch.setattr(afterwards, "SLOT_LIFE", 0)
+    store = SharedStore()
+    limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
+    left_over(limiter, store, 1)
+    wait_for(lambda: not len(limiter._afterwards._returns), "the slot to be given up")
+    limiter.close()
+
+
+def test_slots_to_give_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a store is away, no more than so many are remembered; the others end by themselves."""
+    monkeypatch.setattr(afterwards, "_OWED_AT_MOST", 2)
+    store = SharedStore()
+    limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
+    left_over(limiter, store, 4)
+    assert len(limiter._afterwards._returns) == 2
+    limiter.close()
+
+
+def left_over(limiter: Limiter, store: SharedStore, requests: int) -> None:
+    """Requests that end while the store is away."""
+    verdicts = [limiter.hit(WHO) for _ in range(requests)]
+    store.down = True
+    for verdict in verdicts:
+        limiter.conclude(verdict, 200)
+
+
+def free(limiter: Limiter) -> int:
+    """How many slots there are, by a limiter that has no failures of its own."""
+    return limiter.peek(WHO, cost=0).decisions[0].remaining

@@ -1,0 +1,142 @@
+"""Addresses that no client can have are refused where it is known how clients are told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from calls import ask
+from fastapi import Depends, FastAPI
+from starlette.routing import Route
+from test_starlette import application, hello
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.starlette import limit
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
+
+NOBODY = r"clients are told apart by /64 \(ipv6_prefix\), so 2001:db8::1/128 is nobody; write '2001:db8::/64'"
+ONE = r"limits of a client are for one; for a network write a rule with match = "
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"match": {"ip": "2001:db8::1"}}, f"match.ip: {NOBODY}"),
+    ({"match": {"ip": ["10.0.0.0/8", "2001:db8::1"]}}, f"match.ip: {NOBODY}"),
+    (
+        {"per_key": {"2001:db8::1": "9/s"}},
+        r"per_key\['2001:db8::1'\]: IPv6 clients are told apart by /64 \(ipv6_prefix\); write '2001:db8::/64'",
+    ),
+    ({"per_key": {"2001:db8::/48": "9/s"}}, rf"per_key\['2001:db8::/48'\]: {ONE}"),
+    ({"per_key": {"10.0.0.0/8": "9/s"}}, rf"per_key\['10.0.0.0/8'\]: {ONE}"),
+    ({"per_key": {"::ffff:10.0.0.0/104": "9/s"}}, rf"per_key\['::ffff:10.0.0.0/104'\]: {ONE}"),
+    ({"per_key": {"192.0.2.7/32": "9/s"}}, r"per_key\['192.0.2.7/32'\]: a client has one text; write '192.0.2.7'"),
+    ({"per_key": {"2001:DB8::/64": "9/s"}}, r"per_key\['2001:DB8::/64'\]: .*; write '2001:db8::/64'"),
+    ({"per_key": {"2001:db8::1/64": "9/s"}}, r"per_key\['2001:db8::1/64'\]: .*; write '2001:db8::/64'"),
+    ({"per_key": {"fe80::1%eth0": "9/s"}, "key": "user|ip"}, r"per_key\['fe80::1%eth0'\]: .*; write 'fe80::/64'"),
+    ({"per": {"ip": {"2001:db8::1": "9/s"}}}, r"per.ip\['2001:db8::1'\]: .*; write '2001:db8::/64'"),
+    ({"per": {"ip": {"10.0.0.0/8": "9/s"}}, "key": "user"}, rf"per.ip\['10.0.0.0/8'\]: {ONE}"),
+]
+RIGHT: list[dict[str, Any]] = [
+    {"match": {"ip": ["2001:db8::/64", "2001:db8::/32", "10.1.2.3", "::ffff:10.1.2.3"]}},
+    {"per_key": {"2001:db8::/64": "9/s", "10.1.2.3": "9/s", "::ffff:10.1.2.4": "9/s", "unknown": "9/s"}},
+    {"per_key": {"client-42": "9/s"}, "key": "user|ip"},
+    {"per_key": {"2001:db8::1": "9/s", "10.0.0.0/8": "9/s"}, "key": "header:x-net"},
+    {"per": {"net": {"10.0.0.0/8": "9/s"}, "ip": {"10.1.2.3": "9/s"}}},
+]
+
+
+def given(rule: dict[str, Any]) -> dict[str, Any]:
+    return {"limits": "1/minute", **rule}
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize(("rule", "message"), WRONG)
+def test_an_address_that_is_nobody_is_refused(rule: dict[str, Any], message: str) -> None:
+    """In settings with its path, in the rules of a limiter by the middleware, in decorators by the first request."""
+    with pytest.raises(ConfigError, match=rf"^rules\[1\]\.{message}"):
+        load_settings({"rules": [{"limits": "1/s"}, given(rule)]})
+    limiter = Limiter([Rule(name="api", **given(rule))])
+    for middleware in (RateLimitMiddleware, WSGIMiddleware):
+        with pytest.raises(ConfigError, match=rf"^rule 'api', {message}"):
+            middleware(app, limiter=limiter)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"^rule 'test_starlette\.hello', {message}"):
+        ask(application([Route("/", limit(**given(rule))(hello))]))
+
+
+@pytest.mark.parametrize(("rule", "message"), WRONG)
+def test_an_address_that_is_nobody_is_refused_in_what_replaces_a_rule(rule: dict[str, Any], message: str) -> None:
+    """When settings are loaded where they tell the key, and else when the decorator does."""
+    replacing = {"rules": [{"replaces": "login", "key": "ip", **rule}]}
+    with pytest.raises(ConfigError, match=rf"^rules\[0\]\.{message}"):
+        load_settings(replacing)
+    with pytest.raises(ConfigError, match=rf"^(rules\[0\]\.|rule 'login', ){message}"):
+        ask(
+            application(
+                [Route("/", limit("5/s", name="login", key=rule.get("key", "ip"))(hello))],
+                limiter=Limiter.from_settings({"rules": [{"replaces": "login", **rule}]}),
+            )
+        )
+
+
+def test_a_replaced_rule_may_have_a_key_of_other_texts() -> None:
+    """A table that replaces the decorator's is for the decorator's key."""
+    settings = {"rules": [{"replaces": "login", "per_key": {"2001:db8::1": "2/s"}}]}
+    view = limit("1/s", name="login", key="header:x-net")(hello)
+    app = application([Route("/", view)], limiter=Limiter.from_settings(settings))
+    assert ask(app, headers={"x-net": "2001:db8::1"}).headers["x-ratelimit-limit"] == "2"
+
+
+@pytest.mark.parametrize("rule", RIGHT)
+def test_what_a_client_or_another_feature_can_be_is_taken(rule: dict[str, Any]) -> None:
+    """Only what parses as an address is looked at, and only where addresses are meant."""
+    assert load_settings({"rules": [given(rule)]}).rules
+    features = {"net": lambda request: None}
+    assert RateLimitMiddleware(app, limiter=Limiter([Rule(**given(rule))]), features=features)
+
+
+def test_the_prefix_is_that_of_the_settings() -> None:
+    """With 128 every address is a client of its own, and no network is one."""
+    rule = given({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
+    assert load_settings({"ipv6_prefix": 128, "rules": [rule]}).rules
+    with pytest.raises(ConfigError, match=r"per_key\['2001:db8::/64'\]: limits of a client are for one"):
+        load_settings({"ipv6_prefix": 128, "rules": [given({"per_key": {"2001:db8::/64": "9/s"}})]})
+    with pytest.raises(ConfigError, match=r"^ipv6_prefix: expected a prefix length from 1 to 128; got 0"):
+        load_settings({"ipv6_prefix": 0, "rules": [rule]})
+
+
+@pytest.mark.parametrize("middleware", [RateLimitMiddleware, WSGIMiddleware])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* by /48 .*; write '2001:db8::/48'"),
+        ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* by /48 "),
+        ({"rules": [given({"name": "a", "match": {"ip": "2001:db8::/64"}})]}, r"rule 'a', match\.ip: .* by /48 "),
+        (
+            {"rules": [given({"per_key": {"2001:db8::/64": "9/s"}})]},
+            r"rule 'rule-1', per_key\[.*; write '2001:db8::/48",
+        ),
+    ],
+)
+def test_the_middlewares_own_prefix_counts(middleware: Any, settings: dict[str, Any], message: str) -> None:
+    """A list or a rule that the argument would switch off stops the start."""
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        middleware(app, settings=settings, ipv6_prefix=48)
+    assert middleware(app, settings=settings, ipv6_prefix=64)
+
+
+def test_an_ip_of_your_own_may_be_any_text() -> None:
+    """Who reads addresses by a function, or gives them by a dependency, tells clients apart as they like."""
+    rule = given({"match": {"ip": "2001:db8::1"}})
+    own = {"ip": lambda request: "2001:db8::1"}
+    guarded = RateLimitMiddleware(app, limiter=Limiter([Rule(**rule)]), features=own)
+    assert [ask(guarded).status_code for _ in range(2)] == [200, 429]
+    site = FastAPI()
+    depends = Depends(
+        RateLimit("1/minute", per_key={"2001:db8::1": "2/minute"}, features={"ip": lambda: "2001:db8::1"})
+    )
+    site.get("/", dependencies=[depends])(lambda: "hello")
+    site.add_middleware(RateLimitMiddleware, settings={})
+    assert [ask(site).status_code for _ in range(3)] == [200, 200, 429]

@@ -1,0 +1,169 @@
+"""What rules make of requests through the limiter: shadows, plans, unknown keys, costs, queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from limiter_ways import ANN, WAYS, left, limiter, rule
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.testmode import limits_off
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Any:
+    """A limiter's methods, blocking or awaited."""
+    return request.param
+
+
+def test_a_rule_that_watches_refuses_nobody(way: Any) -> None:
+    """A shadow rule decides beside the others; what it would have said is in the verdict, and delays nobody."""
+    rate = limiter(rule("1/minute", "shadow", mode="shadow"), rule("3/minute", "real"))
+    seen = [way(rate).hit(ANN) for _ in range(4)]
+    assert [verdict.allowed for verdict in seen] == [True, True, True, False]
+    assert [[d.allowed for d in verdict.decisions] for verdict in seen[1:]] == [[False, True]] * 2 + [[False, False]]
+    assert [d.shadow for d in seen[0].decisions] == [True, False]
+    assert [d.rule for d in seen[3].refusing] == ["real"]
+    assert seen[1].retry_after == 0.0
+
+
+def test_limits_by_key_and_by_feature(way: Any) -> None:
+    """A client's own limits come first, then those of its plan or group, then the rule's."""
+    rate = limiter(
+        rule(
+            "1/minute",
+            key=["user|ip"],
+            per_key={"vip": ["100/minute"], "192.0.2.9": "7/minute", "42": "8/minute"},
+            per={"plan": {"free": "2/minute", "pro": ["30/minute", "300/hour"]}, "group": {"staff": "9/minute"}},
+        )
+    )
+    asked: list[tuple[dict[str, Any], list[str]]] = [
+        ({"user": "vip", "plan": "free"}, ["100/minute"]),
+        ({"user": "ann", "plan": "free"}, ["2/minute"]),
+        ({"user": "ann", "plan": "pro", "group": "staff"}, ["30/minute", "300/hour"]),
+        ({"user": "ann", "plan": "gold", "group": "staff"}, ["9/minute"]),
+        ({"user": "ann", "plan": UNREADABLE}, ["1/minute"]),
+        ({"user": "ann", "plan": None, "group": ""}, ["1/minute"]),
+        ({"ip": "192.0.2.9"}, ["7/minute"]),
+        ({"user": "", "ip": "192.0.2.9"}, ["7/minute"]),
+        ({"user": 42}, ["8/minute"]),
+        ({}, ["1/minute"]),
+    ]
+    found = [[str(d.quota) for d in way(rate).peek(features).decisions] for features, _ in asked]
+    assert found == [quotas for _, quotas in asked]
+
+
+def test_who_changes_the_plan_keeps_what_was_spent(way: Any) -> None:
+    """Limits of one period share their count, so an upgrade gives the difference and a downgrade no fresh start."""
+    rate = limiter(rule("1/minute", key=["user"], per={"plan": {"free": "2/minute", "pro": "5/minute"}}))
+    assert [way(rate).hit({"user": "ann", "plan": "free"}).allowed for _ in range(3)] == [True, True, False]
+    assert [way(rate).hit({"user": "ann", "plan": "pro"}).allowed for _ in range(4)] == [True, True, True, False]
+    assert not way(rate).hit({"user": "ann", "plan": "free"})
+
+
+@pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
+def test_an_unknown_key_is_left_alone_or_refused(way: Any, limits: str) -> None:
+    """Nobody signed in: the rule does not apply, or refuses for good; a shadow rule does neither."""
+    nobody = {"ip": "192.0.2.7"}
+    assert way(limiter(rule(limits, key=["user"]))).hit(nobody).rules == ()
+    refusing = rule(limits, key=["user"], when_unknown="refuse")
+    verdict = way(limiter(rule("9/minute", "first"), refusing)).hit(nobody)
+    assert (verdict.allowed, verdict.retry_after, verdict.rules) == (False, None, ("r",))
+    assert [d.limit for d in verdict.decisions] == [quota.amount for quota in refusing.quotas]
+    assert way(limiter(refusing)).hit({"user": "ann"}).allowed
+    shadow = rule(limits, key=["user"], when_unknown="refuse", mode="shadow")
+    assert way(limiter(shadow)).hit(nobody).rules == ()
+
+
+def test_a_refusal_for_an_unknown_key_spends_nothing(way: Any) -> None:
+    """All or nothing holds for it, too, and there is nothing to give back."""
+    rate = limiter(rule("9/minute", "first"), rule(key=["user"], when_unknown="refuse"))
+    verdict = way(rate).hit({"ip": "192.0.2.7"})
+    way(rate).refund(verdict)
+    assert left(rate, {"ip": "192.0.2.7", "user": "ann"}) == [9, 2]
+
+
+def test_costs_are_numbers_or_functions(way: Any) -> None:
+    """A rule's cost, a function of the features, or what ``hit`` is given, which comes before both."""
+    rate = limiter(
+        rule("100/minute", "fixed", cost=3),
+        rule("100/minute", "function", cost=lambda features: len(features["user"])),
+    )
+    way(rate).hit({**ANN, "user": "seven77"})
+    assert left(rate) == [97, 93]
+    way(rate).hit(ANN, cost=10)
+    assert left(rate) == [87, 83]
+
+
+@pytest.mark.parametrize("limits", ["5/minute", "5/minute; 9/hour"])
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "1", 10**12 + 1])
+def test_a_cost_that_is_none_is_an_error(way: Any, limits: str, cost: Any) -> None:
+    """Given to ``hit``, to ``settle``, or by a function."""
+    rate = limiter(rule(limits))
+    verdict = rate.hit(ANN)
+    calls: list[Callable[[], Any]] = [
+        lambda: way(rate).hit(ANN, cost=cost),
+        lambda: way(rate).peek(ANN, cost=cost),
+        lambda: way(rate).settle(verdict, cost),
+        lambda: verdict.settle(cost),
+        lambda: way(limiter(rule(limits, cost=lambda features: cost))).hit(ANN),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match="a cost is a whole number"):
+            call()
+    assert left(rate)[0] == 4
+
+
+async def _awaited(request: Any) -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (lambda: 1, r"cost: expected a function of the request; got <lambda>\(\): too many"),
+        (lambda request, more: 1, "cost: expected a function of the request; .* missing a required argument: 'more'"),
+        (_awaited, "cost: nobody awaits a cost"),
+    ],
+)
+def test_a_cost_function_that_cannot_be_called_is_an_error_at_once(cost: Any, message: str) -> None:
+    """It is found when the rule is built, not at the first request."""
+    with pytest.raises(ConfigError, match=message):
+        rule("5/minute", cost=cost)
+
+
+def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
+    """Only rules that match look; what is not given is unknown."""
+    rate = limiter(
+        rule(name="post", match={"methods": ["POST"]}),
+        rule(name="login", match={"path": "/login"}),
+        rule(name="host", match={"host": "a.example"}),
+    )
+    asked: list[dict[str, Any]] = [ANN, {**ANN, "host": "a.example"}, {"ip": "1.1.1.1", "method": None, "path": None}]
+    assert [way(rate).peek(features).rules for features in asked] == [
+        ("post", "login"),
+        ("post", "login", "host"),
+        (),
+    ]
+
+
+def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
+    """``delay`` is the longest of the decisions'; refused and shadow decisions delay nobody."""
+    queue = {"name": "leaky-bucket", "mode": "queue"}
+    rate = limiter(
+        rule("60/minute burst 3", "a", algorithm=queue),
+        rule("30/minute burst 9", "b", algorithm=queue),
+        rule("1/hour burst 9", "c", algorithm=queue, mode="shadow"),
+    )
+    assert [way(rate).hit(ANN).delay for _ in range(4)] == [0.0, 2.0, 4.0, 0.0]
+
+
+def test_with_limits_off_nobody_looks(way: Any) -> None:
+    """The switch for tests of applications lets everything pass and counts nothing."""
+    rate = limiter(rule("1/minute"))
+    with limits_off():
+        assert [way(rate).hit(ANN).rules for _ in range(3)] == [()] * 3
+    assert left(rate) == [1]

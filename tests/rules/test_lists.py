@@ -1,0 +1,136 @@
+"""Allow and deny lists: decided before every rule, on every request, by what the client cannot choose."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.rules.access_lists import Lists
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
+
+SETTINGS: dict[str, Any] = {
+    "rules": [{"name": "api", "limits": "1/day", "match": {"path": "/api"}}],
+    "lists": {
+        "allow": {"ip": ["10.0.0.0/8", "2001:db8:1::/48", "::ffff:172.16.0.0/108"], "user": ["monitoring"]},
+        "deny": {"ip": ["203.0.113.0/24", "10.6.6.6"], "header:x-api-key": ["stolen"]},
+    },
+}
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return Limiter.from_settings(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"ip": "10.1.2.3"},
+        {"ip": "2001:db8:1:2::/64"},
+        {"ip": "10.6.6.6"},  # on both: allow goes first
+        {"ip": "::ffff:10.1.2.3"},
+        {"ip": "2001:db8:1:2::3%eth0"},
+        {"ip": "172.16.0.9"},  # listed in the form of IPv6
+        {"ip": "192.0.2.7", "user": "monitoring"},
+        {"ip": "203.0.113.9", "user": "monitoring"},
+    ],
+    ids=str,
+)
+def test_who_is_allowed_is_never_limited(limiter: Limiter, features: dict[str, str]) -> None:
+    """No rule looks at them, nothing is spent."""
+    for _ in range(3):
+        verdict = limiter.hit({**features, "path": "/api"})
+        assert verdict
+        assert verdict.rules == ()
+    assert len(limiter.store) == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "features", [{"ip": "203.0.113.9"}, {"ip": "192.0.2.7", "header:x-api-key": "stolen"}], ids=str
+)
+def test_who_is_denied_is_never_served(limiter: Limiter, features: dict[str, str]) -> None:
+    """Also where no rule matches; waiting does not help, and nothing is spent."""
+    for path in ("/api", "/other"):
+        verdict = limiter.hit({**features, "path": path})
+        assert (verdict.allowed, verdict.denied, verdict.retry_after, verdict.rules) == (False, True, None, ())
+        assert verdict.status == 403
+    with pytest.raises(RateLimitExceeded, match="deny list"):
+        verdict.raise_for_limit()
+    assert not asyncio.run(limiter.ahit(features))
+    assert not limiter.peek(features)
+
+
+def test_others_are_limited_as_ever(limiter: Limiter) -> None:
+    """A client on no list, an unknown one, and one whose address cannot be read meet the rules."""
+    for features in ({"ip": "192.0.2.7"}, {}, {"ip": "somewhere"}):
+        assert limiter.hit({**features, "path": "/api"})
+        verdict = limiter.hit({**features, "path": "/api"})
+        assert (verdict.allowed, verdict.denied) == (False, False)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
+    start_response("200 OK", [])
+    return [b""]
+
+
+@pytest.mark.parametrize(("peer", "status"), [("203.0.113.9", 403), ("10.1.2.3", 200), ("192.0.2.7", 200)])
+def test_denied_is_403_in_applications(peer: str, status: int) -> None:
+    """On any path, by ASGI and WSGI alike; the answer tells of no limit and when to come back."""
+
+    async def ask() -> httpx.Response:
+        guarded = RateLimitMiddleware(app, settings=SETTINGS)
+        transport = httpx.ASGITransport(guarded, client=(peer, 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return await client.get("/other")
+
+    transport = httpx.WSGITransport(WSGIMiddleware(wsgi_app, settings=SETTINGS), remote_addr=peer)
+    with httpx.Client(transport=transport, base_url="http://test") as client:
+        answers = [asyncio.run(ask()), client.get("/other")]
+    assert [answer.status_code for answer in answers] == [status, status]
+    for answer in answers:
+        assert not [name for name in answer.headers if "ratelimit" in name or name == "retry-after"]
+        if status == 403:
+            assert answer.json()["title"] == "Forbidden"
+            assert answer.json()["violated-policies"] == []
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ({"allow": {"ip": ["10.0.0.0/33"]}}, r"lists.allow.ip: expected an address or a network"),
+        ({"deny": {"ip": "localhost"}}, r"lists.deny.ip: expected an address or a network"),
+        ({"deny": {"ip": ["2001:db8::7"]}}, r"lists.deny.ip: clients are told apart by /64"),
+        ({"deny": {"usr": ["x"]}}, r"lists.deny: unknown feature 'usr'"),
+        ({"deny": {"user": []}}, r"lists.deny.user: expected a list of values"),
+        ({"block": {}}, r"lists: unknown field 'block'"),
+    ],
+    ids=str,
+)
+def test_a_mistake_in_a_list_is_an_error(lists: dict[str, Any], message: str) -> None:
+    """It names the place in the file."""
+    with pytest.raises(ConfigError, match=message):
+        load_settings({"lists": lists})
+
+
+def test_a_feature_that_only_a_list_needs_must_be_there() -> None:
+    """Nothing gives the feature, so the list could never match: the middleware is not built."""
+    with pytest.raises(ConfigError, match="tenant"):
+        RateLimitMiddleware(app, settings={"lists": {"deny": {"tenant": ["x"]}}})
+
+
+def test_there_are_two_lists() -> None:
+    """A third one, or a mistyped one, would never be looked at."""
+    with pytest.raises(ConfigError, match="expected allow or deny; got 'alow'"):
+        Lists({"alow": {"user": "ann"}})
+    names = Lists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}}).names()
+    assert names == (["ip", "user"], ["user"])

@@ -1,0 +1,114 @@
+"""What rules are called that nobody named: a view may have any name, and its limits are told and referred to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from calls import ask
+from django.http import HttpResponse
+from django.urls import path
+from django_calls import project
+from django_calls import still as django_still
+from fastapi import FastAPI
+from flask import Blueprint, Flask
+from flask_calls import ask as ask_flask
+from header_scene import parsed
+
+from ratelimit_mw import ConfigError, Limiter, load_settings
+from ratelimit_mw.fastapi import RateLimitMiddleware
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.rules.marks import View, exempt, limit, marks_of
+from ratelimit_mw.rules.names import printable
+
+SHOWN = r"test_names.gr\xf6\xdfe"
+
+
+def limited(view: Any) -> Any:
+    """The view under a name of its own language, with a limit that nobody named."""
+    view.__name__ = view.__qualname__ = "größe"
+    return limit("2/minute", algorithm="sliding-window-log")(view)
+
+
+def in_fastapi() -> list[tuple[int, Any]]:
+    async def view() -> str:
+        return "42"
+
+    app = FastAPI()
+    app.get("/")(limited(view))
+    app.add_middleware(RateLimitMiddleware, settings={})
+    return [(answer.status_code, answer.headers) for answer in (ask(app, "/") for _ in range(3))]
+
+
+def in_flask() -> list[tuple[int, Any]]:
+    app = Flask("app")
+    app.add_url_rule("/", view_func=limited(lambda: "42"))
+    RateLimiter(app)
+    return [(answer.status_code, answer.headers) for answer in (ask_flask(app) for _ in range(3))]
+
+
+def in_django() -> list[tuple[int, Any]]:
+    with project(django_still(), path("", limited(lambda request: HttpResponse("42")))) as served:
+        return [(answer.status_code, answer.headers) for answer in (served.ask() for _ in range(3))]
+
+
+@pytest.mark.parametrize("answers", [in_fastapi, in_flask, in_django])
+def test_a_view_of_any_name_is_served_and_limited(answers: Any) -> None:
+    """Its policy has the name escaped, as the fields of HTTP are ASCII, in allowed and in refused answers."""
+    found = answers()
+    assert [status for status, _ in found] == [200, 200, 429]
+    for _, headers in found:
+        assert [name for name, _ in parsed(headers["ratelimit-policy"])] == [SHOWN]
+        assert [name for name, _ in parsed(headers["ratelimit"])] == [SHOWN]
+
+
+def test_a_blueprint_of_any_name_is_served_and_limited() -> None:
+    """A refusal tells the same name in its body."""
+    app, blueprint = Flask("app"), limit("1/minute", algorithm="sliding-window-log")(Blueprint("größe", "shop"))
+    blueprint.add_url_rule("/", view_func=lambda: "42")
+    app.register_blueprint(blueprint)
+    RateLimiter(app)
+    assert ask_flask(app).status_code == 200
+    refused = ask_flask(app)
+    assert (refused.status_code, json.loads(refused.data)["violated-policies"]) == (429, [r"shop.gr\xf6\xdfe"])
+
+
+class Größe:
+    async def __call__(self, request: Any) -> None: ...
+
+
+def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spelling() -> None:
+    """Whatever a view is called; what is shown can be written in ``replaces``, ``@exempt`` and ``reset``."""
+    name = r"test_names.Gr\xf6\xdfe"
+    for written in ("test_names.Größe", name):
+        limiter = Limiter.from_settings({"rules": [{"replaces": written, "limits": "1/minute"}]})
+        marked = exempt(written)(limit("5/minute", key=[])(type("Größe", (Größe,), {"__qualname__": "Größe"})))
+        view = marks_of(marked)
+        limiter.adopt(view.marks)
+        limiter.rules.check(view)
+        assert [(rule.name, str(rule.rule.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
+        assert limiter.rules.plan("GET", "/", view=view).rules == ()
+        left = View(view.marks)
+        assert [limiter.decide(limiter.rules.plan("GET", "/", view=left), {}).allowed for _ in range(2)] == [
+            True,
+            False,
+        ]
+        limiter.reset(written, {})
+        assert limiter.decide(limiter.rules.plan("GET", "/", view=left), {}).allowed
+
+
+def test_a_rule_is_replaced_once_in_any_spelling() -> None:
+    """The name as it is and as it is shown are one."""
+    twice = [{"replaces": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
+    with pytest.raises(ConfigError, match=r"^rules\[1\]\.replaces: .* is replaced above already"):
+        load_settings({"rules": twice})
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a.b", "a.b"), ("größe", r"gr\xf6\xdfe"), ("数\n", r"\u6570\n"), ("\x7f\ud800😀", r"\x7f\ud800\U0001f600")],
+)
+def test_what_is_not_printable_in_ascii_is_escaped(name: str, shown: str) -> None:
+    """Control characters and halves of characters, too; nothing is escaped twice."""
+    assert printable(name) == printable(shown) == shown

@@ -1,0 +1,184 @@
+"""Path patterns: one tree for all of them gives what a regular expression for each would, and no path is slow."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError
+from ratelimit_mw.rules.paths import PathTree, checked_pattern, normalised, pattern_matches
+
+LITERALS = ["a", "b", "ab", "aa", ".", "a.b", "é", "%"]
+SEGMENTS = [
+    *LITERALS,
+    "*",
+    "**",
+    "a*",
+    "*b",
+    "a*b",
+    "*a*",
+    "*.*",
+    "{id}",
+    "{id:int}",
+    "{rest:path}",
+    "v{n}.b",
+    "a{x}b*",
+]
+
+patterns = st.lists(st.sampled_from(SEGMENTS), max_size=5).map(lambda parts: "/" + "/".join(parts))
+paths = st.lists(st.sampled_from([*LITERALS, "", "", "abab", "a.a.b", "v1.b"]), max_size=6).map(
+    lambda parts: "/" + "/".join(parts)
+)
+
+
+def naive(pattern: str, path: str) -> bool:
+    """The definition, segment by segment, with a regular expression that knows nothing of trees."""
+    path = re.sub("/+", "/", path)
+    path = path[:-1] if path != "/" and path.endswith("/") else path
+    expression = ""
+    for segment in re.sub("/+", "/", pattern).strip("/").split("/"):
+        starred = re.sub(r"\{[^{}:]*:path\}", "**", segment)
+        starred = re.sub(r"\{[^{}]*\}", "*", starred)
+        if starred == "**":
+            expression += "(/[^/]+)*"
+        elif starred == "*":
+            expression += "/[^/]+"
+        elif starred:
+            expression += "/" + "[^/]*".join(re.escape(part) for part in starred.split("*"))
+    return re.fullmatch(expression or "/", path) is not None or (
+        path == "/" and re.fullmatch(expression, "") is not None
+    )
+
+
+@given(st.lists(patterns, max_size=8), paths)
+@example(["/**", "/", "/*"], "/")
+@example(["/a/**/b", "/**/a/**", "/a/{rest:path}"], "/a/b")
+@example(["/a/**/**/b"], "/a/b")
+def test_the_tree_agrees_with_a_regular_expression_for_each_pattern(found: list[str], path: str) -> None:
+    """For any patterns and path the tree finds exactly those that match one by one, in rising order."""
+    expected = tuple(i for i, pattern in enumerate(found) if naive(pattern, path))
+    assert PathTree(enumerate(found)).match(path) == expected
+
+
+@given(patterns, paths)
+def test_slashes_do_not_tell_paths_apart(pattern: str, path: str) -> None:
+    """Doubled slashes, one at the end, or none at the start change no answer."""
+    spellings = [path, path + "/", path.replace("/", "//"), path.lstrip("/"), "//" + path]
+    assert len({pattern_matches(pattern, spelling) for spelling in spellings}) == 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("/login", ["/login", "/login/", "//login", "login"], ["/", "/logi", "/login/x", "/LOGIN", "/login "]),
+        ("/", ["/", "", "//"], ["/a"]),
+        ("/api/**", ["/api", "/api/", "/api/a", "/api/a/b"], ["/apis", "/", "/x/api"]),
+        ("/api/*", ["/api/a", "/api/a/"], ["/api", "/api/a/b"]),
+        ("/items/{id}", ["/items/7", "/items/é"], ["/items", "/items/7/8"]),
+        ("/items/{id:int}/x", ["/items/7/x"], ["/items/x"]),
+        ("/f/{rest:path}", ["/f", "/f/a/b"], ["/g"]),
+        ("/**/edit", ["/edit", "/a/edit", "/a/b/edit"], ["/edit/a"]),
+        ("/a.c", ["/a.c"], ["/abc"]),
+        ("/*.txt", ["/a.txt", "/.txt", "/a.b.txt"], ["/a.txt/b", "/atxt"]),
+        ("/v{major}.{minor}", ["/v1.2", "/v.", "/v1.2.3"], ["/v1", "/w1.2"]),
+        ("/v1/items:batch", ["/v1/items:batch"], ["/v1/items"]),
+        ("/at/:30/<", ["/at/:30/<"], ["/at/x/<"]),
+        ("/caf\u00e9", ["/caf\u00e9"], ["/cafe\u0301"]),
+        ("/line\nbreak*", ["/line\nbreak\n2"], ["/line"]),
+    ],
+)
+def test_patterns_by_example(pattern: str, matching: list[str], others: list[str]) -> None:
+    """Stars stay within a segment, double stars cross them, parameters are segments, and all else is itself."""
+    assert checked_pattern(pattern) == pattern
+    assert [path for path in matching if not pattern_matches(pattern, path)] == []
+    assert [path for path in others if pattern_matches(pattern, path)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", "/"),
+        ("/", "/"),
+        ("///", "/"),
+        ("a", "/a"),
+        ("/a/", "/a"),
+        ("/a//", "/a"),
+        ("*", "/*"),
+        ("/a/./b", "/a/./b"),
+    ],
+)
+def test_paths_have_one_spelling(path: str, expected: str) -> None:
+    """``normalised`` collapses slashes and drops one at the end; it resolves no dots, as frameworks do not."""
+    assert normalised(path) == expected
+    assert normalised(expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("login", "expected a path pattern such as"),
+        ("", "expected a path pattern"),
+        (None, "expected a path pattern .* got None"),
+        (7, "got 7"),
+        ("/a?b=c", "no query and no fragment"),
+        ("/a#b", "no query and no fragment"),
+        ("/a**", "stands alone between slashes; got 'a\\*\\*'"),
+        ("/***", "stands alone"),
+        ("/x{p:path}", "stands alone"),
+        ("/{id", "unbalanced braces"),
+        ("/id}", "unbalanced braces"),
+        ("/{{id}}", "unbalanced braces"),
+        ("/items/<int:id>", r"a parameter is written \{name\} here; write '/items/\{id\}' for '/items/<int:id>'"),
+        ("/items/<id>.json", r"write '/items/\{id\}.json'"),
+        ("/f/<path:rest>", r"write '/f/\{rest:path\}'"),
+        ('/<string(length=2):lang>/<regex("[a-z]+"):x>', r"write '/\{lang\}/\{x\}'"),
+        ("/items/:id/x", r"write '/items/\{id\}/x'"),
+        ("/a%20b", "compared decoded, so write what %20 stands for"),
+    ],
+)
+def test_a_pattern_that_cannot_match_is_refused(pattern: object, message: str) -> None:
+    """A pattern that could never match, or not what its author meant, is an error that shows it."""
+    with pytest.raises(ConfigError, match=message):
+        checked_pattern(pattern)
+
+
+HOSTILE = {
+    "segments": "/api" + "/a" * 4000,
+    "slashes": "/" * 8000,
+    "dots": "/" + "." * 8000,
+    "dashes": "/" + "-" * 8000 + "x",
+    "edits": "/api" + "/edit" * 1600,
+}
+
+
+def steps(pattern: str, path: str) -> int:
+    """How many lines of Python a match takes; a regular expression that tries everything would not come back."""
+    count = 0
+
+    def trace(*_: object) -> object:
+        nonlocal count
+        count += 1
+        return trace
+
+    tree = PathTree((i, pattern) for i in range(3))
+    before = sys.gettrace()  # coverage has its own
+    sys.settrace(trace)
+    try:
+        tree.match(path)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    "pattern", ["/api/**", "/**/a/**/a/**/a/**/b", "/**/edit/**/edit", "/*.*.*.*.bak", "/*-*-*-*-*y"]
+)
+def test_no_path_takes_more_than_its_length(pattern: str) -> None:
+    """Work grows with the length of the path and no faster, whatever the pattern and the path."""
+    for path in HOSTILE.values():
+        half, whole = steps(pattern, path[: len(path) // 2]), steps(pattern, path)
+        assert whole <= 2.2 * half + 200

@@ -1,0 +1,342 @@
+"""Rules: which requests they take, what they need, and that nonsense is refused with its place when they are built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, Limiter, Quota, Rule
+from ratelimit_mw.http.client_ip import ClientIP
+from ratelimit_mw.http.features import FeatureReader
+from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.rules.rule import Match, one_of
+from ratelimit_mw.rules.ruleset import RuleSet
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.middleware import WSGIRequest
+
+
+def rules_for(rules: list[Rule], method: str = "GET", path: str = "/", host: str = "") -> list[str]:
+    return [rule.name for rule in RuleSet(rules).plan(method, path, host).rules]
+
+
+def named(**matches: dict[str, Any]) -> list[Rule]:
+    return [Rule(name=name, limits="1/minute", match=match) for name, match in matches.items()]
+
+
+# -- matching ----------------------------------------------------------------------------------------------
+
+SHOP = named(
+    every={},
+    login={"path": "/login", "methods": ["POST"]},
+    api={"path": "/api/**"},
+    items={"path": ["/api/items/{id}", "/items"], "methods": ["get", "PUT"]},
+    writes={"methods": ["POST", "PUT", "PATCH", "DELETE"]},
+    preflight={"methods": "OPTIONS"},
+    purge={"methods": ["PURGE"]},
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "expected"),
+    [
+        ("GET", "/", ["every"]),
+        ("GET", "/login", ["every"]),
+        ("POST", "/login", ["every", "login", "writes"]),
+        ("post", "/login/", ["every", "login", "writes"]),
+        ("GET", "/api", ["every", "api"]),
+        ("GET", "//api/items/7", ["every", "api", "items"]),
+        ("HEAD", "/items", ["every", "items"]),
+        ("PUT", "/items", ["every", "items", "writes"]),
+        ("DELETE", "/items", ["every", "writes"]),
+        ("OPTIONS", "/api/items/7", ["preflight"]),
+        ("options", "/", ["preflight"]),
+        ("PURGE", "/", ["every", "purge"]),
+        ("BREW", "/api", ["every", "api"]),
+        ("", "", ["every"]),
+    ],
+)
+def test_all_rules_that_match_apply_together_in_their_order(method: str, path: str, expected: list[str]) -> None:
+    """By path and method, each rule on its own; GET takes HEAD along, OPTIONS is taken only by name."""
+    assert rules_for(SHOP, method, path) == expected
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "REPORT", "SEARCH", "LOCK", "M-SEARCH", "X_Y", "brew"])
+def test_any_method_may_be_named(method: str) -> None:
+    """A method that is not HTTP's own is a method, unless it looks like a slip of one that is."""
+    assert rules_for(named(r={"methods": method}), method.upper()) == ["r"]
+
+
+def test_the_same_rules_are_the_same_plan() -> None:
+    """Requests with the same rules share one compiled plan, however they were found."""
+    rules = RuleSet(SHOP)
+    assert rules.plan("GET", "/a") is rules.plan("BREW", "/b") is rules.plan("GET", "/a")
+    assert rules.plan("GET", "/a") is not rules.plan("POST", "/a")
+
+
+def test_no_client_can_make_the_matcher_remember_without_bound() -> None:
+    """Paths and methods are remembered up to a bound, long paths never, and answers stay right."""
+    rules = RuleSet(SHOP)
+    for i in range(10_050):
+        assert [rule.name for rule in rules.plan("GET", f"/api/{i}").rules] == ["every", "api"]
+    for i in range(100):
+        assert [rule.name for rule in rules.plan(f"M{i}", "/login").rules] == ["every"]
+    long = "/api/" + "x" * 300
+    assert [rule.name for rule in rules.plan("GET", long).rules] == ["every", "api"]
+    assert len(rules._by_path) <= 10_000
+    assert long not in rules._by_path
+    assert len(rules._by_path["/login"]) <= 32
+    assert len(rules._plans) <= 4
+
+
+def test_no_client_can_make_plans_without_bound() -> None:
+    """Patterns that match apart from each other have as many plans as combinations; few of them are remembered."""
+    rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))
+    reader = FeatureReader({"ip": "rule 'all'"}, ClientIP(), {}, lambda request: None)
+    request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
+    for chosen in range(1 << 14):
+        names = [i for i in range(14) if chosen >> i & 1]
+        plan = rules.plan("GET", "/" + "/".join(map(str, names)))
+        assert [rule.name for rule in plan.rules] == [f"rule-{i + 1}" for i in names]
+        assert reader.of(plan, request) == ({"ip": "192.0.2.7"} if names else {})
+    assert max(len(rules._plans), len(reader._by_plan)) <= 10_000
+
+
+HOSTS = named(
+    one={"host": "a.example"},
+    sub={"host": ["*.example", "localhost"]},
+    ip={"host": "[2001:db8::1]"},
+    path={"path": "/x", "host": "A.example"},
+    every={},
+)
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "expected"),
+    [
+        ("a.example", "/", ["one", "sub", "every"]),
+        ("a.example", "/x", ["one", "sub", "path", "every"]),
+        ("b.a.example", "/", ["sub", "every"]),
+        ("example", "/", ["every"]),
+        ("localhost", "/", ["sub", "every"]),
+        ("[2001:db8::1]", "/", ["ip", "every"]),
+        ("", "/x", ["every"]),
+    ],
+)
+def test_hosts(host: str, path: str, expected: list[str]) -> None:
+    """A rule may be about hosts, one by one or all below a name; the name itself is not below it."""
+    assert rules_for(HOSTS, path=path, host=host) == expected
+    assert RuleSet(HOSTS).needs_host
+    assert not RuleSet(SHOP).needs_host
+
+
+@pytest.mark.parametrize(
+    ("match", "features", "applies"),
+    [
+        ({"region": "DE"}, {"region": "DE"}, True),
+        ({"region": ["DE", "AT"]}, {"region": "AT"}, True),
+        ({"region": ["DE", "AT"]}, {"region": "de"}, False),
+        ({"region": "DE"}, {}, False),
+        ({"region": "DE"}, {"region": None}, False),
+        ({"region": "DE"}, {"region": UNREADABLE}, True),
+        ({"region": "DE", "group": "staff"}, {"region": "DE"}, False),
+        ({"region": "DE", "group": "staff"}, {"region": "DE", "group": "staff"}, True),
+        ({"region": "DE", "group": "staff"}, {"region": "FR", "group": UNREADABLE}, False),
+        ({"tier": [0, 1]}, {"tier": 0}, True),
+        ({"tier": [0, 1]}, {"tier": "1"}, True),
+        ({"tier": [0, 1]}, {"tier": 2}, False),
+        ({"header:X-Client": "bot"}, {"header:x-client": "bot"}, True),
+        ({"method": "post"}, {"method": "POST"}, True),
+    ],
+)
+def test_features_are_compared_as_text(match: dict[str, Any], features: dict[str, Any], applies: bool) -> None:
+    """Every feature named must have one of its values; what is unknown has none, what is unreadable may have any."""
+    limiter = Limiter([Rule(name="r", limits="1/minute", match=match, key=[])], clock=ManualClock(1.0))
+    assert bool(limiter.hit(features).rules) == applies
+
+
+def test_what_a_rule_needs() -> None:
+    """Features of key, match and tables, each once; method, path and host come with every request."""
+    rule = Rule(
+        limits="1/minute",
+        key=["endpoint", "user|ip"],
+        match={"path": "/x", "methods": ["GET"], "host": "h", "region": "DE"},
+        per={"plan": {"free": "1/minute"}, "region": {"DE": "2/minute"}},
+    )
+    assert rule.needs == ("endpoint", "user", "ip", "region", "plan")
+    assert RuleSet([rule, Rule(limits="1/s", key="ip")]).needs == rule.needs
+
+
+def test_limits_in_every_form_mean_the_same() -> None:
+    """Text, a list of texts, quotas and a mixture are one set of limits."""
+    five, twenty = Quota(5, 60), Quota(20, 3600)
+    forms: list[Any] = ["5/minute; 20/hour", ["5/minute", "20/hour"], [five, twenty], (five, "20/hour")]
+    assert {Rule(limits=form).quotas for form in forms} == {(five, twenty)}
+    assert Rule(limits=five).quotas == (five,)
+
+
+def test_rules_without_a_name_are_numbered() -> None:
+    """A name is needed in headers and keys, so a rule without one is called by its place."""
+    rules = RuleSet([Rule(limits="1/s"), Rule(limits="1/s", name="x"), Rule(limits="1/s; 2/minute")])
+    assert list(rules.by_name) == ["rule-1", "x", "rule-3"]
+    assert [limit.policy for limit in rules.rules[2].limits] == ["rule-3", "rule-3-2"]
+
+
+@pytest.mark.parametrize(
+    ("names", "limits", "message"),
+    [
+        (["a", "a"], "1/s", "named 'a'"),
+        (["rule-2", None], "1/s", "named 'rule-2'"),
+        (["a", "a-2"], "1/s; 2/minute", "named 'a-2'"),
+    ],
+)
+def test_names_are_unique(names: list[str | None], limits: str, message: str) -> None:
+    """Two rules of one name, or two policies, would share their counts and their header."""
+    with pytest.raises(ConfigError, match=message):
+        RuleSet(Rule(name=name, limits=limits) for name in names)
+
+
+def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
+    """One plain limit is decided without a list of hits; anything else about the rule takes the long way."""
+    plain = {"limits": "1/minute"}
+    others: list[dict[str, Any]] = [
+        {"limits": "1/minute; 2/hour"},
+        {"limits": "1/minute", "mode": "shadow"},
+        {"limits": "1/minute", "cost": lambda request: 1},
+        {"limits": "1/minute", "when_unknown": "refuse"},
+        {"limits": "1/minute", "match": {"region": "DE"}},
+        {"limits": "1/minute", "per_key": {"a": "2/minute"}},
+    ]
+    assert RuleSet([Rule(**plain)]).plan("GET", "/").lone is not None
+    assert [RuleSet([Rule(**other)]).plan("GET", "/").lone for other in others] == [None] * 6
+    assert Plan([]).lone is None
+
+
+# -- precise errors ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"limits": "5/fortnight"}, "rule 'login', limits: cannot read the quota '5/fortnight'"),
+        ({"limits": ["5/minute", "x"]}, "rule 'login', limits\\[1\\]: cannot read the quota 'x'"),
+        ({"limits": []}, "limits: a rule needs at least one limit"),
+        ({"limits": None}, "limits: expected AMOUNT/PERIOD"),
+        ({"limits": "5/minute; 6/60s"}, "limits: two limits of one rule have the period of '5/minute'"),
+        ({"limits": "5/minute burst 9"}, "limits\\[0\\]: sliding-window-counter has no burst"),
+        ({"limits": ["99999 concurrent"]}, "limits\\[0\\]: at most 10000 requests in flight"),
+        ({"name": "two words"}, "name: a rule's name is 1 to 200 printable"),
+        ({"name": 7}, "name: .*got 7"),
+        ({"key": ["usr"]}, "key\\[0\\]: unknown feature 'usr': did you mean 'user'"),
+        ({"key": None}, "key: expected a list of features"),
+        ({"match": "/login"}, "match: expected a table such as"),
+        ({"match": {"path": "login"}}, "match.path: expected a path pattern"),
+        ({"match": {"path": []}}, "match.path: an empty list matches nothing"),
+        ({"match": {"paths": "/x"}}, "match: unknown feature 'paths': did you mean 'path'"),
+        ({"match": {"hosts": "x"}}, "match: unknown feature 'hosts': did you mean 'host'"),
+        ({"match": {7: "x"}}, "match: expected a feature.* got 7"),
+        ({"match": {"methods": ["GTE"]}}, "match.methods: expected an HTTP method .* got 'GTE'"),
+        ({"match": {"methods": ["POTS"]}}, "match.methods: expected an HTTP method"),
+        ({"match": {"methods": 7}}, "match.methods: expected an HTTP method .* got 7"),
+        ({"match": {"methods": "ALL"}}, "match.methods: 'ALL' is no method; leave it out to match every one"),
+        ({"match": {"methods": ["GET", "any"]}}, "match.methods: 'any' is no method"),
+        ({"match": {"methods": ["*"]}}, "match.methods: '\\*' is no method"),
+        ({"match": {"method": "ALL"}}, "match.method: 'ALL' is no method"),
+        ({"match": {"method": "PSOT"}}, "match.method: expected an HTTP method"),
+        ({"match": {"host": "example.com:80"}}, "match.host: expected a host without port"),
+        ({"match": {"host": "http://x"}}, "match.host: expected a host"),
+        ({"match": {"host": None}}, "match.host: expected a host .* got None"),
+        ({"match": {"region": []}}, "match.region: an empty list matches nothing"),
+        ({"match": {"region": [""]}}, "match.region: expected a text"),
+        ({"match": {"region": [True]}}, "match.region: expected a text"),
+        ({"match": {"region": 1.5}}, "match.region: expected a text"),
+        ({"algorithm": "sliding"}, "algorithm: there is no algorithm 'sliding'"),
+        ({"algorithm": {"name": "gcra", "burst": 1}}, "algorithm: gcra has no option 'burst'"),
+        ({"cost": -1}, "cost: a cost is a whole number"),
+        ({"cost": 1.5}, "cost: .*got 1.5"),
+        ({"cost": True}, "cost: .*got True"),
+        ({"when_unknown": "deny"}, "when_unknown: expected 'skip' or 'refuse'; got 'deny'"),
+        ({"mode": None}, "mode: expected 'enforce' or 'shadow'; got None"),
+        ({"count_when": 401}, "count_when: expected {status = \\[401, 403\\]}"),
+        ({"count_when": {"code": 401}}, "count_when: expected {status"),
+        ({"count_when": {"status": []}}, "count_when: expected {status"),
+        ({"count_when": {"status": "401"}}, "count_when: expected {status"),
+        ({"count_when": {"status": [99]}}, "count_when.status: expected HTTP statuses .* got 99"),
+        ({"count_when": {"status": [True]}}, "count_when.status: .* got True"),
+        ({"count_when": {"status": ["401"]}}, "count_when.status: .* got '401'"),
+        ({"per_key": {"a": "x"}}, "per_key\\['a'\\]: cannot read the quota"),
+        ({"per_key": {"a": []}}, "per_key\\['a'\\]: a rule needs at least one limit"),
+        ({"per_key": {"a": "5/minute burst 9"}}, "per_key\\['a'\\]: sliding-window-counter has no burst"),
+        ({"per_key": ["a"]}, "per_key: expected a table"),
+        ({"per_key": {"a": "1/s"}, "key": ["ip", "user"]}, "per_key: only a rule whose key has one part"),
+        ({"per_key": {"a": "1/s"}, "key": []}, "per_key: only a rule whose key has one part"),
+        ({"per": 7}, "per: expected a table"),
+        ({"per": {"plna": {"a": "1/s"}}}, "per: unknown feature 'plna': did you mean 'plan'"),
+        ({"per": {"plan": "1/s"}}, "per.plan: expected a table"),
+        ({"per": {"plan": {"free": "x"}}}, "per.plan\\['free'\\]: cannot read the quota"),
+        ({"per": {"plan": {"free": "5/minute burst 9"}}}, "per.plan\\['free'\\]: sliding-window-counter has no burst"),
+        ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'"),
+    ],
+)
+def test_every_mistake_names_its_place(wrong: dict[str, Any], message: str) -> None:
+    """The error names the rule, the field and the entry, what was found and what was expected."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        Rule(**{"name": "login", "limits": "5/minute", **wrong})
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_place_in_a_file_says_more_than_a_name() -> None:
+    """Seen from a file the error has the file's path in it, and no name besides."""
+    with pytest.raises(ConfigError) as caught:
+        Rule(name="login", limits="5/minute", cost=-1)
+    assert str(caught.value.within("rules[1]")).startswith("rules[1].cost: a cost is")
+
+
+def test_a_rule_is_not_changed_afterwards() -> None:
+    """Rules are shared by all requests."""
+    rule = Rule(limits="1/s")
+    with pytest.raises(AttributeError):
+        rule.cost = 2  # type: ignore[misc]
+    assert Rule(limits="1/s") == rule != Rule(limits="2/s")
+
+
+def test_an_empty_match_takes_everything() -> None:
+    """What is left out does not choose."""
+    assert Match.of({}) == Match()
+    assert Match().takes_features({})
+    assert Match().takes_host("any")
+
+
+def test_there_is_one_priority() -> None:
+    """It may be said, in Python as in files; any other is refused."""
+    assert Rule(limits="5/minute", priority="normal") == Rule(limits="5/minute")
+    for wrong in ("high", None, 5, ["normal"]):
+        with pytest.raises(ConfigError, match=r"^priority: expected 'normal'; got "):
+            Rule(limits="5/minute", priority=wrong)  # type: ignore[arg-type]
+
+
+def test_one_of_a_few_words() -> None:
+    """A word that is none of them is shown beside them."""
+    assert one_of("a", "a", "b") == "a"
+    with pytest.raises(ConfigError, match="expected 'a' or 'b'; got 'c'"):
+        one_of("c", "a", "b")
+
+
+def test_a_rule_for_networks_knows_mapped_addresses() -> None:
+    """IPv4 in IPv6 form is unwrapped before it is compared, in the rule and in the request."""
+    for network in ("10.0.0.0/8", "::ffff:10.0.0.0/104"):
+        rate = Limiter([Rule(name="inside", limits="9/minute", match={"ip": [network]})])
+        found = [rate.hit({"ip": ip}).rules for ip in ("::ffff:10.1.1.1", "10.1.1.1", "::ffff:11.1.1.1", "::a01:101")]
+        assert found == [("inside",), ("inside",), (), ()]
+
+
+def test_a_rule_for_networks() -> None:
+    """``match = { ip = [...] }`` takes addresses and networks, in both families, and nobody without an address."""
+    rule = Rule(limits="1/minute", key=[], match={"ip": ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"]})
+    limiter = Limiter([rule])
+    looked = [bool(limiter.peek({"ip": ip}).rules) for ip in ("10.1.2.3", "2001:db8:1:2::/64", "192.0.2.7")]
+    others = [bool(limiter.peek(features).rules) for features in ({"ip": "192.0.2.8"}, {"ip": "unknown"}, {})]
+    assert (looked, others) == ([True] * 3, [False] * 3)
+    with pytest.raises(ConfigError, match=r"match.ip: expected an address or a network"):
+        Rule(limits="1/minute", match={"ip": "10.0.0.1/8"})

@@ -1,0 +1,258 @@
+"""Starlette: rules of the file and views marked by decorators are decided together, by the middleware alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from calls import ask
+from shared_store import SharedStore
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.endpoints import HTTPEndpoint
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from ratelimit_mw import Limiter, RateLimitError, Rule
+from ratelimit_mw.asgi import request as asgi_request
+from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit
+from ratelimit_mw.testing import ManualClock
+
+
+def application(routes: list[BaseRoute], *rules: Rule, limiter: Limiter | None = None, **options: Any) -> Starlette:
+    """An application behind the middleware, with the rules of a file."""
+    limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
+    exception_handlers = options.pop("exception_handlers", None)
+    app = Starlette(routes=routes, exception_handlers=exception_handlers)
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
+    return app
+
+
+def statuses(app: Any, *paths: str, **request: Any) -> list[int]:
+    return [ask(app, path, **request).status_code for path in paths]
+
+
+async def hello(request: Any) -> Response:
+    return PlainTextResponse("hello")
+
+
+@limit("2/minute", key=["ip"])
+async def asynchronous(request: Any) -> Response:
+    """An async view."""
+    return PlainTextResponse("async")
+
+
+@limit("2/minute", key=["ip"])
+def synchronous(request: Any) -> Response:
+    """A view that runs in a thread."""
+    return PlainTextResponse("sync")
+
+
+@limit("2/minute", key=["ip"])
+class Whole(HTTPEndpoint):
+    """A class that is limited as a whole."""
+
+    async def get(self, request: Any) -> Response:
+        return PlainTextResponse("get")
+
+    def post(self, request: Any) -> Response:
+        return PlainTextResponse("post")
+
+
+class ByMethod(HTTPEndpoint):
+    """A class with one method that is limited."""
+
+    @limit("1/minute", key=["ip"])
+    async def get(self, request: Any) -> Response:
+        return PlainTextResponse("get")
+
+    async def post(self, request: Any) -> Response:
+        return PlainTextResponse("post")
+
+
+def test_a_request_is_decided_once_for_file_and_view() -> None:
+    """The rules of the file and those on the view are one question to the store, all or nothing."""
+    store = SharedStore()
+    limiter = Limiter([Rule(name="all", limits="10/minute")], store=store, clock=ManualClock(1_000_000.0))
+    app = application([Route("/", asynchronous), Route("/free", hello)], limiter=limiter)
+    answers = [ask(app) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert store.calls == 3
+    assert answers[1].headers["ratelimit"] == '"test_starlette.asynchronous";r=0;t=50'
+    assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
+
+
+def test_a_rule_of_the_file_retunes_the_one_on_a_view() -> None:
+    """``replaces`` gives a decorator's rule other numbers, by the name it was given or has from its view."""
+    table = {"replaces": "test_starlette.asynchronous", "limits": "1/minute"}
+    limiter = Limiter.from_settings({"rules": [table]}, clock=ManualClock(1_000_000.0))
+    assert statuses(application([Route("/", asynchronous)], limiter=limiter), "/", "/") == [200, 429]
+
+
+def test_the_view_reads_the_verdict() -> None:
+    """The whole verdict, marks included, is at ``request.state.ratelimit``."""
+
+    @limit("3/minute", name="own")
+    async def view(request: Any) -> Response:
+        return PlainTextResponse(str({d.rule: d.remaining for d in request.state.ratelimit.decisions}))
+
+    app = application([Route("/", view)], Rule(name="all", limits="9/minute"))
+    assert ask(app).text == "{'all': 8, 'own': 2}"
+
+
+def test_a_key_that_nobody_can_give_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """A rule by user where nobody finds out who that is would never apply: the log says so, once."""
+    asgi_request._warn_of_no_users.cache_clear()
+    app = application([Route("/", hello)], Rule(limits="1/minute", key=["user"]))
+    assert statuses(app, *["/"] * 3) == [200, 200, 200]
+    said = [record.getMessage() for record in caplog.records if "counts by user" in record.getMessage()]
+    assert len(said) == 1
+    assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in said[0]
+
+
+def test_the_user_of_the_authentication_middleware_is_the_user() -> None:
+    """Users count apart where Starlette's authentication ran before, whatever their address is."""
+
+    class ByHeader(AuthenticationBackend):
+        async def authenticate(self, conn: Any) -> Any:
+            name = conn.headers.get("x-user")
+            return (AuthCredentials(), SimpleUser(name)) if name else None
+
+    app = application([Route("/", hello)], Rule(name="users", limits="1/minute", key=["user"]))
+    app.add_middleware(AuthenticationMiddleware, backend=ByHeader())
+    asked = [ask(app, headers={"x-user": user} if user else {}).status_code for user in ("ann", "bob", "ann", "", "")]
+    assert asked == [200, 200, 429, 200, 200]
+
+
+def test_clients_are_apart_by_default() -> None:
+    """Without a word on the key each address has its own count."""
+    app = application([Route("/", asynchronous)])
+    found = [ask(app, client=f"192.0.2.{i}").status_code for i in (1, 2, 3, 1, 2, 3, 1)]
+    assert found == [200] * 6 + [429]
+
+
+def test_header_fields_stand_once() -> None:
+    """Rules of the file and of the view make one set of headers, on streams and refusals too."""
+    app = application([Route("/", asynchronous)], Rule(limits="9/minute"))
+    for _ in range(3):
+        names = [name for name, _ in ask(app).headers.multi_items()]
+        assert len(names) == len(set(names))
+
+
+def test_a_dead_store_is_no_error_of_the_application() -> None:
+    """When the store does not answer, views are limited by the process alone: neither an error nor without limit."""
+    store = SharedStore()
+    store.down = True
+    app = application([Route("/", asynchronous)], limiter=Limiter(store=store, clock=ManualClock(1_000_000.0)))
+    assert statuses(app, *["/"] * 3) == [200, 200, 429]
+
+
+# -- refusals --------------------------------------------------------------------------------------------
+
+
+async def _teapot(request: Any, error: RateLimitExceeded) -> Response:
+    return PlainTextResponse(f"{request.url.path}: {error}", status_code=418)
+
+
+def _sync_teapot(request: Any, error: RateLimitExceeded) -> Response:
+    return PlainTextResponse(f"{request.url.path}: {error}", status_code=418)
+
+
+@pytest.mark.parametrize("handler", [_teapot, _sync_teapot])
+@pytest.mark.parametrize("kind", [RateLimitExceeded, RateLimitError])
+def test_the_applications_handler_answers_refusals(handler: Any, kind: Any) -> None:
+    """A handler registered for the error, or for what it is a kind of, answers; the headers are added all the same."""
+    app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
+    answer = [ask(app) for _ in range(3)][-1]
+    assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
+    assert answer.text.startswith("/: refused by test_starlette.asynchronous (2/minute): retry after")
+    assert answer.headers["x-ratelimit-remaining"] == "0"
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_handler_for_the_status_answers_refusals(is_async: bool) -> None:
+    """It is given the error that Starlette has for the status, with the verdict; the headers are added."""
+
+    def handler(request: Any, error: Any) -> Response:
+        told = (error.status_code, error.detail, error.verdict.rules)
+        return PlainTextResponse(f"{request.url.path}: {told}", status_code=418)
+
+    async def ahandler(request: Any, error: Any) -> Response:
+        return handler(request, error)
+
+    app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
+    answer = [ask(app) for _ in range(3)][-1]
+    assert answer.text == "/: (429, 'Too Many Requests', ('test_starlette.asynchronous',))"
+    assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
+
+
+def test_a_handler_for_another_status_answers_no_refusal() -> None:
+    """Who is on a deny list is answered by the handler for 403, and too many requests as without it."""
+    app = application(
+        [Route("/", asynchronous)],
+        exception_handlers={403: _teapot},
+        limiter=Limiter.from_settings({"lists": {"deny": {"header:x-who": "mallory"}}}, clock=ManualClock(1e6)),
+    )
+    assert statuses(app, "/", "/", "/") == [200, 200, 429]
+    assert ask(app, headers={"x-who": "mallory"}).status_code == 418
+
+
+def test_the_handler_for_the_error_goes_before_that_for_the_status() -> None:
+    """What is told more exactly counts."""
+
+    async def other(request: Any, error: Any) -> Response:
+        return PlainTextResponse("other")
+
+    app = application([Route("/", asynchronous)], exception_handlers={429: other, RateLimitExceeded: _teapot})
+    assert statuses(app, "/", "/", "/") == [200, 200, 418]
+
+
+def test_the_middlewares_own_answer_comes_before_the_applications() -> None:
+    """``rejection`` given to the middleware is what answers, whatever handlers there are."""
+    app = application(
+        [Route("/", asynchronous)],
+        exception_handlers={RateLimitExceeded: _teapot},
+        rejection=lambda request, verdict: PlainTextResponse("mine", status_code=503),
+    )
+    assert statuses(app, "/", "/", "/") == [200, 200, 503]
+
+
+def test_an_application_wrapped_by_hand_answers_too() -> None:
+    """A handler finds its application in the request, also where the middleware stands around it."""
+
+    async def handler(request: Any, error: Any) -> Response:
+        return PlainTextResponse(type(request.app).__name__, status_code=418)
+
+    inner = Starlette(routes=[Route("/", asynchronous)], exception_handlers={RateLimitExceeded: handler})
+    app = RateLimitMiddleware(inner, limiter=Limiter(clock=ManualClock(1.0)))
+    assert [ask(app).text for _ in range(3)] == ["async", "async", "Starlette"]
+
+
+def test_a_refusal_that_a_view_raises_is_answered() -> None:
+    """A limiter that the view asks itself refuses with the same answer; what the request had spent stays spent."""
+    own = Limiter([Rule(name="inner", limits="1/hour")], clock=ManualClock(1_000_000.0))
+
+    async def view(request: Any) -> Response:
+        own.hit({"ip": request.client.host}).raise_for_limit()
+        return PlainTextResponse("view")
+
+    app = application([Route("/", view)], Rule(name="outer", limits="9/minute"))
+    assert ask(app).status_code == 200
+    refused = ask(app)
+    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["inner"])
+    assert refused.headers["x-ratelimit-limit"] == "1"
+    assert refused.headers["ratelimit-policy"] == '"inner";q=1;w=3600'
+
+
+def test_a_refusal_after_the_response_has_begun_is_an_error() -> None:
+    """What has begun cannot be refused any more: the error goes up, as any other."""
+    own = Limiter([Rule(name="inner", limits="1/hour", cost=2)])
+
+    async def view(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        own.hit({}).raise_for_limit()
+
+    app = RateLimitMiddleware(view, limiter=Limiter([Rule(limits="9/minute")]))
+    with pytest.raises(RateLimitExceeded, match="inner"):
+        ask(app)

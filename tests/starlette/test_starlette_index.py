@@ -1,0 +1,236 @@
+"""The index of routes goes where Starlette's own router goes, whatever the routes and whatever the path."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from calls import http_scope
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
+
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.asgi.routes.index import RouteIndex
+from ratelimit_mw.asgi.routes.match import Routed
+from ratelimit_mw.keys.features import UNMATCHED
+
+SEGMENTS = [
+    "a",
+    "b",
+    "a b",
+    "a*",
+    "**",
+    "a.b",
+    "{x}",
+    "v{x}",
+    "{x}-{y}",
+    "{x:int}",
+    "{x:float}",
+    "{x:uuid}",
+    "{x:path}",
+    "f{x:path}g",
+    "",
+]
+PIECES = ["a", "b", "a b", "a*", "ab", "**", "a.b", "v1", "1", "01", "1.5", "x-y", "é", "", "\n", "a\n", "fg", "f/g"]
+PIECES += ["0f0e0d0c-0b0a-0908-0706-050403020100"]
+
+
+def index_of(app: Any) -> RouteIndex:
+    return RouteIndex(app, True, lambda reading: None)
+
+
+def routed(app: Any, path: str, method: str = "GET", **scope: Any) -> Routed:
+    return index_of(app).find(ASGIRequest(http_scope(path=path, method=method, **scope)))
+
+
+async def went_to(app: Any, path: str, method: str, kind: str = "http", **more: Any) -> dict[str, Any]:
+    """The scope after Starlette's own router has gone wherever it goes."""
+    scope: Any = http_scope(type=kind, path=path, method=method, **more)
+
+    async def receive() -> Any:
+        return {"type": f"{kind}.{'request' if kind == 'http' else 'connect'}"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    await app(scope, receive, send)
+    return scope
+
+
+def endpoint(name: str) -> Any:
+    async def answer(request: Any) -> PlainTextResponse:
+        return PlainTextResponse(name)
+
+    return answer
+
+
+def connection(name: str) -> Any:
+    async def answer(websocket: Any) -> None:
+        await websocket.close()
+
+    return answer
+
+
+class Both(HTTPEndpoint):
+    async def get(self, request: Any) -> PlainTextResponse:
+        return PlainTextResponse("class")
+
+
+async def opaque(scope: Any, receive: Any, send: Any) -> None:
+    """An application that nobody can look into."""
+    if scope["type"] == "http":
+        await PlainTextResponse("opaque")(scope, receive, send)
+
+
+paths = st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=3).map(lambda parts: "/" + "/".join(parts))
+asked = st.lists(st.sampled_from(PIECES), max_size=5).map(lambda parts: "/" + "/".join(parts))
+methods = st.sampled_from([None, ["GET"], ["POST"], ["GET", "PUT"]])
+
+
+def one_name_each(path: str) -> bool:
+    return all(path.count("{" + name) <= 1 for name in "xy")
+
+
+leaves = st.one_of(
+    st.builds(lambda path, methods: Route(path, endpoint(path), methods=methods), paths.filter(one_name_each), methods),
+    st.builds(lambda path: Route(path, Both), paths.filter(one_name_each)),
+    st.builds(lambda path: WebSocketRoute(path, connection(path)), paths.filter(one_name_each)),
+)
+mounted = st.one_of(st.just(opaque), st.lists(leaves, max_size=3).map(lambda routes: Router(routes)))
+mount_paths = paths.filter(lambda path: one_name_each(path) and "//" not in path and not path.endswith("/"))
+mounts = st.builds(
+    lambda path, app: Mount(path, app=app),
+    st.one_of(st.just(""), mount_paths),
+    st.one_of(mounted, st.just(Starlette())),
+)
+hosts = st.builds(lambda app: Host("{x}.example.org", app=app), mounted)
+tables = st.lists(st.one_of(leaves, leaves, mounts, hosts), max_size=6)
+
+
+@settings(max_examples=400)
+@given(
+    tables,
+    st.lists(asked, min_size=1, max_size=6),
+    st.sampled_from(["GET", "HEAD", "POST", "OPTIONS", "get", "BREW"]),
+    st.sampled_from(["http", "websocket"]),
+    st.sampled_from(["testserver", "api.example.org", "api.example.org:80"]),
+    st.sampled_from(["", "/root", "/a"]),
+)
+def test_the_index_goes_where_the_router_goes(
+    table: list[BaseRoute], requests: list[str], method: str, kind: str, host: str, root: str
+) -> None:
+    """For every table of routes, path, method, host and protocol the index knows the endpoint that Starlette calls."""
+    app = Starlette(routes=table)
+    index = index_of(app)
+    for path in requests:
+        more: Any = {"headers": [(b"host", host.encode())], "root_path": root}
+        scope = asyncio.run(went_to(app.router, root + path, method, kind, **more))
+        for _ in range(2):  # found, and then remembered
+            request = ASGIRequest(http_scope(type=kind, path=root + path, method=method, **more))
+            found = index.find(request)
+            assert found.target is scope.get("endpoint"), (path, table, found)
+            named = {name: str(value) for name, value in scope.get("path_params", {}).items()}
+            assert index.params(request) == named, (path, table)
+
+
+def test_templates_have_their_prefixes_and_no_convertors() -> None:
+    """The template is whole: mounts three deep with parameters, a leading slash, no convertors."""
+    inner = Router([Route("/{x:int}/{rest:path}", endpoint("inner"))])
+    app = Starlette(routes=[Mount("/v1", routes=[Mount("/{tenant}", routes=[Mount("/items", app=inner)])])])
+    found = routed(app, "/v1/acme/items/7/a/b")
+    assert found.endpoint == "/v1/{tenant}/items/{x}/{rest}"
+
+
+def test_an_application_without_routes_has_the_template_of_its_mount() -> None:
+    """What is mounted and cannot be looked into is one endpoint; what no route of a router takes is unmatched."""
+    app = Starlette(routes=[Mount("/files/{site}", app=opaque), Mount("/api", app=Router())])
+    assert routed(app, "/files/a/b/c").endpoint == "/files/{site}/{path}"
+    assert routed(app, "/api/x").endpoint == UNMATCHED
+    assert routed(app, "/x").endpoint == UNMATCHED
+
+
+def test_parameters_are_read_as_the_route_reads_them() -> None:
+    """A number has one text, whatever zeros stand before it, so that nobody gets more than one count for it."""
+    index = index_of(Starlette(routes=[Route("/{x:int}", endpoint("x"))]))
+    params = [index.params(ASGIRequest(http_scope(path=path))) for path in ("/7", "/007", "/" + "9" * 5000)]
+    assert params == [{"x": "7"}, {"x": "7"}, {"x": "9" * 5000}]
+
+
+def test_a_line_feed_after_the_path_hides_no_route() -> None:
+    """Patterns that end in "$" take one line feed more, and so does the index."""
+    found = routed(Starlette(routes=[Route("/login", endpoint("login"))]), "/login\n")
+    assert found.endpoint == "/login"
+
+
+class ByVersion(Route):
+    """A route that looks at more than path and method, as in many an application."""
+
+    def __init__(self, path: str, endpoint: Any, version: bytes) -> None:
+        super().__init__(path, endpoint)
+        self.version = version
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        match, child = super().matches(scope)
+        return (match, child) if (b"version", self.version) in scope["headers"] else (Match.NONE, {})
+
+
+def test_routes_that_decide_for_themselves_are_asked() -> None:
+    """A route with a ``matches`` of its own is asked each time, below a mount too, and nothing is remembered of it."""
+    one, two = endpoint("one"), endpoint("two")
+    index = index_of(Starlette(routes=[Mount("/v", routes=[ByVersion("/x", one, b"1"), ByVersion("/x", two, b"2")])]))
+    asked = [b"1", b"2", b"1", b"3"]
+    found = [index.find(ASGIRequest(http_scope(path="/v/x", headers=[(b"version", v)]))).target for v in asked]
+    assert found[:3] == [one, two, one]
+    assert found[3] not in (one, two)
+
+
+class Anything(BaseRoute):
+    """A route of somebody's own, with nothing to look at."""
+
+    def matches(self, scope: Any) -> tuple[Match, Any]:
+        return Match.FULL if scope["path"] == "/own" else Match.NONE, {"endpoint": endpoint("own")}
+
+
+def test_a_route_that_shows_nothing_is_asked_too() -> None:
+    """A route without a pattern takes what it takes; where it leads is its secret, and no difference is counted."""
+    last = endpoint("last")
+    index = index_of(Starlette(routes=[Anything(), Route("/{x}", last)]))
+    found = index.find(ASGIRequest(http_scope(path="/own")))
+    index.compare(found, endpoint("own"))
+    assert (found.endpoint, index.differences) == (UNMATCHED, 0)
+    assert index.find(ASGIRequest(http_scope(path="/other"))).target is last
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Ten thousand paths are remembered, long ones never."""
+    index = index_of(Starlette(routes=[Route("/{x}", endpoint("x"))]))
+    for i in range(10_050):
+        index.find(ASGIRequest(http_scope(path=f"/{i}")))
+    index.find(ASGIRequest(http_scope(path="/" + "x" * 300)))
+    assert 0 < len(index._known) <= 10_000
+    assert max(len(path) for _, path, _ in index._known) < 300
+
+
+def test_an_application_that_mounts_itself_is_read_once() -> None:
+    """A circle of mounts ends."""
+    router = Router([Route("/x", endpoint("x"))])
+    router.mount("/again", app=router)
+    assert routed(Starlette(routes=[Mount("/", app=router)]), "/x").endpoint == "/x"
+
+
+@pytest.mark.parametrize("count", [3, 3000])
+def test_a_new_path_asks_few_routes(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many routes there are, a path that was never seen asks the patterns of those alone that it may be."""
+    from ratelimit_mw.asgi.routes import tree as levels
+
+    calls: list[str] = []
+    ask = levels.Branch.takes
+    monkeypatch.setattr(levels.Branch, "takes", lambda branch, q: calls.append(branch.endpoint) or ask(branch, q))
+    app = Starlette(routes=[Route(f"/r{i}/{{x}}", endpoint(str(i))) for i in range(count)])
+    assert routed(app, f"/r{count - 1}/7").endpoint == f"/r{count - 1}/{{x}}"
+    assert len(calls) == 1

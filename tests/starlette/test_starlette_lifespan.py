@@ -1,0 +1,291 @@
+"""What happens when an application starts and stops: mistakes stop the start, and the store is closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import OK, aask, ask, statuses
+from folders import ROOT
+from shared_store import SharedStore
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route, Router
+from test_starlette import asynchronous, hello
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
+from ratelimit_mw.testing import ManualClock
+
+
+class Noted(SharedStore):
+    """A store that notes when it is closed, and what was sent until then."""
+
+    def __init__(self, sent: list[str]) -> None:
+        super().__init__()
+        self.sent = sent
+        self.closed: list[list[str]] = []
+
+    def close(self) -> None:
+        self.closed.append(list(self.sent))
+
+
+async def run_lifespan(app: Any, sent: list[str], between: Any = None, state: dict[str, Any] | None = None) -> str:
+    """Start and stop an application as a server does; the message of a start that failed."""
+    steps = asyncio.Queue[Any]()
+    answered = asyncio.Event()
+    failures = [""]
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        failures[0] = message.get("message", "")
+        answered.set()
+
+    steps.put_nowait({"type": "lifespan.startup"})
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {} if state is None else state}
+    running = asyncio.create_task(app(scope, steps.get, send))
+    waiting = asyncio.create_task(answered.wait())
+    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if sent[-1:] == ["lifespan.startup.complete"]:
+        if between is not None:
+            await between()
+        steps.put_nowait({"type": "lifespan.shutdown"})
+    with contextlib.suppress(ConfigError):
+        await running
+    return failures[0]
+
+
+def test_the_store_is_closed_when_the_application_has_shut_down() -> None:
+    """The store is closed once the application is done with it, before the server goes, and opens again if asked."""
+    sent: list[str] = []
+    store = Noted(sent)
+    during: list[int] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, int]]:
+        yield {"own": 7}
+        during.append(len(store.closed))
+
+    limiter = Limiter([Rule(limits="2/minute")], store=store, clock=ManualClock(1_000_000.0))
+    app = Starlette(routes=[Route("/", hello)], lifespan=lifespan)
+    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    state: dict[str, Any] = {}
+    for rounds in (1, 2):
+        statuses: list[int] = []
+
+        async def asks(statuses: list[int] = statuses) -> None:
+            statuses.append((await aask(app)).status_code)
+
+        assert asyncio.run(run_lifespan(app, sent, asks, state)) == ""
+        assert (statuses, during, len(store.closed)) == ([200], [*range(rounds)], rounds)
+    assert store.closed[0] == ["lifespan.startup.complete"]
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"] * 2
+    assert state == {"own": 7}
+
+
+def test_the_store_is_closed_when_the_start_has_failed() -> None:
+    """What was opened before it failed is not left open; a middleware that could not be built has nothing to close."""
+    store = Noted([])
+    limiter = Limiter([Rule(limits="2/minute")], store=store, clock=ManualClock(1_000_000.0))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        limiter.hit({"ip": "192.0.2.7"})
+        raise ConfigError("no database")
+        yield
+
+    for given, message in (({"limiter": limiter}, "no database"), ({}, "give the middleware either")):
+        sent: list[str] = []
+        app = Starlette(lifespan=lifespan if given else None)
+        app.add_middleware(RateLimitMiddleware, **given)
+        assert message in asyncio.run(run_lifespan(app, sent))
+        assert sent == ["lifespan.startup.failed"]
+    assert len(store.closed) == 1
+
+
+@exempt("nobody")
+async def mistyped(request: Any) -> None:
+    raise AssertionError("never called")
+
+
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (mistyped, {}, "@exempt on test_starlette_lifespan.mistyped: there is no rule 'nobody'"),
+    (hello, {"rules": [{"replaces": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named 'nobody'"),
+    (limit("1/s", key=["tenant"])(hello), {}, "needs the feature 'tenant', and nothing gives it"),
+]
+
+
+@pytest.mark.parametrize(("view", "settings", "message"), MISTAKES)
+def test_a_mistake_stops_the_start(view: Any, settings: Any, message: str) -> None:
+    """The server is told that the start failed and why, and what the application had opened is closed again."""
+    opened: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        opened.append("opened")
+        try:
+            yield
+        finally:
+            opened.append("closed")
+
+    app = Starlette(routes=[Route("/", view)], lifespan=lifespan)
+    app.add_middleware(RateLimitMiddleware, settings=settings)
+    sent: list[str] = []
+    assert message in asyncio.run(run_lifespan(app, sent))
+    assert sent == ["lifespan.startup.failed"]
+    assert opened == ["opened", "closed"]
+
+
+REPLACING = {"rules": [{"replaces": "view", "limits": "1/minute"}]}
+
+
+def test_a_function_has_no_views_whose_rules_could_be_replaced() -> None:
+    """Around an application that is a plain function, a rule that retunes one of nobody is refused when built."""
+    with pytest.raises(ConfigError, match="no decorator gives a rule named 'view'"):
+        RateLimitMiddleware(OK, settings=REPLACING)
+
+
+@pytest.mark.parametrize("place", ["application", "route", "mount", "router"])
+def test_a_function_of_a_framework_has_its_views(place: str) -> None:
+    """Where Starlette builds the middleware, around whatever function of its own, its routes come later."""
+    ours = [Middleware(RateLimitMiddleware, settings=REPLACING)]
+    view = limit("9/minute", name="view")(hello)
+    inside: dict[str, Any] = {name: ours if name == place else None for name in ("route", "mount", "router")}
+    route = Route("/x", view, middleware=inside["route"])
+    mount = Mount("/m", app=Router([route], middleware=inside["router"]), middleware=inside["mount"])
+    app = Starlette(routes=[mount], middleware=ours if place == "application" else None)
+    assert statuses(app, 2, path="/m/x") == [200, 429]
+
+
+class Plain:
+    """An application of no framework that is started; its routes might be in what it gets until then."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"replaces": "nobody", "limits": "1/s"}, "no decorator gives a rule named 'nobody'"),
+        ({"key": "path:id", "limits": "1/s"}, "needs the feature 'path:id'"),
+    ],
+)
+def test_a_mistake_stops_the_start_of_any_application(rule: dict[str, Any], message: str) -> None:
+    """An application that has no routes when it has started cannot have what a rule needs: the server is told so."""
+    sent: list[str] = []
+    store, told = Noted(sent), load_settings({"rules": [rule]})
+    app = RateLimitMiddleware(Plain(), limiter=Limiter(told.rules, store, None, told))
+    assert message in asyncio.run(run_lifespan(app, sent))
+    assert sent == ["lifespan.startup.failed"]
+    assert store.closed == [[]]
+
+
+def test_routes_that_are_added_at_the_start_are_known() -> None:
+    """What the application adds while it starts is there when its routes are read: a mistake in it stops the start."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        app.routes.append(Route("/late", mistyped))
+        yield
+
+    app = Starlette(lifespan=lifespan)
+    app.add_middleware(RateLimitMiddleware, settings={})
+    sent: list[str] = []
+    assert "there is no rule 'nobody'" in asyncio.run(run_lifespan(app, sent))
+
+
+def test_messages_of_any_application_pass_as_they_are() -> None:
+    """The application receives what the server sends, and the server what the application sends, in the same order."""
+    received: list[Any] = []
+    messages = [{"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.failed", "message": "no"}]
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            received.append((scope, await receive()))
+            await send(message)
+
+    incoming = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    waiting, sent, scope = list(incoming), [], {"type": "lifespan"}
+
+    async def receive() -> Any:
+        return waiting.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app = RateLimitMiddleware(plain, limiter=Limiter([Rule(limits="1/minute")]))
+    asyncio.run(app(scope, receive, send))
+    assert [sent[i] is messages[i] for i in range(2)] == [True, True]
+    assert [(s is scope, message) for s, message in received] == [(True, message) for message in incoming]
+
+
+def test_the_middleware_around_an_application_hears_of_its_start() -> None:
+    """Wrapped by hand, too, the middleware reads the routes at the start and finds the mistakes there."""
+    app = RateLimitMiddleware(Starlette(routes=[Route("/", mistyped)]), settings={})
+    assert "there is no rule 'nobody'" in asyncio.run(run_lifespan(app, []))
+
+
+def test_an_application_that_nobody_starts_is_limited_all_the_same() -> None:
+    """Without a lifespan the routes are read at the first request."""
+    app = Starlette(routes=[Route("/", asynchronous)])
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter(clock=ManualClock(1.0)))
+    assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
+
+
+PROGRAM = """
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from ratelimit_mw.starlette import RateLimitMiddleware, exempt
+
+@exempt("nobody")
+async def view(request):
+    return PlainTextResponse("never")
+
+app = Starlette(routes=[Route("/", view)])
+app.add_middleware(RateLimitMiddleware, settings={})
+"""
+
+
+MISTYPED = """
+from starlette.applications import Starlette
+from ratelimit_mw.asgi import RateLimitMiddleware
+
+app = Starlette()
+app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"}]})
+"""
+
+
+@pytest.mark.parametrize("lifespan", ["auto", "on"])
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (PROGRAM, "@exempt on mistaken.view: there is no rule 'nobody'"),
+        (MISTYPED, "rules[0].limits: cannot read the quota '5/minit'"),
+        (MISTYPED.replace("settings=", "setings="), "the middleware has no argument 'setings'"),
+        (MISTYPED.replace("={", "='nowhere.toml' or {"), "No such file or directory: 'nowhere.toml'"),
+    ],
+)
+def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str, lifespan: str, tmp_path: Path) -> None:
+    """uvicorn ends and prints the mistake, in decorators or settings, also when it was told of no lifespan."""
+    (tmp_path / "mistaken.py").write_text(program)
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "--lifespan", lifespan]
+    ended = subprocess.run(
+        [*command, "mistaken:app"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert ended.returncode != 0
+    assert message in ended.stderr

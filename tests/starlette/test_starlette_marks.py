@@ -1,0 +1,231 @@
+"""What ``@limit`` and ``@exempt`` mean where they stand: on functions, classes, methods, above and below decorators."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from calls import ask, http_scope, send_bare
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from test_starlette import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.starlette import exempt, limit
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testmode import limits_off
+
+
+@pytest.mark.parametrize("view", [asynchronous, synchronous, Whole, functools.partial(synchronous)])
+def test_a_marked_view_is_limited(view: Any) -> None:
+    """Functions of both kinds, classes and partial functions are limited where they are marked, and nothing else is."""
+    app = application([Route("/limited", view), Route("/free", hello)])
+    assert statuses(app, "/limited", "/limited", "/limited", "/free") == [200, 200, 429, 200]
+    assert "x-ratelimit-limit" not in ask(app, "/free").headers
+
+
+def test_methods_of_a_class_are_limited_each() -> None:
+    """A mark on a method holds for requests of that method, HEAD going with GET."""
+    app = application([Route("/", ByMethod)])
+    found = [ask(app, method=method).status_code for method in ("GET", "POST", "POST", "HEAD", "GET")]
+    assert found == [200, 200, 200, 429, 429]
+
+
+@pytest.mark.parametrize("calls_super", [False, True])
+def test_a_limit_on_a_method_holds_where_it_is_overridden(calls_super: bool) -> None:
+    """A subclass has the limits of the methods that it overrides, and its own on top."""
+
+    class Overriding(ByMethod):
+        @limit("5/minute", name="own")
+        async def get(self, request: Any) -> Response:
+            return await super().get(request) if calls_super else PlainTextResponse("overridden")
+
+    app = application([Route("/", Overriding)])
+    answers = [ask(app) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 429]
+    assert answers[0].headers["ratelimit-policy"].endswith('"own";q=5;w=60')
+
+
+def test_methods_that_belong_to_an_object_are_limited() -> None:
+    """A bound method is marked where its function is."""
+
+    class Views:
+        @limit("1/minute")
+        async def view(self, request: Any) -> Response:
+            return PlainTextResponse("view")
+
+    assert statuses(application([Route("/", Views().view)]), "/", "/") == [200, 429]
+
+
+def test_head_counts_as_get() -> None:
+    """A client cannot double its quota by asking for heads."""
+    app = application([Route("/", asynchronous)])
+    assert [ask(app, method=method).status_code for method in ("GET", "HEAD", "HEAD", "GET")] == [200, 200, 429, 429]
+
+
+def test_stacked_limits_have_counts_of_their_own() -> None:
+    """Two limits on one view do not share a key, and what one refuses the other has not spent."""
+    limiter = Limiter(clock=(clock := ManualClock(1_000_000.0)))
+
+    @limit("2/minute", name="minute")
+    @limit("100/hour", name="hour")
+    async def view(request: Any) -> Response:
+        return PlainTextResponse("view")
+
+    app = application([Route("/", view)], limiter=limiter)
+    assert statuses(app, *["/"] * 6) == [200, 200, 429, 429, 429, 429]
+    left = {d.rule: d.remaining for d in limiter.peek({"ip": "192.0.2.7"}).decisions}
+    assert left == {}  # nothing but the view's own rules, so a request of no view meets none
+    clock.advance(120)
+    assert ask(app).headers["ratelimit-policy"] == '"hour";q=100;w=3600, "minute";q=2;w=60'
+    assert [d.remaining for d in _peek(limiter, "hour")] == [97]
+
+
+def _peek(limiter: Limiter, rule: str) -> Any:
+    marks = [mark for mark in limiter._marks if limiter.rules.of(mark).name == rule]
+    plan = limiter.rules.plan_of(marks, "GET", "", None)
+    return limiter.decide(plan, {"ip": "192.0.2.7"}, cost=0, spend=False).decisions
+
+
+def test_functions_of_one_name_do_not_pool_their_limits() -> None:
+    """Two views called the same count each for itself, and have names that tell them apart."""
+
+    def view() -> Any:
+        @limit("1/minute")
+        async def show(request: Any) -> Response:
+            return PlainTextResponse("show")
+
+        return show
+
+    app = application([Route("/a", view()), Route("/b", view())])
+    assert statuses(app, "/a", "/b", "/a", "/b") == [200, 200, 429, 429]
+    policies = [ask(app, path).headers["ratelimit-policy"].partition(";")[0] for path in ("/a", "/b")]
+    assert policies[1] == policies[0][:-1] + '#2"'
+
+
+def test_one_view_on_two_routes_counts_once_unless_its_key_names_the_endpoint() -> None:
+    """A limit belongs to its view; with ``endpoint`` in the key each route has a count of its own."""
+
+    @limit("1/minute", key=["endpoint", "ip"])
+    async def each(request: Any) -> Response:
+        return PlainTextResponse("each")
+
+    @limit("1/minute", key=["ip"])
+    async def both(request: Any) -> Response:
+        return PlainTextResponse("both")
+
+    app = application([Route("/a", each), Route("/b", each), Route("/c", both), Route("/d", both)])
+    assert statuses(app, "/a", "/b", "/a", "/b", "/c", "/d") == [200, 200, 429, 429, 200, 429]
+
+
+def test_a_decorator_above_the_one_that_takes_the_view_works() -> None:
+    """Who writes ``@limit`` above the decorator of the route is not left without a limit."""
+    routes: list[BaseRoute] = []
+
+    def route(path: str) -> Any:
+        return lambda view: routes.append(Route(path, view)) or view
+
+    def logged(view: Any) -> Any:
+        @functools.wraps(view)
+        async def called(request: Any) -> Response:
+            return await view(request)  # type: ignore[no-any-return]
+
+        return called
+
+    @limit("1/minute")
+    @limit("5/hour")
+    @route("/above")
+    async def above(request: Any) -> Response:
+        return PlainTextResponse("above")
+
+    @limit("1/minute")
+    @logged
+    @route("/far-above")
+    async def far_above(request: Any) -> Response:
+        return PlainTextResponse("far above")
+
+    @exempt("everyone")
+    @route("/exempt")
+    async def left_alone(request: Any) -> Response:
+        return PlainTextResponse("exempt")
+
+    app = application(routes, Rule(name="everyone", limits="100/minute"))
+    assert statuses(app, "/above", "/above", "/far-above", "/far-above") == [200, 429, 200, 429]
+    assert ask(app, "/above").headers["ratelimit-policy"].count(";w=") == 3
+    assert "ratelimit" not in ask(app, "/exempt").headers
+
+
+def test_a_function_with_a_free_and_a_limited_route_keeps_the_free_one() -> None:
+    """A function that is marked for one route on purpose is not limited on the other."""
+
+    async def view(request: Any) -> Response:
+        return PlainTextResponse("view")
+
+    app = application([Route("/free", view), Route("/limited", limit("1/minute")(view))])
+    assert statuses(app, "/limited", "/limited", "/free", "/free") == [200, 429, 200, 200]
+
+
+def test_marks_on_what_is_mounted_hold_below() -> None:
+    """A marked ASGI application is limited wherever it is mounted."""
+
+    @limit("1/minute")
+    async def mounted(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("mounted")(scope, receive, send)
+
+    app = application([Mount("/files", app=mounted)])
+    assert statuses(app, "/files/a", "/files/b") == [200, 429]
+
+
+# -- who is exempt -----------------------------------------------------------------------------------------
+
+
+def test_exemptions() -> None:
+    """A view is left alone by all rules or by those it names; its own limits stay then."""
+
+    @exempt
+    async def health(request: Any) -> Response:
+        return PlainTextResponse("well")
+
+    @exempt("everyone")
+    @limit("2/minute", name="own")
+    async def other(request: Any) -> Response:
+        return PlainTextResponse("other")
+
+    rules = [Rule(name="everyone", limits="1/minute"), Rule(name="also", limits="9/minute")]
+    app = application([Route("/health", health), Route("/other", other), Route("/", hello)], *rules)
+    assert statuses(app, "/", "/") == [200, 429]
+    assert statuses(app, *["/health"] * 3) == [200, 200, 200]
+    assert "ratelimit" not in ask(app, "/health").headers
+    assert [ask(app, "/other").headers["ratelimit-policy"] for _ in range(3)] == ['"also";q=9;w=60, "own";q=2;w=60'] * 3
+    assert statuses(app, "/other") == [429]
+
+
+def test_a_view_that_is_left_alone_finds_a_verdict_too() -> None:
+    """Code that reads the verdict works on every view, also where the server hands all requests one state."""
+    seen: list[Any] = []
+
+    async def reads(request: Any) -> Response:
+        seen.append(request.state.ratelimit)
+        return PlainTextResponse("read")
+
+    async def speaks(websocket: Any) -> None:
+        seen.append(websocket.state.ratelimit)
+        await websocket.close()
+
+    routes = [Route("/", reads), Route("/free", exempt(reads)), WebSocketRoute("/talk", speaks)]
+    app = application(routes, Rule(match={"path": "/"}, limits="9/minute"))
+    state: dict[str, Any] = {}
+    for scope in (http_scope(), http_scope(path="/free"), {**http_scope(path="/talk"), "type": "websocket"}):
+        send_bare(app, {**scope, "state": state}, {"type": "websocket.connect"})
+    assert [(verdict.allowed, len(verdict.decisions)) for verdict in seen] == [(True, 1), (True, 0), (True, 0)]
+
+
+def test_without_limits_nothing_is_limited() -> None:
+    """The switch for tests silences marks as well, with the middleware and without it."""
+    app = application([Route("/", asynchronous), Route("/whole", Whole)], Rule(limits="1/minute"))
+    bare = Starlette(routes=[Route("/", asynchronous), Route("/whole", Whole)])
+    with limits_off():
+        assert statuses(app, *["/", "/whole"] * 5) == [200] * 10
+        assert statuses(bare, "/", "/whole") == [200, 200]

@@ -1,0 +1,197 @@
+"""Messages of a WebSocket that are too many are dropped or end the connection, as its view says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from calls import ask
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
+from test_starlette_websockets import aconnect, application, connect, echo, kinds
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit, messages
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.testmode import limits_off
+
+
+def test_messages_too_many_end_the_connection() -> None:
+    """By default the connection is closed: try again later. Nothing that the view sends then reaches the server."""
+    ended: list[int] = []
+
+    @messages("2/minute")
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        try:
+            while True:
+                await websocket.send_text(await websocket.receive_text())
+        except WebSocketDisconnect as gone:
+            ended.append(gone.code)
+            with contextlib.suppress(RuntimeError):
+                await websocket.send_text("too late")
+
+    app = application([WebSocketRoute("/ws", view)])
+    assert kinds(connect(app, said="abcd")) == ["accept", "a", "b", 1013]
+    assert kinds(connect(app, said="e")) == ["accept", 1013]
+    assert ended == [1013, 1013]
+
+
+def test_messages_too_many_are_dropped_where_asked() -> None:
+    """With ``over="drop"`` the connection lasts, and messages pass again when there is room."""
+    clock = ManualClock(1_000_020.0)  # a full minute
+
+    @messages("2/minute", key=["ip"], over="drop", algorithm="fixed-window")
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                text = await websocket.receive_text()
+                clock.advance(30 if text == "wait" else 0)
+                await websocket.send_text(text)
+
+    app = application([WebSocketRoute("/ws", view)], clock=clock)
+    assert kinds(connect(app, said=["a", "b", "c", "d"])) == ["accept", "a", "b"]
+    clock.advance(60)
+    assert kinds(connect(app, said=["wait", "wait", "c", "d", "e"])) == ["accept", "wait", "wait", "c", "d"]
+
+
+def test_what_a_view_sends_is_not_limited() -> None:
+    """A limit on messages is one on what comes in."""
+
+    @messages("1/minute")
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        for text in "abcde":
+            await websocket.send_text(text)
+
+    assert kinds(connect(application([WebSocketRoute("/ws", view)]))) == ["accept", *"abcde"]
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_two_middlewares_count_a_message_once(hides: bool) -> None:
+    """The outer one counts; where the routes are hidden from it, the inner one."""
+    limiter = Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))
+    inner = Starlette(routes=[WebSocketRoute("/ws", messages("2/minute")(echo))])
+    inner.add_middleware(RateLimitMiddleware, limiter=limiter)
+
+    async def hiding(scope: Any, receive: Any, send: Any) -> None:
+        await inner(scope, receive, send)
+
+    app = RateLimitMiddleware(hiding if hides else inner, limiter=limiter)
+    assert kinds(connect(app, said="abc")) == ["accept", "a", "b", 1013]
+    assert limiter.peek({"ip": "192.0.2.7", "path": "/ws"}, cost=0).decisions[0].remaining == 8
+
+
+def test_limits_on_messages_are_decided_together() -> None:
+    """Several limits on messages are all or nothing, and one that closes wins over one that drops."""
+
+    @messages("3/minute", name="all", key=[])
+    @messages("2/minute", name="each", key=["ip"], over="drop")
+    async def view(websocket: Any) -> None:
+        await echo(websocket)
+
+    app = application([WebSocketRoute("/ws", view)])
+    assert kinds(connect(app, said="abc")) == ["accept", "a", "b"]
+    assert kinds(connect(app, said="de", client=("192.0.2.9", 1))) == ["accept", "d", 1013]
+
+
+def test_handshake_and_messages_are_limited_apart() -> None:
+    """A view may have both; the rules of the file look at handshakes alone, and so does an exemption by name."""
+
+    @exempt("file")
+    @limit("2/minute", name="handshakes")
+    @messages("1/minute", name="messages", over="drop")
+    async def view(websocket: Any) -> None:
+        await echo(websocket)
+
+    app = application([WebSocketRoute("/ws", view)], Rule(name="file", limits="1/minute"))
+    assert [kinds(connect(app, said="ab")) for _ in range(3)] == [["accept", "a"], ["accept"], [1008]]
+
+
+def test_a_view_that_is_exempt_has_no_limit_on_messages() -> None:
+    """``@exempt`` leaves messages alone, too, and so does the switch for tests."""
+
+    @exempt
+    @messages("1/minute")
+    async def free(websocket: Any) -> None:
+        await echo(websocket)
+
+    @messages("1/minute")
+    async def limited(websocket: Any) -> None:
+        await echo(websocket)
+
+    app = application([WebSocketRoute("/free", free), WebSocketRoute("/limited", limited)])
+    assert kinds(connect(app, "/free", said="abc")) == ["accept", *"abc"]
+    with limits_off():
+        assert kinds(connect(app, "/limited", said="abc")) == ["accept", *"abc"]
+
+
+def test_a_queue_slows_messages_down() -> None:
+    """A leaky-bucket queue lets messages wait for their turn, and the sender behind them."""
+    waited: list[float] = []
+
+    @messages("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
+    async def view(websocket: Any) -> None:
+        await echo(websocket)
+
+    async def scenario() -> list[Any]:
+        sleep = asyncio.sleep
+
+        async def noted(delay: float) -> None:
+            waited.append(delay)
+            await sleep(0)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("ratelimit_mw.asgi.websocket.asyncio.sleep", noted)
+            return await aconnect(application([WebSocketRoute("/ws", view)]), "/ws", ["a", "b"])
+
+    assert kinds(asyncio.run(scenario())) == ["accept", "a", "b"]
+    assert waited == [0.001]
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"limits": "1/s", "over": "ignore"}, "over: expected 'close' or 'drop'; got 'ignore'"),
+    (
+        {"limits": "5 concurrent"},
+        r"@messages at .*test_starlette_messages\.py:\d+: a message has no status and takes no slot",
+    ),
+    ({"limits": "1/s", "count_when": {"status": 500}}, "a message has no status and takes no slot"),
+    ({"limits": "1/fortnight"}, r"@messages at .*py:\d+, limits"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_what_a_limit_on_messages_cannot_be(arguments: dict[str, Any], message: str) -> None:
+    """A limit on messages that cannot mean anything is an error where it stands."""
+    with pytest.raises(ConfigError, match=message):
+        messages(**arguments)
+
+
+def test_a_limit_on_messages_of_a_page_is_a_mistake() -> None:
+    """A view that receives no messages cannot have a limit on them."""
+
+    @messages("1/s")
+    async def page(request: Any) -> Any:
+        return PlainTextResponse("page")
+
+    with pytest.raises(ConfigError, match=r"@messages on .*page: /page is no WebSocket route"):
+        ask(application([Route("/page", page)]), "/page")
+
+
+def test_other_messages_of_the_protocol_pass() -> None:
+    """Whatever is not a message of the client's reaches the view, and nothing of it is counted."""
+
+    @messages("1/minute")
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        kinds = [(await websocket._receive())["type"] for _ in range(3)]
+        await websocket.send_text(" ".join(kinds))
+
+    ping = {"type": "websocket.ping"}
+    sent = connect(application([WebSocketRoute("/ws", view)]), said=[ping, ping, "a"])
+    assert kinds(sent) == ["accept", "websocket.ping websocket.ping websocket.receive"]

@@ -1,0 +1,295 @@
+"""WebSockets: a handshake counts as the GET that it is, and is refused before it is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from calls import ask, http_scope, sending
+from starlette.applications import Starlette
+from starlette.endpoints import WebSocketEndpoint
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.errors import MissingMiddlewareError
+from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit, messages
+from ratelimit_mw.testing import ManualClock
+
+DENIAL = {"websocket.http.response": {}}
+
+
+async def echo(websocket: Any) -> None:
+    await websocket.accept()
+    with contextlib.suppress(WebSocketDisconnect):
+        while True:
+            await websocket.send_text(await websocket.receive_text())
+
+
+def application(routes: list[BaseRoute], *rules: Rule, clock: Any = None, **options: Any) -> Starlette:
+    app = Starlette(routes=routes)
+    limiter = Limiter(rules, clock=clock or ManualClock(1_000_000.0))
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
+    return app
+
+
+async def aconnect(app: Any, path: str, said: list[Any], extensions: Any = None, **scope: Any) -> list[Any]:
+    """Connect, say what there is to say, leave; all that the server was sent."""
+    incoming = [
+        {"type": "websocket.connect"},
+        *({"type": "websocket.receive", "text": text} if isinstance(text, str) else text for text in said),
+        {"type": "websocket.disconnect", "code": 1000},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return incoming.pop(0)
+
+    async def send(message: Any) -> None:
+        assert sent == [] or sent[-1]["type"] != "websocket.close", "nothing may come after the close"
+        sent.append(message)
+
+    whole = http_scope(type="websocket", path=path, scheme="ws", subprotocols=[], extensions=extensions, **scope)
+    del whole["method"]
+    await app(whole, receive, send)
+    return sent
+
+
+def connect(app: Any, path: str = "/ws", said: Any = (), extensions: Any = None, **scope: Any) -> list[Any]:
+    return asyncio.run(aconnect(app, path, list(said), extensions, **scope))
+
+
+def kinds(sent: list[Any]) -> list[Any]:
+    """What was sent, in short."""
+    return [message.get("text", message.get("code", message["type"].rpartition(".")[2])) for message in sent]
+
+
+def test_a_handshake_is_counted_with_the_gets_of_its_path() -> None:
+    """HTTP and WebSocket requests of a path share the count of a rule, which says so when the socket is accepted."""
+
+    async def page(request: Any) -> Any:
+        return PlainTextResponse("page")
+
+    app = application([Route("/ws", page), WebSocketRoute("/ws", echo)], Rule(limits="2/minute", match={"path": "/ws"}))
+    accepted = connect(app, said=["a"])
+    assert kinds(accepted) == ["accept", "a"]
+    assert dict(accepted[0]["headers"])[b"x-ratelimit-remaining"] == b"1"
+    assert ask(app, "/ws").status_code == 200
+    assert kinds(connect(app)) == [1008]
+    assert ask(app, "/ws").status_code == 429
+
+
+def test_a_refused_handshake_is_answered_whole_where_the_server_can() -> None:
+    """With the denial-response extension the client gets the status, the headers and the body of a refusal."""
+    app = application([WebSocketRoute("/ws", echo)], Rule(name="ws", limits="1/minute"))
+    connect(app)
+    start, body = connect(app, extensions=DENIAL)
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
+    headers = dict(start["headers"])
+    assert headers[b"retry-after"] == b"20"
+    assert headers[b"ratelimit"] == b'"ws";r=0;t=20'
+    assert body["type"] == "websocket.http.response.body"
+    assert b'"violated-policies": ["ws"]' in body["body"]
+
+
+def test_a_refused_handshake_hears_the_client_first() -> None:
+    """The connect event is taken before anything is sent, as servers want it, and the view is not called."""
+    called: list[Any] = []
+
+    async def view(websocket: Any) -> None:
+        called.append(websocket)
+
+    app = application([WebSocketRoute("/ws", view)], Rule(limits="1/minute", cost=2))
+    heard: list[str] = []
+
+    async def receive() -> Any:
+        heard.append("connect")
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        heard.append(message["type"])
+
+    asyncio.run(app(http_scope(type="websocket", path="/ws"), receive, send))
+    assert (heard, called) == (["connect", "websocket.close"], [])
+
+
+@pytest.mark.parametrize("kind", ["rejection", "starlette", "asgi"])
+def test_your_own_answer_refuses_handshakes(kind: str) -> None:
+    """What answers refused requests answers refused handshakes, in the words of that protocol."""
+    start = {"type": "http.response.start", "status": 503, "headers": [(b"x-own", b"1")]}
+    answers: dict[str, Any] = {
+        "rejection": lambda request, verdict: _rejection(),
+        "starlette": lambda request, verdict: PlainTextResponse("own", status_code=503, headers={"x-own": "1"}),
+        "asgi": lambda request, verdict: sending(start, {"type": "http.response.body", "body": b"own"}),
+    }
+    app = application([WebSocketRoute("/ws", echo)], Rule(limits="1/minute", cost=2), rejection=answers[kind])
+    sent = connect(app, extensions=DENIAL)
+    assert [message["type"].partition("http")[0] for message in sent] == ["websocket."] * 2
+    assert (sent[0]["status"], sent[1]["body"]) == (503, b"own")
+    assert {b"x-own", b"ratelimit-policy"} <= {name for name, _ in sent[0]["headers"]}
+
+
+def _rejection() -> Any:
+    from ratelimit_mw.http.rejection import Rejection
+
+    return Rejection(503, [("x-own", "1")], b"own")
+
+
+def test_a_handler_for_requests_is_not_asked_about_handshakes() -> None:
+    """A handler of the application's that makes responses to requests is not given a WebSocket."""
+
+    async def handler(request: Any, error: Any) -> Any:
+        raise AssertionError("never called")
+
+    app = Starlette(routes=[WebSocketRoute("/ws", echo)], exception_handlers={RateLimitExceeded: handler})
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="1/minute", cost=2)]))
+    assert connect(app, extensions=DENIAL)[0]["status"] == 429
+
+
+def test_views_of_websockets_can_be_marked() -> None:
+    """Functions and classes for WebSockets are limited where they are marked, below mounts too."""
+
+    @limit("1/minute", key=["path:room"])
+    async def room(websocket: Any) -> None:
+        await echo(websocket)
+
+    @limit("1/minute")
+    class Room(WebSocketEndpoint):
+        encoding = "text"
+
+    app = application([Mount("/rooms", routes=[WebSocketRoute("/{room}", room)]), WebSocketRoute("/class", Room)])
+    found = [kinds(connect(app, path)) for path in ("/rooms/a", "/rooms/b", "/rooms/a", "/class", "/class")]
+    assert found == [["accept"], ["accept"], [1008], ["accept"], [1008]]
+
+
+def test_a_view_without_the_middleware_refuses_to_run() -> None:
+    """Marks on views of WebSockets are no more silently absent than others."""
+    for mark in (limit("1/minute"), messages("1/minute")):
+        with pytest.raises(MissingMiddlewareError):
+            connect(Starlette(routes=[WebSocketRoute("/ws", mark(echo))]))
+
+
+@pytest.mark.parametrize("rules", [[], [Rule(limits="9/minute")]], ids=["no rule looks", "a rule looks"])
+def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why(rules: list[Rule]) -> None:
+    """A decorator that hides the mark is named as the cause, also where nothing else limits the connection."""
+    marked = limit("1/minute")(echo)
+
+    async def hiding(websocket: Any) -> None:
+        await marked(websocket)
+
+    with pytest.raises(MissingMiddlewareError) as raised:
+        connect(application([WebSocketRoute("/ws", hiding)], *rules))
+    assert "functools.wraps" in raised.value.__notes__[0]
+
+
+def test_slots_are_held_while_the_connection_lasts() -> None:
+    """A rule on what is in flight counts a connection from its handshake to its end, however that comes about."""
+    limiter = Limiter([Rule(limits="1 concurrent")], clock=ManualClock(1_000_000.0))
+    seen: list[bool] = []
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        seen.append(limiter.peek({"ip": "192.0.2.7"}).allowed)
+        if websocket.query_params:
+            raise ValueError("broken")
+
+    app = Starlette(routes=[WebSocketRoute("/ws", view)])
+    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    connect(app)
+    with pytest.raises(ValueError, match="broken"):
+        connect(app, query_string=b"x=1")
+    assert seen == [False, False]
+    assert limiter.peek({"ip": "192.0.2.7"}).allowed
+
+
+@pytest.mark.parametrize(("answer", "left"), [("accept", 1), ("close", 0), ("deny", 0)])
+def test_only_some_outcomes_count(answer: str, left: int) -> None:
+    """A rule for failures counts a handshake that the view turns down, and no other."""
+
+    async def view(websocket: Any) -> None:
+        if answer == "accept":
+            await websocket.accept()
+        elif answer == "close":
+            await websocket.close()
+        else:
+            await websocket.receive()
+            await PlainTextResponse("no", status_code=403)(websocket.scope, websocket.receive, websocket._send)
+
+    rule = Rule(limits="1/minute", count_when={"status": 403})
+    limiter = Limiter([rule], clock=ManualClock(1_000_000.0))
+    app = Starlette(routes=[WebSocketRoute("/ws", view)])
+    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    connect(app, extensions=DENIAL)
+    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == left
+
+
+def test_without_limits_a_connection_is_handed_on_as_it_is() -> None:
+    """Where no rule looks, receive and send reach the application as they are, and the scope with a verdict."""
+    given: list[Any] = []
+
+    async def app(*parts: Any) -> None:
+        given.extend(parts)
+
+    scope, receive, send = http_scope(type="websocket", path="/"), object(), object()
+    limiter = Limiter([Rule(limits="1/minute", match={"path": "/other"})])
+    asyncio.run(RateLimitMiddleware(app, limiter=limiter)(scope, receive, send))  # type: ignore[arg-type]
+    assert [part is mine for part, mine in zip(given[1:], (receive, send), strict=True)] == [True] * 2
+    assert given[0].pop("state")["ratelimit"].decisions == ()
+    assert given[0] == scope
+
+
+def test_a_connection_is_decided_once_by_two_middlewares() -> None:
+    """The same limiter inside and outside spends once a handshake."""
+    limiter = Limiter([Rule(limits="2/minute")], clock=ManualClock(1_000_000.0))
+    inner = Starlette(routes=[WebSocketRoute("/ws", echo)])
+    inner.add_middleware(RateLimitMiddleware, limiter=limiter)
+    outer = Starlette(routes=[Mount("/in", app=inner)])
+    outer.add_middleware(RateLimitMiddleware, limiter=limiter)
+    assert [kinds(connect(outer, "/in/ws")) for _ in range(3)] == [["accept"], ["accept"], [1008]]
+
+
+@pytest.mark.parametrize(("heard", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
+def test_a_view_that_refuses_is_answered(heard: list[str], expected: list[Any]) -> None:
+    """A refusal that a view raises turns the handshake down, or ends a connection that was let in."""
+    own = Limiter([Rule(name="own", limits="1/hour", cost=2)])
+
+    async def view(websocket: Any) -> None:
+        for step in heard:
+            await getattr(websocket, step)()
+        own.hit({}).raise_for_limit()
+
+    assert kinds(connect(application([WebSocketRoute("/ws", view)], Rule(limits="9/minute")))) == expected
+
+
+def test_any_application_of_the_protocol_is_limited() -> None:
+    """An application of no framework is limited by rules on paths, with features of functions that are async."""
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+
+    async def token(request: Any) -> str:
+        return request.headers["host"]  # type: ignore[no-any-return]
+
+    limiter = Limiter([Rule(limits="1/minute", key="token")], clock=ManualClock(1_000_000.0))
+    app = RateLimitMiddleware(plain, limiter=limiter, features={"token": token})
+    hosts = [b"a", b"b", b"a"]
+    assert [kinds(connect(app, headers=[(b"host", host)])) for host in hosts] == [["accept"], ["accept"], [1008]]
+
+
+def test_a_queue_lets_handshakes_wait() -> None:
+    """A leaky-bucket queue delays a handshake as it delays a request."""
+    queue = Rule(limits="1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
+    app = application([WebSocketRoute("/ws", echo)], queue)
+    waited: list[float] = []
+
+    async def noted(delay: float) -> None:
+        waited.append(delay)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ratelimit_mw.asgi.middleware.asyncio.sleep", noted)
+        assert [kinds(connect(app)) for _ in range(2)] == [["accept"], ["accept"]]
+    assert waited == [0.001]

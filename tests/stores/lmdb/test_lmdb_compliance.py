@@ -1,0 +1,95 @@
+"""The LMDB store against the contract of stores, the named vectors, and the memory store on random traffic."""
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+from test_vectors import CASES, Case, ThroughLimiter, replay
+from traces import SPECS
+
+from ratelimit_mw import Limiter, Quota, Rule
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.clock import to_us
+from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import MemoryStore, Store
+from ratelimit_mw.stores.lmdb.store import LmdbStore
+from ratelimit_mw.testing import ManualClock, StoreCompliance
+
+NOW = 1_767_268_820_500_000
+SIZE = 64 << 20
+PATIENT = 10_000_000
+
+
+class TestLmdbStore(StoreCompliance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = tmp_path
+        self.numbers = itertools.count()
+        self.clock = ManualClock(NOW / 1e6)
+
+    def make_store(self) -> Store:
+        return LmdbStore(str(self.folder / str(next(self.numbers))), SIZE, timeout_us=PATIENT, clock=self.clock)
+
+    def make_second(self, store: Store) -> Store:
+        assert isinstance(store, LmdbStore)
+        return LmdbStore(store.path, SIZE, timeout_us=PATIENT, clock=self.clock)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+class ThroughStore(ThroughLimiter):
+    """A limiter that remembers no refusals, so that the store is asked each time."""
+
+    def __init__(self, case: Case, store: Store) -> None:
+        super().__init__(case, store)
+        rule = Rule(name="vector", limits=case["quota"], key=["ip"], algorithm=case["algorithm"])
+        settings = Settings(remember_refusals=0)
+        self.limiter = Limiter([rule], store=store, clock=lambda: self.now, settings=settings)
+        self.limiter.reset("vector", {"ip": "192.0.2.7"})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> LmdbStore:
+    return LmdbStore(str(tmp_path_factory.mktemp("lmdb")), SIZE, timeout_us=PATIENT)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['file']}: {case['name']}" for case in CASES])
+def test_the_vectors_worked_by_hand(case: Case, store: LmdbStore) -> None:
+    """Every named vector gives its numbers through a limiter on this store, to the microsecond."""
+    replay(case, ThroughStore(case, store))
+
+
+@pytest.mark.parametrize("kind", [*SPECS, "in flight"])
+def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: LmdbStore) -> None:
+    """Long traces on few keys, two limits a request, peeks, corrections, forgetting: not one answer differs."""
+    chance = random.Random(kind)
+    memory = MemoryStore()
+    quotas = ("150/20s", "400/hour") if kind in SPECS else ("40 concurrent", "60 concurrent")
+    limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
+    spends: list[Change] = []
+    now = NOW
+    for _ in range(1_500):
+        now += chance.choice((0, 1, 40_000, 40_000, to_us(chance.random()), -200_000))
+        key = chance.choice(("a", "b", "\x00", "x" * 600))
+        hits = [Hit(limit, limit.prefix + key, chance.choice((0, 1, 1, 2, 9))) for limit in limits]
+        act = chance.random()
+        if act < 0.8:
+            spend = act > 0.05
+            decisions = memory.apply(hits, now, spend)
+            assert list(map(repr, store.apply(hits, now, spend))) == list(map(repr, decisions))
+            if spend and all(decision.allowed for decision in decisions):
+                spends += [
+                    Change(hit.limit, hit.key, hit.cost, Spent(decision.at_us, hit.cost, decision.delay_us))
+                    for hit, decision in zip(hits, decisions, strict=True)
+                    if hit.cost
+                ]
+        elif act < 0.99:
+            charge = Change(limits[0], hits[0].key, 1, None)
+            changes = [spends.pop(chance.randrange(len(spends)))] if spends and act < 0.97 else [charge]
+            assert store.correct(changes, now) == memory.correct(changes, now)
+        else:
+            memory.forget([hits[0].key])
+            store.forget([hits[0].key])

@@ -1,0 +1,117 @@
+"""The LMDB store when a process is stopped within a transaction: nobody waits longer than the time budget."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmdb_kit import FORK, decide_on, end, hit, limit_of, mark_of, open_at, start
+from own_time import own_seconds
+
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.lmdb import environment
+from ratelimit_mw.stores.lmdb.store import LmdbStore
+
+BUDGET, GRACE = 0.050, 0.020
+TRIES = 20
+
+
+@contextmanager
+def stopped_inside(path: Path) -> Iterator[Any]:
+    """A process that is stopped within its transaction."""
+    worker = start(FORK, decide_on, path, 7, signal.SIGSTOP)
+    try:
+        assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
+        yield worker
+    finally:
+        end(worker)
+
+
+def seconds_until_refused(call: Callable[[], object]) -> float:
+    """How long a call takes to raise ``StoreError``: the best of some tries, as a busy machine may delay anything."""
+    found = []
+    for _ in range(TRIES):
+        began = own_seconds()
+        with pytest.raises(StoreError, match="locked by others for longer than the time budget"):
+            call()
+        found.append(own_seconds() - began)
+        if found[-1] <= BUDGET + GRACE:
+            break
+    return min(found)
+
+
+def test_a_stopped_worker_holds_nobody_longer_than_the_budget(tmp_path: Path) -> None:
+    """Whoever waits gets a StoreError in time, time after time; when the worker goes on, so do all."""
+    limit = limit_of("20/day", "signalling")
+    with closing(open_at(tmp_path, timeout_us=50_000)) as store:
+        assert hit(store, limit).remaining == 19
+        with stopped_inside(tmp_path) as worker:
+            for call in (lambda: hit(store, limit), lambda: store.forget(["x"]), store.ping):
+                assert seconds_until_refused(call) <= BUDGET + GRACE
+            os.kill(worker.pid, signal.SIGCONT)
+            worker.join()
+            assert worker.exitcode == 0
+        assert hit(store, limit).remaining == 11
+
+
+def test_a_stopped_worker_blocks_no_event_loop(tmp_path: Path) -> None:
+    """While requests wait for their budget, the loop goes round; killed, the worker leaves nothing behind."""
+    limit = limit_of("20/day", "signalling")
+
+    async def wait(store: LmdbStore) -> tuple[list[object], float, float]:
+        longest, began = 0.0, own_seconds()
+        calls = asyncio.gather(
+            *(store.aapply([Hit(limit, limit.prefix + "a", 1)]) for _ in range(5)),
+            store.aforget(["x"]),
+            return_exceptions=True,
+        )
+        while not calls.done():
+            turn = own_seconds()
+            await asyncio.sleep(0)
+            longest = max(longest, own_seconds() - turn)
+        return calls.result(), longest, own_seconds() - began
+
+    def stall_and_time(store: LmdbStore) -> tuple[float, float]:
+        answers, longest, took = asyncio.run(wait(store))
+        assert [type(answer) for answer in answers] == [StoreError] * 6
+        return longest, took
+
+    with closing(open_at(tmp_path, timeout_us=50_000)) as store:
+        hit(store, limit)
+        with stopped_inside(tmp_path):
+            stalls, times = zip(*(stall_and_time(store) for _ in range(5)), strict=True)
+        assert min(stalls) <= GRACE
+        assert min(times) <= BUDGET + GRACE
+        assert hit(store, limit).remaining == 18, "the hit of the killed worker was not counted"
+
+
+def test_threads_wait_for_a_stopped_worker_no_longer_than_one_does(tmp_path: Path) -> None:
+    """Their budgets run side by side, not one after the other."""
+    with closing(open_at(tmp_path, timeout_us=300_000)) as store, ThreadPoolExecutor(24) as pool:
+        hit(store, limit_of("20/day"))
+        with stopped_inside(tmp_path):
+            began = time.monotonic()
+            calls = [pool.submit(hit, store, limit_of("20/day")) for _ in range(24)]
+            assert [type(call.exception()) for call in calls] == [StoreError] * 24
+            assert time.monotonic() - began < 3.6, "half of what they would take one after the other"
+
+
+def test_closing_does_not_wait_for_a_stopped_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server can end. What was not closed in order says so, and the process may open it again."""
+    monkeypatch.setattr(environment, "_CLOSING_US", 50_000)
+    store = open_at(tmp_path)
+    hit(store, limit_of("20/day"))
+    with stopped_inside(tmp_path):
+        began = time.monotonic()
+        store.close()
+        assert time.monotonic() - began < 10
+    assert mark_of(tmp_path)[-1] == "open"
+    with closing(open_at(tmp_path)) as store:
+        assert hit(store, limit_of("20/day")).remaining == 18

@@ -1,0 +1,274 @@
+"""The Memcached store when servers pause, die, come back or are none: errors in time, and nobody's answer for another.
+
+A machine that is busy may delay anything. So the time that a thread was ready to run and did not get a processor is
+not counted, and what is held to a time has several tries: one has to keep it.
+"""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memcached_handles import NOW, address, closing, hit, opened, stop
+from own_time import own_seconds
+from servers import Server, memcached_running, wait_for
+
+from ratelimit_mw import Limiter, Rule, StoreError
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.testing.suite import WAYS, limit_of
+
+BUDGET_US = 50_000
+BUDGET, GRACE = 0.050, 0.020
+TRIES = 20
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server that a test may hurt."""
+    with memcached_running(tmp_path) as found:
+        yield found
+
+
+def seconds_until_refused(call: Callable[[], Any]) -> float:
+    """How long a call takes to raise ``StoreError``: the best of some tries."""
+    found = []
+    for _ in range(TRIES):
+        began = own_seconds()
+        with pytest.raises(StoreError, match="Memcached"):
+            call()
+        found.append(own_seconds() - began)
+        if found[-1] <= BUDGET + GRACE:
+            break
+    return min(found)
+
+
+async def longest_gap(during: Awaitable[Any]) -> float:
+    """How long the event loop did not get to anything else."""
+    gaps, ends = [0.0], asyncio.ensure_future(during)
+    while not ends.done():
+        began = own_seconds()
+        await asyncio.sleep(0.001)
+        gaps.append(own_seconds() - began)
+    await ends
+    return max(gaps)
+
+
+async def greeted(store: MemcachedStore) -> None:
+    """Wait until the loop's connection is there."""
+    while True:
+        try:
+            return await store.aping()
+        except StoreError:
+            await asyncio.sleep(0.01)
+
+
+async def failing(store: MemcachedStore, hits: list[Any]) -> None:
+    with pytest.raises(StoreError, match="Memcached"):
+        await store.aapply(hits, NOW)
+
+
+@pytest.mark.parametrize("spec", ["gcra", "tiered-window", "sliding-window-log"])
+def test_a_paused_server_is_an_error_within_the_budget(server: Server, spec: str) -> None:
+    """Blocking, with a connection that is open and with none; once it goes on, so do the limits."""
+    limit = limit_of("1000/hour", spec)
+    with opened(server, timeout_us=BUDGET_US) as store:
+        wait_for(lambda: works(store, limit), "a first answer")
+        stop(server)
+        try:
+            assert seconds_until_refused(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
+            assert seconds_until_refused(store.ping) <= BUDGET + GRACE
+            assert seconds_until_refused(lambda: store.forget([limit.prefix])) <= BUDGET + GRACE
+        finally:
+            server.resume()
+        wait_for(lambda: works(store, limit), "an answer after the pause")
+
+
+def works(store: MemcachedStore, limit: Any) -> bool:
+    try:
+        return store.apply([hit(limit, 0)], NOW)[0].allowed
+    except StoreError:
+        return False
+
+
+@pytest.mark.parametrize("clients", [20, 1])
+def test_a_paused_server_does_not_stall_the_event_loop(server: Server, clients: int) -> None:
+    """Twenty requests at once are all told within the budget, while the loop goes on turning; also those that wait
+    for another one at their key."""
+    limit = limit_of("1000/hour")
+
+    async def scenario(store: MemcachedStore) -> tuple[float, float]:
+        await greeted(store)
+        gap = took = 1.0
+        stop(server)
+        for _ in range(TRIES):
+            began = own_seconds()
+            requests = (failing(store, [hit(limit, client=f"c{i % clients}")]) for i in range(20))
+            this_gap = await longest_gap(asyncio.gather(*requests))
+            gap, took = min(gap, this_gap), min(took, own_seconds() - began)
+            if gap <= GRACE and took <= BUDGET + GRACE:
+                break
+        return gap, took
+
+    with opened(server, timeout_us=BUDGET_US) as store:
+        gap, took = asyncio.run(closing(store, scenario(store)))
+    assert gap <= GRACE
+    assert took <= BUDGET + GRACE
+
+
+def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
+    """What was asked during a pause is answered after it, and read over: everybody has the count of their own key."""
+    limits = [limit_of(f"{amount}/hour") for amount in range(100, 120)]
+
+    async def scenario(store: MemcachedStore) -> list[int]:
+        await greeted(store)
+        stop(server)
+        await asyncio.gather(*(failing(store, [hit(limit, 0)]) for limit in limits))
+        server.resume()
+        return [await remaining(store, limit) for limit in limits]
+
+    async def remaining(store: MemcachedStore, limit: Any) -> int:
+        while True:
+            try:
+                return (await store.aapply([hit(limit, 0)], NOW))[0].remaining
+            except StoreError:
+                await asyncio.sleep(0.01)
+
+    with opened(server, timeout_us=BUDGET_US) as store:
+        assert asyncio.run(closing(store, scenario(store))) == list(range(100, 120))
+
+
+def test_a_killed_server_is_an_error_at_once_and_forgotten_once_it_is_back(server: Server) -> None:
+    """No connection of before is used again, so the first call after a restart is answered."""
+    limit = limit_of("1000/hour")
+    with opened(server) as store:
+        for _ in range(3):
+            assert store.apply([hit(limit)], NOW)[0].remaining == 999
+            server.kill()
+            assert seconds_until_refused(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
+            server.start()
+
+
+def test_a_restart_that_nobody_noticed_is_no_error(server: Server) -> None:
+    """Connections that died while they were idle are seen to be dead: blocking and on an event loop."""
+    limit = limit_of("1000/hour")
+
+    async def scenario(store: MemcachedStore) -> list[bool]:
+        found = []
+        for _ in range(3):
+            found += [decision.allowed for decision in await store.aapply([hit(limit)], NOW)]
+            found += [decision.allowed for decision in store.apply([hit(limit)], NOW)]
+            server.kill()
+            server.start()
+            await asyncio.sleep(0.01)
+        return found
+
+    with opened(server) as store:
+        assert asyncio.run(closing(store, scenario(store))) == [True] * 6
+
+
+def test_of_two_servers_the_one_that_lives_keeps_its_keys(server: Server, memcached_server: Server) -> None:
+    """Keys of the dead one are errors, and are not handed to the other: nobody gets a fresh quota for it."""
+    limit = limit_of("1000/hour")
+    with opened(server, memcached_server) as store:
+        clients = [f"c{i}" for i in range(40)]
+        for client in clients:
+            store.apply([hit(limit, client=client)], NOW)
+        server.kill()
+        found = [count_or_none(store, limit, client) for client in clients]
+        assert set(found) == {999, None}
+        assert 5 < found.count(None) < 35
+        with pytest.raises(StoreError):
+            store.ping()
+        with opened(memcached_server) as alone:
+            alone.ping()
+
+
+def count_or_none(store: MemcachedStore, limit: Any, client: str) -> int | None:
+    try:
+        return store.apply([hit(limit, 0, client)], NOW)[0].remaining
+    except StoreError:
+        return None
+
+
+def test_threads_share_nothing_but_the_store_when_the_server_pauses(server: Server) -> None:
+    """Eight threads are each told within the budget: nobody waits for another's turn at the same key."""
+    limit = limit_of("1000/hour")
+    with opened(server, timeout_us=BUDGET_US) as store:
+        wait_for(lambda: works(store, limit), "a first answer")
+        stop(server)
+        try:
+            assert min(slowest_of_eight(store, limit) for _ in range(TRIES)) <= BUDGET + 2 * GRACE
+        finally:
+            server.resume()
+
+
+def slowest_of_eight(store: MemcachedStore, limit: Any) -> float:
+    took: list[float] = []
+
+    def one() -> None:
+        began = own_seconds()
+        with pytest.raises(StoreError):
+            store.apply([hit(limit)], NOW)
+        took.append(own_seconds() - began)
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(took) == 8
+    return max(took)
+
+
+def test_a_name_that_nobody_knows_is_an_error_of_the_store() -> None:
+    """The resolver's word, as a ``StoreError``."""
+    store = MemcachedStore("no-such-host.invalid")
+    with pytest.raises(StoreError, match="Memcached"):
+        store.ping()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_name_that_takes_long_to_look_up_is_waited_for_in_the_budget_only(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A resolver that is silent holds nobody, and one thread waits for it, however many ask."""
+    answered, threads = threading.Event(), threading.active_count()
+
+    def silent(host: str, *rest: Any, flags: int = 0, **named: Any) -> Any:
+        if flags:
+            raise socket.gaierror(socket.EAI_NONAME, "it is a name")
+        answered.wait(10)
+        raise socket.gaierror(socket.EAI_FAIL, "nobody knows it")
+
+    monkeypatch.setattr(socket, "getaddrinfo", silent)
+    handle = WAYS[way](MemcachedStore("slow-name.invalid", timeout_us=BUDGET_US))
+    try:
+        assert seconds_until_refused(handle.ping) <= BUDGET + GRACE
+        with pytest.raises(StoreError, match="within its time budget"):
+            handle.ping()
+        assert threading.active_count() <= threads + 1
+    finally:
+        answered.set()
+        handle.close()
+
+
+def test_a_limiter_goes_on_without_its_memcached(server: Server) -> None:
+    """No request sees an exception, and the process counts by itself until the server is back: 2 s at most."""
+    took = []
+    for i in range(TRIES):
+        limiter = Limiter([Rule(name=f"api{i}", limits="3/hour")], store=address(server), settings=Settings())
+        server.kill()
+        assert [limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(5)] == [True] * 3 + [False] * 2
+        server.start()
+        began = time.monotonic()
+        wait_for(lambda limiter=limiter: limiter.hit({"ip": "192.0.2.7"}).allowed, "the server's own count")
+        took.append(time.monotonic() - began)
+        limiter.close()
+        if took[-1] <= 2:
+            break
+    assert min(took) <= 2

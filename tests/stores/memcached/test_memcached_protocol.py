@@ -1,0 +1,264 @@
+"""The parts of the Memcached store that do no I/O: addresses, names, expiry, commands and answers, tiers."""
+
+import itertools
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Quota
+from ratelimit_mw.algorithms.window_log import TieredWindow
+from ratelimit_mw.clock import SECOND
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.memcached.client.protocol import Ask, Found, Replies, Trip, WireError, decrement, delete, store
+from ratelimit_mw.stores.memcached.client.servers import Ring, Server, servers_in
+from ratelimit_mw.stores.memcached.keys import DAY, Life, Names
+from ratelimit_mw.stores.memcached.tier_record import cover, tiers
+from ratelimit_mw.testing.store_deciding import HOSTILE
+
+LEGAL = re.compile(rb"[!-~]{1,250}")
+
+
+# -- addresses and places --------------------------------------------------------------------------------------
+
+
+def test_servers_are_read_from_an_address() -> None:
+    """Several, with and without a port, names in any case, IPv6 in brackets."""
+    found = servers_in("10.0.0.1:11212,Cache.Example,[::1]:11213,[::2]")
+    assert found == (("10.0.0.1", 11212), ("cache.example", 11211), ("::1", 11213), ("::2", 11211))
+    assert [str(server) for server in found][1:3] == ["cache.example:11211", "[::1]:11213"]
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,", "a b", "a:", "a:x", "a:99999", "[::1", "a/b:1:2"])
+def test_what_is_no_list_of_servers_is_an_error(text: str) -> None:
+    """It is shown with what was expected."""
+    with pytest.raises(ConfigError, match="expected servers such as"):
+        servers_in(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("memcached://h1:11211,h1:11211", "named twice"),
+        ("memcached://user:secret@h1", "takes no user and no password"),
+        ("memcached://h1/0", "has no path"),
+        ("memcached://h1?pool=3", "has no option 'pool'; it has prefix"),
+        ("memcached://h1?prefix=a%20b", "the prefix is 1 to 50 printable ASCII characters"),
+        ("memcached://h1?prefix=" + "x" * 51, "the prefix is 1 to 50 printable ASCII characters"),
+        ("memcached://", "expected servers such as"),
+    ],
+)
+def test_an_address_that_cannot_be_meant_is_an_error_without_secrets(address: str, message: str) -> None:
+    """At the start, in words, and never with a password in it."""
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        open_store(address)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_time_budget_that_is_none_is_an_error() -> None:
+    """It is a whole number of microseconds."""
+    with pytest.raises(ConfigError, match="timeout_us is a whole number of microseconds from 1 on; got 0"):
+        open_store("memcached://h1", 0)
+
+
+TOKENS = [b":ip=192.0.2.%d" % i for i in range(2_000)]
+
+
+def servers(*hosts: str) -> list[Server]:
+    return [Server(host, 11211) for host in hosts]
+
+
+def test_keys_are_spread_and_their_place_does_not_depend_on_the_order_of_servers() -> None:
+    """Each of four servers has about a quarter; every process finds the same one."""
+    one, other = Ring(servers("a", "b", "c", "d")), Ring(servers("d", "b", "a", "c"))
+    places = [one.place(token) for token in TOKENS]
+    assert places == [other.place(token) for token in TOKENS]
+    assert all(400 < places.count(server) < 600 for server in one.servers)
+
+
+def test_a_server_that_is_taken_out_moves_its_own_keys_only() -> None:
+    """Consistent hashing: everybody else's clients go on with what they have spent."""
+    before, after = Ring(servers("a", "b", "c")), Ring(servers("a", "c"))
+    moved = [token for token in TOKENS if before.place(token) != after.place(token)]
+    assert moved == [token for token in TOKENS if before.place(token) == ("b", 11211)]
+
+
+# -- names and expiry ------------------------------------------------------------------------------------------
+
+
+def all_names(names: Names, key: str) -> list[bytes]:
+    """Every kind of name that there is for a key, at its longest."""
+    token = names.token(key)
+    longest = names.counter(12, 10**16, b".12345678", token)
+    return [names.state(token), names.generation(token), names.chunk(2**62, token), longest]
+
+
+@pytest.mark.parametrize("prefix", ["rl:", "x" * 50])
+def test_hostile_keys_become_legal_names_that_stay_apart(prefix: str) -> None:
+    """At most 250 bytes of printable ASCII without spaces, and no two of them equal."""
+    names = Names(prefix)
+    found = [name for text in HOSTILE for name in all_names(names, text)]
+    assert all(LEGAL.fullmatch(name) and name.startswith(prefix.encode()) for name in found)
+    assert len(set(found)) == len(found)
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
+    """Whatever text they are made of, the hash of another key and names of other kinds included."""
+    names = Names("rl:")
+    mine, its = all_names(names, one), all_names(names, other)
+    assert all(LEGAL.fullmatch(name) for name in (*mine, *its))
+    assert one == other or not set(mine) & set(its)
+
+
+def test_a_key_that_reads_as_the_hash_of_another_is_another() -> None:
+    """Who sends the name that a long key was given gets a name of its own."""
+    names = Names("rl:")
+    hashed = names.state(names.token("x" * 300)).decode()
+    for text in (hashed, hashed.removeprefix("rl:"), hashed.removeprefix("rl:#")):
+        assert names.state(names.token(text)) != hashed.encode()
+
+
+def test_a_common_key_can_be_read_in_the_server() -> None:
+    """Operators see whose state it is."""
+    names = Names("rl:")
+    key = "1|login|fixed-window|1m|ip=192.0.2.7"
+    assert names.state(names.token(key)) == b"rl::1|login|fixed-window|1m|ip=192.0.2.7"
+
+
+@pytest.mark.parametrize(
+    ("us", "seconds"),
+    [(0, 1), (1, 2), (SECOND, 2), (SECOND + 1, 3), (60 * SECOND, 61), (30 * DAY - SECOND, 30 * 86_400)],
+)
+def test_things_live_for_whole_seconds_and_one_more(us: int, seconds: int) -> None:
+    """Rounded up, and one for the server's clock, which ticks once a second."""
+    assert Life(given=False)(us) == seconds
+
+
+@pytest.mark.parametrize("days", [30, 31, 366, 800])
+def test_beyond_thirty_days_an_expiry_is_a_date(days: int) -> None:
+    """Memcached takes a larger number of seconds for a time in 1970, long past."""
+    before = time.time()
+    assert before + days * 86_400 < Life(given=False)(days * DAY) <= time.time() + days * 86_400 + 2
+
+
+def test_with_a_given_time_things_live_for_a_day_at_least() -> None:
+    """That clock may stand still."""
+    assert Life(given=True)(1) == 86_401
+    assert Life(given=True)(2 * DAY) == 2 * 86_400 + 1
+
+
+# -- commands and answers --------------------------------------------------------------------------------------
+
+ANSWER = b"STORED\r\n12\r\nVALUE a 0 4 7\r\n\r\nEN\r\nVALUE b 0 0 8\r\n\r\nEND\r\nNEXT"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
+    """Values may hold line ends and the word END; what follows the answer is left over."""
+    replies, rest = Replies(2, reads=True), b""
+    for start in range(0, len(ANSWER), size):
+        rest += ANSWER[start : start + size]
+        if replies.feed(ANSWER[start : start + size]):
+            break
+    assert replies.lines == [b"STORED", b"12"]
+    assert replies.values == {b"a": Found(b"\r\nEN", b"7"), b"b": Found(b"", b"8")}
+    assert b"NEXT".startswith(replies.rest)
+    assert len(ANSWER) - 4 <= len(rest)
+
+
+@pytest.mark.parametrize(
+    "line", [b"ERROR", b"CLIENT_ERROR bad data chunk", b"SERVER_ERROR out of memory storing object"]
+)
+def test_an_error_of_the_server_is_one(line: bytes) -> None:
+    """Where a line is due, and where values are."""
+    for replies in (Replies(1, reads=False), Replies(0, reads=True)):
+        with pytest.raises(WireError, match=line.decode().split()[0]):
+            replies.feed(line + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"HTTP/1.1 400 Bad Request", b"VALUE a 0 x 7", b"VALUE a 0 4", b"STAT pid 1 2 3"]
+)
+def test_what_the_protocol_does_not_know_is_an_error(line: bytes) -> None:
+    """A server that is none does not pass for an empty one."""
+    with pytest.raises(WireError, match="does not know"):
+        Replies(0, reads=True).feed(line + b"\r\n")
+
+
+def test_commands_are_those_of_the_protocol() -> None:
+    """New values are added, known ones swapped."""
+    assert store(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
+    assert store(b"k", b"", -1, Found(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
+    assert (decrement(b"k", 5), delete(b"k")) == (b"decr k 5\r\n", b"delete k\r\n")
+
+
+def test_a_trip_asks_each_server_once_and_tells_everybody_their_part() -> None:
+    """Lines first and then one reading for each server, however many keys live there."""
+    ring = Ring(servers("a", "b"))
+    here, there = (next(token for token in TOKENS if ring.place(token).host == host) for host in "ab")
+    asks = [Ask(here, (b"1\r\n", b"2\r\n"), (b"x",)), Ask(there, (b"3\r\n",)), Ask(here, (b"4\r\n",), (b"y", b"z"))]
+    trip = Trip(asks, ring.place)
+    a, b = ring.place(here), ring.place(there)
+    assert trip.payloads == {a: b"1\r\n2\r\n4\r\ngets x y z\r\n", b: b"3\r\n"}
+    assert trip.replies[a].feed(b"one\r\ntwo\r\nfour\r\nVALUE x 0 1 9\r\n5\r\nEND\r\n")
+    assert trip.replies[b].feed(b"three\r\n")
+    assert [told.lines for told in trip.told()] == [[b"one", b"two"], [b"three"], [b"four"]]
+    assert trip.told()[2].values == {b"x": Found(b"5", b"9")}
+
+
+# -- tiers -----------------------------------------------------------------------------------------------------
+
+MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("period", "precision", "expected"),
+    [
+        (DAY, SECOND, (1, 60, 3600)),
+        (DAY, MINUTE, (1, 60)),
+        (HOUR, MINUTE, (1,)),
+        (MINUTE, SECOND, (1,)),
+        (MINUTE, 250_000, (1, 4)),
+        (30 * DAY, HOUR, (1, 24, 384)),
+        (MINUTE, 1000, (1, 50, 1000)),
+        (7 * SECOND, 70_000, (1, 32)),
+    ],
+)
+def test_tiers_are_the_precision_and_its_natural_multiples(
+    period: int, precision: int, expected: tuple[int, ...]
+) -> None:
+    """And what is needed besides, so that few blocks of one tier make one of the next."""
+    assert tiers(period, precision) == expected
+
+
+def test_a_day_by_the_second_is_read_in_at_most_24_59_and_59_counters() -> None:
+    """And the one hour that comes next; at any second of the day."""
+    most = max(len(cover((1, 60, 3600), 86_400, 20_000 * 86_400 + second)) for second in range(0, 86_400, 7))
+    assert most == 24 + 59 + 59 + 1
+
+
+PRECISIONS = (1, 7, 1000, 10_000, 250_000, SECOND, 7 * SECOND, 90 * SECOND, MINUTE, HOUR, DAY)
+
+
+@given(st.sampled_from(PRECISIONS), st.integers(1, 5000), st.integers(0, 10**17))
+def test_a_window_is_covered_once_and_by_few_counters(precision: int, span: int, now: int) -> None:
+    """Every bucket in sight is in exactly one block that is read, none that is out of sight is, and they are few."""
+    sizes, bucket = tiers(span * precision, precision), now // precision
+    blocks = cover(sizes, span, bucket)
+    buckets = [number * sizes[tier] + i for tier, number in blocks for i in range(sizes[tier])]
+    assert buckets == list(range(bucket - span + 1, buckets[-1] + 1))
+    assert bucket + sizes[-1] <= buckets[-1]
+    assert all(larger % smaller == 0 for smaller, larger in itertools.pairwise(sizes))
+    assert len(blocks) <= 64 * (len(sizes) + 1)
+
+
+@pytest.mark.parametrize("quota", ["1/366d", "1/30d", "1/week", "1/day", "1/hour", "1/minute", "1/10s", "1/100ms"])
+def test_every_window_without_a_stated_precision_is_read_in_less_than_160_counters(quota: str) -> None:
+    """The default precisions are made for it."""
+    algorithm = TieredWindow(Quota.parse(quota))
+    sizes = tiers(algorithm.period, algorithm.precision)
+    bucket = 1_767_268_820 * SECOND // algorithm.precision
+    assert max(len(cover(sizes, algorithm.span, bucket + i * algorithm.span // 97)) for i in range(97)) < 160

@@ -1,0 +1,95 @@
+"""The Memcached store under four real processes that race for the same keys: exactly the limit passes."""
+
+import asyncio
+import multiprocessing
+import time
+from typing import Any
+
+import pytest
+from memcached_handles import NOW, PATIENT, address, hit, opened
+from servers import Server
+
+from ratelimit_mw import Limiter, Quota, Rule
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.testing.suite import label, limit_of
+
+SPAWN = multiprocessing.get_context("spawn")
+HITS = 5_000
+TOGETHER = 50  # requests at a time on an event loop
+RACED: list[Any] = ["sliding-window-counter", "sliding-window-log", "tiered-window", "gcra"]
+
+
+def count(place: str, limits: list[tuple[str, str, Any]], way: str, hits: int, results: Any) -> None:
+    """What one process gets through, of requests to all of the limits at once."""
+    store = open_store(place, PATIENT)
+    request = [hit(Limit(rule, 0, Quota.parse(quota), spec)) for rule, quota, spec in limits]
+
+    async def awaiting() -> int:
+        passed = 0
+        for _ in range(hits // TOGETHER):
+            found = await asyncio.gather(*(store.aapply(request, NOW) for _ in range(TOGETHER)))
+            passed += sum(all(d.allowed for d in decisions) for decisions in found)
+        await store.aclose()
+        return passed
+
+    if way == "async":
+        results.put(asyncio.run(awaiting()))
+        return
+    results.put(sum(all(d.allowed for d in store.apply(request, NOW)) for _ in range(hits)))
+    store.close()
+
+
+def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
+    """What four processes get through together, two of them on event loops."""
+    results: Any = SPAWN.Queue()
+    described = [(limit.rule, str(limit.quota), limit.spec) for limit in limits]
+    ways = ("sync", "async", "sync", "async")
+    workers = [SPAWN.Process(target=count, args=(place, described, way, hits, results)) for way in ways]
+    for worker in workers:
+        worker.start()
+    passed = sum(results.get(timeout=120) for _ in workers)
+    for worker in workers:
+        worker.join()
+    return passed
+
+
+@pytest.mark.parametrize("spec", RACED, ids=label)
+def test_of_20_000_requests_from_four_processes_exactly_1_000_pass(memcached_server: Server, spec: Any) -> None:
+    """No more, whoever is faster, and no fewer, as there is always somebody left to take what was given back."""
+    limit = limit_of("1000/day", spec)
+    assert raced(address(memcached_server), [limit]) == 1_000
+    with opened(memcached_server) as store:
+        assert store.apply([hit(limit, cost=0)], NOW)[0].remaining == 0
+
+
+def count_leased(place: str, rule: str, hits: int, results: Any) -> None:
+    """What one process gets through that draws shares."""
+    leased = Rule(name=rule, limits="1000/day", lease="2%")
+    limiter = Limiter([leased], store=place, settings=Settings(store_timeout=PATIENT))
+    results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(hits)))
+    limiter.close()
+
+
+def test_with_leases_four_processes_pass_at_most_the_limit(memcached_server: Server) -> None:
+    """And no less than the limit without the shares that nobody spends in the end: one for each process."""
+    results: Any = SPAWN.Queue()
+    mine = (address(memcached_server), f"leased-{time.time_ns()}", HITS, results)
+    workers = [SPAWN.Process(target=count_leased, args=mine) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    passed = sum(results.get(timeout=120) for _ in workers)
+    for worker in workers:
+        worker.join()
+    assert 1_000 - 4 * 20 <= passed <= 1_000
+
+
+def test_requests_with_several_limits_pass_all_of_them_or_none(memcached_server: Server) -> None:
+    """What was counted under each of the keys in the end is what passed: lost races left nothing behind."""
+    limits = [limit_of("200/day", "tiered-window"), limit_of("250/day"), limit_of("10000/day", "sliding-window-log")]
+    passed = raced(address(memcached_server), limits, 500)
+    with opened(memcached_server) as store:
+        left = [store.apply([hit(limit, cost=0)], NOW)[0].remaining for limit in limits]
+    assert passed == 200
+    assert left == [0, 50, 9_800]

@@ -1,0 +1,217 @@
+"""What the Memcached store leaves in a server, and what it makes of what it finds there."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from memcached_handles import (
+    CLIENT,
+    NOW,
+    address,
+    ask,
+    closing,
+    counted,
+    hit,
+    names_in,
+    opened,
+    rule_of,
+    undo,
+    value_of,
+)
+from servers import Server, memcached_running
+from test_memcached_protocol import LEGAL
+
+from ratelimit_mw import Limiter, Quota, Rule, StoreError
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.testing.store_deciding import HOSTILE
+from ratelimit_mw.testing.suite import StoreSuite, limit_of
+
+
+@pytest.fixture
+def store(memcached_server: Server) -> Iterator[MemcachedStore]:
+    with opened(memcached_server) as found:
+        yield found
+
+
+# -- names -----------------------------------------------------------------------------------------------------
+
+
+def test_everything_in_the_server_has_a_legal_name_and_an_end(memcached_server: Server) -> None:
+    """Whatever the clients are called, and under every algorithm: nothing stays for ever."""
+    limits = [limit_of("500/minute", spec) for spec in StoreSuite.algorithms]
+    with opened(memcached_server, query="?prefix=legal:") as store:
+        for limit in limits:
+            for text in HOSTILE:
+                store.apply([hit(limit, client=text)], NOW)
+            for i in range(200):
+                store.apply([hit(limit)], NOW + i)
+            store.forget([limit.prefix + CLIENT])
+    found = names_in(memcached_server, "legal:")
+    assert len(found) > len(limits) * len(HOSTILE)
+    assert all(LEGAL.fullmatch(name) and name.startswith(b"legal:") for name in found)
+    assert min(found.values()) > time.time()
+
+
+def test_two_prefixes_are_two_worlds(memcached_server: Server) -> None:
+    """Applications that share a server do not share their limits."""
+    limit = limit_of("1/minute")
+    with opened(memcached_server, query="?prefix=a:") as one, opened(memcached_server, query="?prefix=b:") as other:
+        assert one.apply([hit(limit)], NOW)[0].allowed
+        assert other.apply([hit(limit)], NOW)[0].allowed
+        assert not one.apply([hit(limit)], NOW)[0].allowed
+
+
+@pytest.mark.parametrize(("quota", "seconds"), [("5/minute", 60), ("1/29d", 29 * 86_400), ("1/366d", 366 * 86_400)])
+def test_a_state_goes_some_seconds_after_it_stopped_to_matter(
+    memcached_server: Server, store: MemcachedStore, quota: str, seconds: int
+) -> None:
+    """Not before, and not much later, on both sides of the thirty days beyond which an expiry is a date."""
+    limit, before = limit_of(quota, "gcra"), time.time()
+    store.apply([hit(limit, cost=limit.limit)])
+    (ends,) = names_in(memcached_server, rule_of(limit)).values()
+    assert before + seconds - 1 <= ends <= time.time() + seconds + 4
+
+
+# -- small states ----------------------------------------------------------------------------------------------
+
+
+def test_a_small_state_is_one_value(memcached_server: Server, store: MemcachedStore) -> None:
+    """As its algorithm dumps it."""
+    limit = limit_of("5/minute", "gcra")
+    store.apply([hit(limit, cost=3)], NOW)
+    (name,) = names_in(memcached_server, rule_of(limit))
+    assert value_of(memcached_server, name) == limit.algorithm.dump((NOW, 3, 0))
+
+
+def test_what_was_given_back_whole_leaves_nothing(memcached_server: Server, store: MemcachedStore) -> None:
+    """A fresh key takes no room."""
+    limits = [limit_of("5/minute", spec) for spec in ("fixed-window", "gcra", "sliding-window-log")]
+    for limit in limits:
+        (decision,) = store.apply([hit(limit)], NOW)
+        store.correct([undo(hit(limit), decision)], NOW)
+        assert value_of(memcached_server, next(iter(names_in(memcached_server, rule_of(limit))), b"-")) == b""
+
+
+def test_a_request_takes_two_round_trips_and_a_refused_one_takes_one(memcached_server: Server) -> None:
+    """However many limits it has: everything is read at once, and written at once."""
+    limits = [limit_of("2/minute", spec) for spec in ("fixed-window", "gcra", "sliding-window-log", "token-bucket")]
+    with opened(memcached_server) as store:
+        trips = counted(store)
+        for expected in (2, 2, 1):
+            trips.clear()
+            store.apply([hit(limit) for limit in limits], NOW)
+            assert len(trips) == expected
+
+
+@pytest.mark.parametrize("value", [b"nonsense", b"1:2", b"\x80\x81"])
+@pytest.mark.parametrize("spec", ["gcra", "sliding-window-log", "tiered-window"])
+def test_what_is_no_state_is_an_error_of_the_store(
+    memcached_server: Server, store: MemcachedStore, spec: str, value: bytes
+) -> None:
+    """Somebody else wrote under our name: it neither passes for a fresh key nor goes up as a stranger's exception."""
+    limit = limit_of("5/hour", spec)
+    store.apply([hit(limit)], NOW)
+    for name in names_in(memcached_server, rule_of(limit)):
+        ask(memcached_server, b"set %b 0 60 %d\r\n%b" % (name, len(value), value), b"STORED")
+    with pytest.raises(StoreError, match="Memcached"):
+        store.apply([hit(limit)], NOW)
+    with pytest.raises(StoreError, match="Memcached"):
+        asyncio.run(closing(store, store.aapply([hit(limit)], NOW)))
+
+
+def test_a_server_that_has_no_room_is_an_error_of_the_store(tmp_path: Any) -> None:
+    """With -M it refuses to store rather than to forget, and a hit that was not counted is not allowed."""
+    with memcached_running(tmp_path, "-M", "-m", "2") as server, opened(server) as store:
+        limit = limit_of("5/day", "gcra")
+        with pytest.raises(StoreError, match="out of memory"):
+            fill(store, limit)
+
+
+def fill(store: MemcachedStore, limit: Limit) -> None:
+    for i in range(100_000):
+        store.apply([hit(limit, client=f"{i}" + "x" * 150)], NOW)
+
+
+# -- processes and loops ---------------------------------------------------------------------------------------
+
+
+def test_a_forked_worker_has_connections_of_its_own(memcached_server: Server) -> None:
+    """The parent opened one before the fork; neither reads the other's answers."""
+    limit = limit_of("100000/minute")
+    with opened(memcached_server) as store:
+        store.apply([hit(limit)], NOW)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                code = 0 if all(store.apply([hit(limit)], NOW)[0].allowed for _ in range(300)) else 2
+            finally:
+                os._exit(code)
+        assert all(store.apply([hit(limit)], NOW)[0].allowed for _ in range(300))
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.apply([hit(limit, 0)], NOW)[0].remaining == 100_000 - 601
+
+
+def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -> None:
+    """One limiter may serve several loops, one after the other; loops that ended are let go."""
+    limiter = Limiter([Rule(name=f"loops-{time.time_ns()}", limits="100/minute")], store=address(memcached_server))
+
+    async def three() -> list[bool]:
+        found = [(await limiter.ahit({"ip": "192.0.2.7"})).allowed for _ in range(3)]
+        await limiter.aclose()
+        return found
+
+    assert [asyncio.run(three()) for _ in range(3)] == [[True] * 3] * 3
+    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 91
+    limiter.close()
+
+
+def test_a_task_that_is_cancelled_confuses_nobody(memcached_server: Server) -> None:
+    """Its answer comes all the same and is read over; the next one on that connection is its owner's."""
+    limit = limit_of("1000/minute")
+
+    async def scenario(store: MemcachedStore) -> list[int]:
+        await store.aapply([hit(limit)], NOW)
+        for i in range(20):
+            task = asyncio.ensure_future(store.aapply([hit(limit, client=f"c{i}")], NOW))
+            await asyncio.sleep(0)
+            task.cancel()
+        found = [(await store.aapply([hit(limit)], NOW))[0].remaining for _ in range(5)]
+        await store.aclose()
+        return found
+
+    with opened(memcached_server) as store:
+        assert asyncio.run(scenario(store)) == [998, 997, 996, 995, 994]
+
+
+def test_many_servers_hold_one_limiters_keys(
+    tmp_path_factory: pytest.TempPathFactory, memcached_server: Server
+) -> None:
+    """Blocking and awaiting calls, and limiters that name the servers in another order, find the same ones."""
+    with memcached_running(tmp_path_factory.mktemp("second")) as second:
+        limits = [limit_of("4/minute", spec) for spec in StoreSuite.algorithms]
+        with opened(memcached_server, second) as one, opened(second, memcached_server) as other:
+            for i in range(20):
+                hits = [hit(limit, client=f"c{i}") for limit in limits]
+                assert one.apply(hits, NOW)[0].allowed
+                assert asyncio.run(closing(other, other.aapply(hits, NOW)))[0].allowed
+                assert [d.remaining for d in other.apply(hits, NOW)] == [1] * len(limits)
+                assert [d.remaining for d in asyncio.run(closing(one, one.aapply(hits, NOW)))] == [0] * len(limits)
+        shares = [len(names_in(server, rule_of(limits[0]))) for server in (memcached_server, second)]
+        assert sum(shares) == 20
+        assert min(shares) >= 3
+
+
+def test_a_custom_prefix_reaches_the_store_from_an_address(memcached_server: Server) -> None:
+    """As in the settings of two applications on one server."""
+    name = f"app-{time.time_ns()}"
+    limiter = Limiter([Rule(name=name, limits="2/minute")], store=address(memcached_server, query="?prefix=shop:"))
+    limiter.hit({"ip": "192.0.2.7"})
+    limiter.close()
+    (found,) = names_in(memcached_server, name)
+    assert found.startswith(b"shop::1|")
+    assert Quota.parse("2/minute").amount == 2

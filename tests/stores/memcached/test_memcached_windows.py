@@ -1,0 +1,161 @@
+"""Tiered windows as counters and logs in chunks, in a Memcached: the pure functions' answers, at their cost."""
+
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from memcached_handles import CLIENT, NOW, ask, commands, counted, hit, names_in, opened, rule_of, undo, value_of
+from servers import Server
+
+from ratelimit_mw.clock import SECOND
+from ratelimit_mw.decision import Change
+from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.testing.answers import answers
+from ratelimit_mw.testing.model import Model
+from ratelimit_mw.testing.suite import COUNTS_REFUSED, label, limit_of
+
+MINUTE = 60 * SECOND
+DAY = 86_400 * SECOND
+LOGS = ["sliding-window-log", COUNTS_REFUSED]
+
+
+@pytest.fixture
+def store(memcached_server: Server) -> Iterator[MemcachedStore]:
+    with opened(memcached_server) as found:
+        yield found
+
+
+# -- tiered windows --------------------------------------------------------------------------------------------
+
+
+def test_a_tiered_hit_counts_in_every_tier_until_its_block_is_out_of_sight(
+    memcached_server: Server, store: MemcachedStore
+) -> None:
+    """A counter lives for a period from the end of its block on, and never only a part of it."""
+    limit = limit_of("1000/day", {"name": "tiered-window", "precision": "1s"})
+    store.apply([hit(limit, cost=3)])
+    found = names_in(memcached_server, rule_of(limit))
+    lives = sorted(round(ends - time.time()) for ends in found.values())
+    for life, block in zip(lives, (1, 60, 3600), strict=True):
+        assert 86_400 + block <= life + 1 <= 86_400 + block + 4
+    assert {int(value_of(memcached_server, name)) for name in found} == {3}
+
+
+def test_a_tiered_window_is_read_at_most_twice(memcached_server: Server) -> None:
+    """When it fits: before and after counting, 143 counters each. A refusal: once, and for its moment twice more."""
+    limit = limit_of("3/day", {"name": "tiered-window", "precision": "1s"})
+    with opened(memcached_server) as store:
+        trips = counted(store)
+        for now in (NOW, NOW + 30 * MINUTE, NOW + 300 * MINUTE):
+            trips.clear()
+            assert store.apply([hit(limit)], now)[0].allowed
+            assert len(trips) == 2
+        before = commands(memcached_server)["get"]
+        trips.clear()
+        assert not store.apply([hit(limit)], NOW + 301 * MINUTE)[0].allowed
+        assert len(trips) == 3
+        assert commands(memcached_server)["get"] - before <= 1 + 143 + 60 * 2 * 2
+
+
+def test_forgetting_a_tiered_window_is_seen_by_all_and_again(memcached_server: Server) -> None:
+    """Its counters are too many to name, so others count from then on; whoever knew the old ones learns of it."""
+    limit = limit_of("5/day", "tiered-window")
+    key = limit.prefix + CLIENT
+    with opened(memcached_server) as one, opened(memcached_server) as other:
+        for _ in range(3):
+            assert [store.apply([hit(limit)], NOW)[0].remaining for store in (one, other)] == [4, 3]
+            one.forget([key])
+        assert other.apply([hit(limit, cost=0)], NOW)[0].remaining == 5
+
+
+def test_clocks_that_differ_by_less_than_a_block_admit_no_more(memcached_server: Server) -> None:
+    """A hit that a faster clock has counted ahead of now counts now."""
+    limit = limit_of("10/minute", "tiered-window")
+    with opened(memcached_server) as store:
+        passed = 0
+        for i in range(40):
+            passed += store.apply([hit(limit)], NOW + (i % 2) * SECOND)[0].allowed
+        assert passed == 10
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tiered_window_of_four_tiers_is_the_pure_function(memcached_server: Server, seed: int) -> None:
+    """Weeks by the second: refusals and looks say the exact microsecond, through blocks of seconds up to days."""
+    chance = random.Random(seed)
+    limit = limit_of("300/40d", {"name": "tiered-window", "precision": "1s"})
+    model, now = Model(), NOW
+    with opened(memcached_server) as store:
+        for _ in range(250):
+            cost = chance.choice((0, 1, 1, 20, 60, 299))
+            expected = model.apply([hit(limit, cost)], now)
+            assert answers(store.apply([hit(limit, cost)], now)) == answers(expected)
+            now += chance.choice((0, 1, 30 * SECOND, 10 * MINUTE, 50 * MINUTE, 7 * 60 * MINUTE, 3 * DAY, 11 * DAY))
+            if chance.random() < 0.3 and (waits := [d.retry_us for d in expected if d.retry_us]):
+                now += waits[0] - chance.choice((0, 1))
+
+
+# -- logs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", LOGS, ids=label)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: Any, seed: int) -> None:
+    """Two thousand hits through sealed chunks that leave one by one, with refunds from old ones and a clock that
+    goes back: every answer equal to the microsecond."""
+    chance = random.Random(seed)
+    limit = limit_of("700/minute", spec)
+    model, now, latest = Model(), NOW, NOW
+    spent: list[Change] = []
+    with opened(memcached_server) as store:
+        for _ in range(2_000):
+            cost = chance.choice((0, 1, 1, 1, 1, 2, 3))
+            expected = model.apply([hit(limit, cost)], now)
+            assert answers(store.apply([hit(limit, cost)], now)) == answers(expected)
+            if expected[0].allowed and cost:
+                spent.append(undo(hit(limit, cost), expected[0]))
+            if spent and chance.random() < 0.05:
+                back = spent.pop(chance.randrange(max(0, len(spent) - 500), len(spent)))
+                changes = [back, Change(limit, back.key, 1, None)] if chance.random() < 0.5 else [back]
+                model.correct(changes, now)
+                assert store.correct(changes, now) == [now] * len(changes)
+            latest = max(latest, now)
+            now += chance.choice((0, 1, 10_000, 40_000, 100_000, 300_000))
+            if chance.random() < 0.02:
+                now = max(now - 2 * SECOND, latest - 5 * SECOND)
+            if chance.random() < 0.005:
+                now += 35 * SECOND
+
+
+@pytest.mark.parametrize("spec", LOGS, ids=label)
+def test_no_hit_rewrites_the_log(memcached_server: Server, store: MemcachedStore, spec: Any) -> None:
+    """With 10,000 hits in it, one more writes some kilobytes, where the whole log would be 160."""
+    limit = limit_of("10000/day", spec)
+    trips = counted(store)
+    sizes = []
+    for i in range(10_050):
+        trips.clear()
+        store.apply([hit(limit)], NOW + i)
+        sizes.append(sum(len(payload) for trip in trips for payload in trip.values()))
+    assert max(sizes) < 14_000
+    assert store.apply([hit(limit, cost=0)], NOW + 20_000)[0].remaining == 0
+    assert len(names_in(memcached_server, rule_of(limit))) > 150
+
+
+def test_a_chunk_that_the_server_forgot_counts_until_its_last_hit_leaves(
+    memcached_server: Server, store: MemcachedStore
+) -> None:
+    """What is lost is detail: nobody gets a hit more for it."""
+    limit = limit_of("300/minute", "sliding-window-log")
+    for i in range(300):
+        assert store.apply([hit(limit)], NOW + i * 1000)[0].allowed
+    chunks = [name for name in names_in(memcached_server, rule_of(limit)) if name.startswith(b"rl:c")]
+    assert len(chunks) == 3
+    for name in chunks:
+        ask(memcached_server, b"delete " + name, b"DELETED")
+    edge = NOW + MINUTE
+    assert store.apply([hit(limit, cost=0)], edge + 62 * 1000)[0].remaining == 0
+    assert store.apply([hit(limit, cost=0)], edge + 63 * 1000)[0].remaining == 64
+    refused = store.apply([hit(limit, cost=65)], edge + 63 * 1000, spend=False)[0]
+    assert store.apply([hit(limit, cost=65)], edge + 63 * 1000 + (refused.retry_us or 0))[0].allowed

@@ -1,0 +1,100 @@
+"""Addresses of a Redis: what they mean, what is refused, and that a password is never shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis_handles import PATIENT, hit, limit_of
+from servers import HOST, redis_running
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.errors import ConfigError
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.address import Address
+from ratelimit_mw.stores.redis.store import RedisStore
+
+MEANINGS: dict[str, dict[str, Any]] = {
+    "redis://": {"hosts": (("localhost", 6379),)},
+    "redis://example.com/3": {"hosts": (("example.com", 6379),), "db": 3},
+    "valkey://example.com:7000": {"hosts": (("example.com", 7000),)},
+    "redis://[::1]:7000/1": {"hosts": (("::1", 7000),), "db": 1},
+    "redis://[::1]": {"hosts": (("::1", 6379),)},
+    "redis://:pa%3Ass%40@example.com": {"hosts": (("example.com", 6379),), "password": "pa:ss@"},
+    "redis://ann:secret@example.com": {"hosts": (("example.com", 6379),), "username": "ann", "password": "secret"},
+    "rediss://example.com": {"hosts": (("example.com", 6379),)},
+    "unix:///run/redis.sock": {"path": "/run/redis.sock"},
+    "unix://ann:secret@/run/redis.sock": {"path": "/run/redis.sock", "username": "ann", "password": "secret"},
+    "redis+sentinel://a,b:26380/mymaster/2": {"hosts": (("a", 26379), ("b", 26380)), "service": "mymaster", "db": 2},
+    "redis+cluster://:secret@a:7000,b:7001": {
+        "hosts": (("a", 7000), ("b", 7001)),
+        "cluster": True,
+        "password": "secret",
+    },
+}
+MISTAKES = {
+    "redis://a,b": "one host",
+    "redis://h1dden@a:port": "NAME:PORT",
+    "redis://:h1dden@a:0": "NAME:PORT",
+    "redis://:h1dden@a:99999": "NAME:PORT",
+    "redis://:h1dden@a/zero": "number of a database",
+    "redis://:h1dden@a?colour=red": "no option 'colour'",
+    "redis://:h1dden@a?db=1": "it is the path",
+    "redis://:h1dden@a?ssl_ca_certs=/ca.pem": "encryption is rediss://",
+    "redis://:half?h1dden@a/0": "no option of this name",
+    "redis://half#h1dden@a/0": "has no #",
+    "redis://:half/h1dden@a/0": "NAME:PORT|number of a database",
+    "redis+cluster://:half/h1dden@a": "NAME:PORT|has no path",
+    "redis+sentinel://a/mymaster?password=h1dden": "no option 'password'",
+    "redis://a?sentinel_password=h1dden": "redis\\+sentinel://",
+    "unix://:h1dden@host/run/redis.sock": "path of a socket",
+    "unix://": "path of a socket",
+    "unix:///run/redis.sock?db=one": "number of a database",
+    "redis+sentinel://:h1dden@a,b": "name of a service",
+    "redis+cluster://:h1dden@a/1": "has no path",
+}
+
+
+@pytest.mark.parametrize("address", MEANINGS)
+def test_what_an_address_means(address: str) -> None:
+    """Hosts, ports, databases, paths, services and logins are where the address says."""
+    assert Address.of(urlsplit(address)) == Address(**MEANINGS[address])
+
+
+@pytest.mark.parametrize("address", MISTAKES)
+def test_mistakes_are_explained_without_secrets(address: str) -> None:
+    """What cannot be an address is refused when it is read, and no message shows what may be a password."""
+    with pytest.raises(ConfigError, match=MISTAKES[address]) as caught:
+        open_store(address)
+    assert "h1dden" not in str(caught.value)
+
+
+def test_no_text_of_a_store_shows_its_password() -> None:
+    """Neither the address as an object nor the store nor what it holds, down to its limiter."""
+    store = open_store("redis://ann:h1dden@example.com/0")
+    assert isinstance(store, RedisStore)
+    limiter = Limiter([Rule(name="api", limits="5/minute")], store=store)
+    assert not any("h1dden" in repr(thing) for thing in (store, vars(store), store._address, limiter))
+    limiter = Limiter.from_settings({"store": "redis+sentinel://:h1dden@a/b?sentinel_password=h1dden"})
+    assert not any("h1dden" in repr(thing) for thing in (limiter, vars(limiter), limiter.settings))
+
+
+def test_a_time_budget_is_a_number_of_microseconds() -> None:
+    """Anything else is refused when the store is made."""
+    for wrong in (0, -1, 0.05, "50ms"):
+        with pytest.raises(ConfigError, match="microseconds"):
+            RedisStore("redis://localhost", timeout_us=wrong)  # type: ignore[arg-type]
+
+
+def test_a_socket_in_the_file_system(tmp_path: Path) -> None:
+    """``unix://`` with a database, where a store on TCP finds the same state."""
+    limit, path = limit_of("5/minute"), tmp_path / "redis.sock"
+    with redis_running(tmp_path, "--unixsocket", str(path)) as server:
+        local = open_store(f"unix://{path}?db=2", PATIENT)
+        remote = open_store(f"valkey://{HOST}:{server.port}/2", PATIENT)
+        assert local.apply([hit(limit)])[0].remaining == 4
+        assert remote.apply([hit(limit)])[0].remaining == 3
+        local.close()
+        remote.close()

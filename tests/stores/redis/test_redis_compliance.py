@@ -1,0 +1,145 @@
+"""The Redis store keeps the contract of every store, blocking and awaitable, and gives the answers worked by hand."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+from redis_handles import ALGORITHMS, NOW, PATIENT, address, limit_of, opened
+from servers import Server
+from test_vectors import CASES, Case, fields, replay
+
+from ratelimit_mw import Quota
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Message, Request, least
+from ratelimit_mw.stores.redis.message import answers as read
+from ratelimit_mw.testing import StoreCompliance
+from ratelimit_mw.testing.answers import answers
+from ratelimit_mw.testing.handles import Handle
+from ratelimit_mw.testing.model import Model
+from ratelimit_mw.testing.suite import WAYS, label
+
+
+class TestRedisStore(StoreCompliance):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_server: Server) -> None:
+        self.server = redis_server
+
+    def make_store(self) -> Store:
+        return open_store(address(self.server), PATIENT)
+
+    def make_second(self, store: Store) -> Store:
+        return open_store(address(self.server), PATIENT)
+
+
+class ThroughStore:
+    """A path for the vectors: one limit in a store."""
+
+    def __init__(self, case: Case, handle: Handle) -> None:
+        self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
+        self.key = self.limit.prefix + "ip=192.0.2.7"
+        self.handle = handle
+        self.spent: dict[int, Spent] = {}
+
+    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
+        (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
+        self.spent[step] = Spent(decision.at_us, cost, decision.delay_us)
+        return fields(decision)
+
+    def refund(self, step: int, now: int, cost: int | None) -> None:
+        spent = self.spent[step]
+        back = spent.cost if cost is None else cost
+        self.handle.correct([Change(self.limit, self.key, back, spent)], now)
+        self.spent[step] = spent._replace(cost=spent.cost - back)
+
+    def charge(self, step: int, now: int, cost: int) -> None:
+        self.handle.correct([Change(self.limit, self.key, cost, None)], now)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_vectors_hold_through_the_store(redis_server: Server, way: str) -> None:
+    """Every case that was worked by hand, in a real server, blocking and on an event loop."""
+    for i, case in enumerate(CASES):
+        handle = WAYS[way](open_store(address(redis_server, f"?prefix={way}{i}:"), PATIENT))
+        replay(case, ThroughStore(case, handle))
+        handle.close()
+
+
+class Search:
+    """A random stream of requests, decided by the model at once and by the server many in one call."""
+
+    def __init__(self, limits: list[Limit], seed: int) -> None:
+        self.limits = limits
+        self.chance = random.Random(seed)
+        self.model = Model()
+        self.now = NOW
+        self.spent: list[tuple[Hit, Spent]] = []
+
+    def step(self) -> tuple[Request, Any]:
+        """A request and what it has to answer."""
+        self.now += self.chance.choice((0, 0, 1, 10, 1000, 300_000, 2_000_000, -500_000))
+        if self.chance.random() < 0.2:
+            changes = self.changes()
+            self.model.correct(changes, self.now)
+            return Changes(changes, self.now, least(NOW)), [self.now] * len(changes)
+        client = self.chance.choice("abc")
+        chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
+        hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
+        spend = self.chance.random() < 0.9
+        expected = self.model.apply(hits, self.now, spend)
+        if spend and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
+            found = zip(hits, expected, strict=True)
+            self.spent += [(hit, Spent(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost]
+        return Hits(hits, self.now, spend, least(NOW)), answers(expected)
+
+    def changes(self) -> list[Change]:
+        limit = self.chance.choice(self.limits)
+        found = [Change(limit, limit.prefix + "a", self.chance.randint(1, 3), None)]
+        while self.spent and len(found) < 3:
+            hit, spent = self.spent.pop(self.chance.randrange(len(self.spent)))
+            found.append(Change(hit.limit, hit.key, self.chance.randint(1, spent.cost), spent))
+        return found
+
+
+@pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
+def test_random_requests_in_shared_calls_are_those_of_the_model(redis_server: Server, spec: Any) -> None:
+    """4,000 requests of up to four limits, 200 to a call: each is decided in its turn, alone, exactly."""
+    others = ["fixed-window", "sliding-window-log", "gcra"]
+    limits = [limit_of("7/3s", spec), *(limit_of("20/10s", other, shadow=other == "gcra") for other in others)]
+    search = Search(limits, seed=7)
+    with opened(redis_server) as store:
+        for _ in range(20):
+            steps = [search.step() for _ in range(200)]
+            check(together(store, [request for request, _ in steps]), steps)
+
+
+def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) -> None:
+    """4,000 requests that take slots, renew them and give them back, beside another limit, 200 to a call."""
+    slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
+    search = Search([slots, limit_of("50/10s", "gcra")], seed=11)
+    with opened(redis_server) as store:
+        for _ in range(20):
+            steps = [search.step() for _ in range(200)]
+            renewals = [Change(hit.limit, hit.key, 0, spent) for hit, spent in search.spent[-3:] if hit.limit is slots]
+            search.model.correct(renewals, search.now)
+            steps.append((Changes(renewals, search.now, least(NOW)), [search.now] * len(renewals)))
+            check(together(store, [request for request, _ in steps]), steps)
+
+
+def check(found: list[Any], steps: list[tuple[Request, Any]]) -> None:
+    """Answers against what they have to be: times of corrections, or decisions."""
+    for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
+        said = answer if isinstance(request, Changes) else answers(answer)
+        assert said == expected, f"request {i} of its call"
+
+
+def together(store: Any, requests: list[Request]) -> list[Any]:
+    """The answers to requests that share one call."""
+    message = Message(Known(), Keys("rl:"))
+    for request in requests:
+        request.join(message)
+    return read(requests, store._server.ask(message, time.monotonic() + 10))

@@ -1,0 +1,90 @@
+"""What a limiter leaves in the server: keys that expire, whole numbers, and nothing of requests that were refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from typing import Any
+
+import pytest
+import redis
+from redis_handles import ALGORITHMS, PATIENT, address, calls, hit, limit_of
+from servers import Server
+
+from ratelimit_mw import Limiter, Quota, Rule
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import open_store
+
+NUMBERS = re.compile(rb"=?-?\d+(:-?\d+)*")
+WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
+
+
+def contents(server: redis.Redis) -> dict[bytes, Any]:
+    """Every key with what is in it."""
+    found: dict[bytes, Any] = {}
+    for key in server.scan_iter():
+        is_text = server.type(key) == b"string"
+        found[key] = server.get(key) if is_text else server.zrange(key, 0, -1, withscores=True)
+    return found
+
+
+@pytest.mark.parametrize("way", ["blocking", "on a loop"])
+def test_three_keys_of_one_request_are_one_command(own_server: Server, server: redis.Redis, way: str) -> None:
+    """By address, by user and by endpoint: one EVALSHA; after a refusal by the last all three are as they were."""
+    rules = [
+        Rule(name="address", limits="100/hour", key=["ip"]),
+        Rule(name="user", limits="50/hour", key=["user"], algorithm="gcra"),
+        Rule(name="endpoint", limits="2/hour", key=["endpoint"]),
+    ]
+    limiter = Limiter(rules, open_store(address(own_server), PATIENT), settings=Settings(remember_refusals=0))
+    with asyncio.Runner() as runner:
+
+        def ask() -> bool:
+            return bool(limiter.hit(WHO) if way == "blocking" else runner.run(limiter.ahit(WHO)))
+
+        assert ask()
+        server.config_resetstat()
+        assert ask()
+        assert calls(server) == {"evalsha": 1, "time": 1, "get": 3, "set": 3}
+        before = contents(server)
+        assert {key.split(b"|")[1] for key in before} == {b"address", b"user", b"endpoint"}
+        server.config_resetstat()
+        assert not ask()
+        assert calls(server) == {"evalsha": 1, "time": 1, "get": 3}
+        assert contents(server) == before
+        runner.run(limiter.aclose())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_asked_every_key_expires_and_holds_whole_numbers(
+    own_server: Server, server: redis.Redis, seed: int
+) -> None:
+    """Hits, refusals, charges, refunds, renewals and pings at random, of every algorithm, with the server's time."""
+    chance, store = random.Random(seed), open_store(address(own_server), PATIENT)
+    slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
+    limits = [slots, *(limit_of(f"{chance.randint(1, 30)}/{chance.choice(['minute', 'day'])}", a) for a in ALGORITHMS)]
+    spent: list[tuple[Hit, Spent]] = []
+    for _ in range(400):
+        hits = [hit(each, chance.choice("abc"), chance.choice((0, 1, 2, 9))) for each in chance.sample(limits, 3)]
+        for one, decision in zip(hits, store.apply(hits), strict=True):
+            if decision.allowed and one.cost:
+                spent.append((one, Spent(decision.at_us, one.cost, decision.delay_us)))
+        if spent and chance.random() < 0.5:
+            one, what = spent.pop(chance.randrange(len(spent)))
+            back = 0 if one.limit is slots and chance.random() < 0.3 else chance.randint(1, one.cost)
+            charged = hit(chance.choice(limits), chance.choice("abc"))
+            store.correct([Change(one.limit, one.key, back, what), Change(charged.limit, charged.key, 1, None)])
+        if chance.random() < 0.05:
+            store.ping()
+            assert all(server.pttl(key) != -1 for key in server.scan_iter())
+    found = contents(server)
+    assert len(found) > len(limits)
+    for key, content in found.items():
+        assert server.pttl(key) != -1, key
+        members = [content] if isinstance(content, bytes) else [member for member, _ in content]
+        assert all(NUMBERS.fullmatch(member) for member in members if member), content
+        assert isinstance(content, bytes) or all(score == int(score) for _, score in content)
+    store.close()

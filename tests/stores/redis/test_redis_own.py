@@ -1,0 +1,200 @@
+"""An algorithm of one's own has no Lua: it is decided here, and kept if nobody else was faster. Exact all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from redis_handles import NOW, PATIENT, address, calls, hit, limit_of, opened, undo
+from servers import Server
+
+from ratelimit_mw.algorithms import Algorithm, register
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Change, Decision, Spent
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.quota import Quota
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.testing.answers import answers
+from ratelimit_mw.testing.model import Model
+
+State = tuple[int, int] | None
+
+
+@register
+class Whole(Algorithm):
+    """N, and no more until nothing was spent for P: each hit starts the wait anew. Also counts what it refuses."""
+
+    name = "whole-pause"
+
+    @property
+    def lifetime(self) -> int:
+        return self.period
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        at, count = state if state is not None and now - state[0] < self.period else (now, 0)
+        ends_in = max(at, now) + self.period - now
+        room = max(0, self.amount - count)
+        if cost == 0:
+            return state, Decision(True, room, 0, at + self.period - now if count else 0, now)
+        if cost > room:
+            retry = None if cost > self.amount else ends_in
+            return (max(at, now), count), Decision(False, room, retry, ends_in, now)
+        return (max(at, now), count + cost), Decision(True, room - cost, 0, ends_in, now)
+
+    def charge(self, state: State, now: int, cost: int) -> State:
+        at, count = state or (now, 0)
+        return max(at, now), count + cost
+
+    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+        if state is None or state[1] <= cost:
+            return None
+        return state[0], state[1] - cost
+
+
+@pytest.mark.parametrize("way", ["blocking", "on a loop"])
+def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Redis, way: str) -> None:
+    """Hits, refusals that are counted, peeks, charges and refunds, beside limits with Lua: all as the model says."""
+    own, twin, shadow = (
+        limit_of("5/10s", "whole-pause"),
+        limit_of("9/10s"),
+        limit_of("3/7s", "whole-pause", shadow=True),
+    )
+    chance, model, now = random.Random(3), Model(), NOW
+    spent: list[Change] = []
+    with opened(own_server) as store, asyncio.Runner() as runner:
+        apply: Callable[..., list[Decision]] = store.apply
+        correct: Callable[..., list[int]] = store.correct
+        if way != "blocking":
+            apply = lambda *asked: runner.run(store.aapply(*asked))  # noqa: E731
+            correct = lambda *asked: runner.run(store.acorrect(*asked))  # noqa: E731
+        for _ in range(400):
+            now += chance.choice((0, 1, 1_000_000, 4_000_000, 12_000_000))
+            limits = chance.sample((own, twin, shadow), chance.randint(1, 3))
+            hits = [hit(limit, chance.choice("ab"), chance.choice((0, 1, 1, 2, 6))) for limit in limits]
+            spend = chance.random() < 0.85
+            expected = model.apply(hits, now, spend)
+            assert answers(apply(hits, now, spend)) == answers(expected)
+            if spend and all(decision.allowed for decision in expected):
+                spent += [undo(one, d.at_us, d.delay_us) for one, d in zip(hits, expected, strict=True) if one.cost]
+            if spent and chance.random() < 0.3:
+                charges = [Change(limit, limit.prefix + "a", 1, None) for limit in (own, twin)]
+                changes = [spent.pop(), *charges]
+                model.correct(changes, now)
+                assert correct(changes, now) == [now] * 3
+        if way != "blocking":
+            runner.run(store.aclose())
+
+
+def test_its_state_is_the_text_that_it_dumps_and_expires(own_server: Server, server: redis.Redis) -> None:
+    """GET shows the state; what is given back whole is gone; a refusal by others writes nothing."""
+    own, full = limit_of("5/hour", "whole-pause"), limit_of("1/hour")
+    with opened(own_server) as store:
+        (first,) = store.apply([hit(own)])
+        (key,) = server.scan_iter()
+        assert server.get(key) == b"%d:1" % first.at_us
+        assert 3_590_000 < server.pttl(key) <= 3_600_002
+        store.apply([hit(full)])
+        kept = server.get(key)
+        assert [decision.allowed for decision in store.apply([hit(own), hit(full)])] == [True, False]
+        assert server.get(key) == kept
+        store.correct([undo(hit(own), first.at_us)])
+        assert not server.exists(key)
+
+
+def test_two_calls_a_request(own_server: Server, server: redis.Redis) -> None:
+    """One to read, one to write, whatever the number of limits."""
+    limits = [limit_of("5/hour", "whole-pause"), limit_of("6/hour", "whole-pause"), limit_of("7/hour")]
+    with opened(own_server) as store:
+        store.apply([hit(limit) for limit in limits])
+        server.config_resetstat()
+        store.apply([hit(limit) for limit in limits])
+    assert calls(server)["evalsha"] == 2
+
+
+def test_races_are_exact(own_server: Server, server: redis.Redis) -> None:
+    """Of 200 tries of eight threads and 100 on an event loop exactly 100 pass, and none is an error."""
+    own = limit_of("100/hour", "whole-pause")
+
+    async def many() -> int:
+        found = await asyncio.gather(*(store.aapply([hit(own)]) for _ in range(100)))
+        await store.aclose()
+        return sum(answer[0].allowed for answer in found)
+
+    with opened(own_server) as store, ThreadPoolExecutor(9) as pool:
+        on_a_loop = pool.submit(asyncio.run, many())
+        blocking = sum(decisions[0].allowed for decisions in pool.map(lambda _: store.apply([hit(own)]), range(200)))
+        assert blocking + on_a_loop.result() == 100
+
+
+class Contested(Whole):
+    """Somebody else always writes between the reading and the writing."""
+
+    name = "contested"
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        self.interfere()
+        return super().decide(state, now, cost)
+
+    def charge(self, state: State, now: int, cost: int) -> State:
+        self.interfere()
+        return super().charge(state, now, cost)
+
+    interfere: Callable[[], Any]
+
+
+def contested(server: redis.Redis) -> Limit:
+    limit = limit_of("5/hour", "whole-pause")
+    algorithm = Contested(Quota.parse("5/hour"))
+    numbers = iter(range(1, 1_000_000))
+    algorithm.interfere = lambda: server.set("rl:" + limit.prefix + "ip=192.0.2.7", f"{NOW}:{next(numbers)}")
+    limit.algorithm, limit.decide = algorithm, algorithm.decide
+    return limit
+
+
+def test_who_loses_every_race_is_refused(own_server: Server, server: redis.Redis) -> None:
+    """Tried again within the time budget, then refused for a moment: no error, and nothing is written."""
+    limit, other = contested(server), limit_of("5/hour")
+    with opened(own_server, timeout_us=100_000) as store:
+        decisions = store.apply([hit(limit), hit(other)], NOW)
+        assert [(d.allowed, d.bound) for d in decisions] == [(False, limit), (False, other)]
+        assert 0 < (decisions[0].retry_us or 0) <= 100_000
+        with pytest.raises(StoreError, match="faster"):
+            store.correct([Change(limit, limit.prefix + "ip=192.0.2.7", 1, None)], NOW)
+    assert not server.exists("rl:" + other.prefix + "ip=192.0.2.7")
+
+
+def test_a_subclass_of_a_built_in_algorithm_is_ones_own(own_server: Server, server: redis.Redis) -> None:
+    """Whoever changes how an algorithm decides is not decided by the Lua of the original."""
+
+    class Generous(type(limit_of("1/hour").algorithm)):  # type: ignore[misc]
+        def decide(self, state: Any, now: int, cost: int) -> Any:
+            return state, Decision(True, 99, 0, 0, now)
+
+    limit = limit_of("1/hour")
+    limit.algorithm = Generous(Quota.parse("1/hour"))
+    limit.decide = limit.algorithm.decide
+    with opened(own_server) as store:
+        assert [store.apply([hit(limit)])[0].remaining for _ in range(3)] == [99, 99, 99]
+
+
+def test_requests_in_flight_are_counted(own_server: Server, server: redis.Redis) -> None:
+    """Leases are given back by their id, blocking and on a loop, and a race for the slots is exact."""
+    limit = Limit("slots", 0, Quota.parse("10 concurrent"), "fixed-window")
+
+    async def many() -> list[Decision]:
+        found = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(40)))
+        await store.aclose()
+        return [answer[0] for answer in found]
+
+    store = open_store(address(own_server), PATIENT)
+    held = [decision for decision in asyncio.run(many()) if decision.allowed]
+    assert len({decision.at_us for decision in held}) == 10
+    assert not store.apply([hit(limit)])[0].allowed
+    store.correct([Change(limit, hit(limit).key, 1, Spent(held[3].at_us, 1))])
+    assert [store.apply([hit(limit)])[0].allowed for _ in range(2)] == [True, False]
+    store.close()

@@ -1,0 +1,74 @@
+"""The rights of a user that docs/redis.md names: enough, and no more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from folders import DOCS
+from redis_handles import ALGORITHMS, PATIENT, hit, limit_of
+from servers import HOST, STEADY, cluster_running, redis_running
+
+from ratelimit_mw import Quota, StoreError
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Change, Spent
+from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.testing import StoreCompliance
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a user with the very rights of docs/redis.md."""
+    with redis_running(tmp_path_factory.mktemp("rights")) as server:
+        with redis.Redis(port=server.port) as admin:
+            admin.execute_command("ACL SETUSER", *rights())
+        yield f"redis://ratelimit:s3cret@{HOST}:{server.port}/1"
+
+
+def rights() -> list[str]:
+    """The line of the page."""
+    page = (DOCS / "redis.md").read_text("utf-8")
+    (line,) = [line for line in page.splitlines() if line.startswith("ACL SETUSER ratelimit ")]
+    return line.replace("PASSWORD", "s3cret").split()[2:]
+
+
+class TestRights(StoreCompliance):
+    """They are enough for whatever a store has to do."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, limited: str) -> None:
+        self.url = limited
+
+    def make_store(self) -> Store:
+        return open_store(self.url, PATIENT)
+
+
+def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
+    """Pings and requests in flight too; keys of others are not to be had."""
+    store, slots = open_store(limited, PATIENT), Limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")
+    store.ping()
+    taken = store.apply([hit(slots)])[0]
+    store.correct([Change(slots, hit(slots).key, 0, Spent(taken.at_us, 1))])
+    store.correct([Change(slots, hit(slots).key, 1, Spent(taken.at_us, 1))])
+    store.close()
+    other = open_store(f"{limited}?prefix=app:", PATIENT)
+    with pytest.raises(StoreError, match="NOPERM"):
+        other.ping()
+    with pytest.raises(StoreError, match="NOPERM"):
+        other.apply([hit(slots)])
+    other.close()
+
+
+def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
+    """To read the map, and to follow a slot that moves; hits, corrections and pings in several slots."""
+    with cluster_running(tmp_path, *STEADY, "--user", *rights(), "+cluster|slots", "+asking") as nodes:
+        store = open_store(f"redis+cluster://ratelimit:s3cret@{HOST}:{nodes[0].port}", PATIENT)
+        hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
+        assert all(decision.remaining == 4 for decision in store.apply(hits))
+        store.correct([Change(one.limit, one.key, 1, None) for one in hits])
+        store.ping()
+        store.forget(one.key for one in hits)
+        assert all(decision.remaining == 4 for decision in store.apply(hits))
+        store.close()

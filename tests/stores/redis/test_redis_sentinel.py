@@ -1,0 +1,199 @@
+"""Under Sentinel: the primary is found, and found again when another server has become it, with what it knew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from redis_handles import client, hit, limit_of
+from servers import HOST, Server, free_port, redis_running, replicated, sentinel_running, wait_for
+
+from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores.redis.store import RedisStore
+
+SERVICE = "mymaster"
+
+
+class Watched:
+    """A primary, its replica, and a sentinel that watches both."""
+
+    def __init__(self, primary: Server, replica: Server, sentinel: Server) -> None:
+        self.primary, self.replica, self.sentinel = primary, replica, sentinel
+
+    @property
+    def address(self) -> str:
+        """The first of the sentinels is not there."""
+        return f"redis+sentinel://{HOST}:{free_port()},{HOST}:{self.sentinel.port}/{SERVICE}/0"
+
+    def all_is_well(self) -> bool:
+        with client(self.sentinel) as sentinel:
+            replicas: Any = sentinel.sentinel_slaves(SERVICE)
+            return [replica["master-link-status"] for replica in replicas] == ["ok"]
+
+    def caught_up(self) -> None:
+        """Wait until the replica has got all that the primary has written."""
+        with client(self.primary) as primary, client(self.replica) as replica:
+            wait_for(lambda: replicated(primary, replica), "the replica")
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    quick = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+    with (
+        redis_running(tmp_path, *quick) as primary,
+        redis_running(tmp_path, *quick, "--replicaof", f"{HOST} {primary.port}") as replica,
+        sentinel_running(tmp_path, SERVICE, primary) as sentinel,
+    ):
+        found = Watched(primary, replica, sentinel)
+        wait_for(found.all_is_well, "the sentinel to know the replica")
+        yield found
+
+
+Send = Callable[[Hit], list[Decision]]
+
+
+@pytest.fixture(params=["blocking", "on a loop"])
+def send(watched: Watched, request: pytest.FixtureRequest) -> Iterator[Send]:
+    """One way to a store that knows only the sentinels."""
+    store = open_store(watched.address, 500_000)
+    assert isinstance(store, RedisStore)
+    with asyncio.Runner() as runner:
+        if request.param == "blocking":
+            yield lambda one: store.apply([one])
+        else:
+            yield lambda one: runner.run(store.aapply([one]))
+        runner.run(store.aclose())
+
+
+def answered(send: Send, one: Hit) -> Decision | None:
+    try:
+        return send(one)[0]
+    except StoreError:
+        return None
+
+
+def first_answer(send: Send, one: Hit) -> Decision:
+    """The answer of the first call that does not fail."""
+    found: list[Decision | None] = []
+
+    def asked() -> bool:
+        found.append(answered(send, one))
+        return found[-1] is not None
+
+    wait_for(asked, "the new primary")
+    assert found[-1] is not None
+    return found[-1]
+
+
+def test_a_killed_primary_is_followed_by_its_replica(watched: Watched, send: Send) -> None:
+    """Calls fail until the sentinel has decided; then the new primary answers, which knows what was spent."""
+    one = hit(limit_of("5/hour"))
+    assert send(one)[0].remaining == 4
+    watched.caught_up()
+    watched.primary.kill()
+    assert answered(send, one) is None
+    assert first_answer(send, one).remaining <= 3
+    assert send(one)[0].allowed
+
+
+def agreed(sentinel: redis.Redis) -> bool:
+    """Whether the sentinel starts a failover; it does not while it has not heard of the replica for a moment."""
+    try:
+        sentinel.execute_command("SENTINEL", "FAILOVER", SERVICE)
+    except redis.ResponseError as error:
+        if "NOGOODSLAVE" not in str(error):
+            raise
+        return False
+    return True
+
+
+def test_a_primary_that_steps_down_is_left(watched: Watched, send: Send) -> None:
+    """What lives on as a replica refuses to write: calls fail, each asks for the primary anew, until one answers."""
+    one = hit(limit_of("5/hour"))
+    assert send(one)[0].remaining == 4
+    watched.caught_up()
+    with client(watched.sentinel) as sentinel, client(watched.primary) as old:
+        wait_for(lambda: agreed(sentinel), "the sentinel to see the replica as fit")
+        wait_for(lambda: sentinel.sentinel_get_master_addr_by_name(SERVICE)[1] == watched.replica.port, "the failover")
+        old.replicaof(HOST, watched.replica.port)  # the sentinel would, some seconds later
+    assert answered(send, one) is None
+    assert first_answer(send, one).remaining == 3
+    with client(watched.replica) as new:
+        assert new.exists("rl:" + one.key)
+
+
+def test_a_service_that_nobody_watches_is_an_error(watched: Watched) -> None:
+    """A misspelt name: ``StoreError`` that says so."""
+    store = open_store(f"redis+sentinel://{HOST}:{watched.sentinel.port}/another", 500_000)
+    with pytest.raises(StoreError, match="another"):
+        store.apply([hit(limit_of("5/hour"))])
+
+
+def test_a_silent_sentinel_leaves_time_for_another(watched: Watched, tmp_path: Path) -> None:
+    """Whichever of two is asked first: with one of them stopped, new connections are made in time."""
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with sentinel_running(folder, SERVICE, watched.primary) as second:
+        second.pause()
+        address = f"redis+sentinel://{HOST}:{second.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
+        for _ in range(4):  # the turns go round
+            store = open_store(address, 1_000_000)
+            assert store.apply([hit(limit_of("5/hour"))])[0].remaining == 4
+
+            async def on_a_loop(store: Store = store) -> int:
+                found = (await store.aapply([hit(limit_of("5/hour"))]))[0].remaining
+                await store.aclose()
+                return found
+
+            assert asyncio.run(on_a_loop()) == 4
+            store.close()
+        second.resume()
+
+
+def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_path: Path) -> None:
+    """One that still names a server that has stepped down: the next connection asks another one."""
+    folder = tmp_path / "second"
+    folder.mkdir()
+    with sentinel_running(folder, "other", watched.replica) as alone, client(alone) as misled:
+        misled.execute_command("SENTINEL", "MONITOR", SERVICE, HOST, watched.replica.port, 1)  # a replica: READONLY
+        misled.execute_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", 60_000)
+        address = f"redis+sentinel://{HOST}:{alone.port},{HOST}:{watched.sentinel.port}/{SERVICE}"
+        store, one = open_store(address, 1_000_000), hit(limit_of("50/hour"))
+
+        async def on_a_loop() -> bool:
+            try:
+                return (await store.aapply([one]))[0].allowed
+            except StoreError:
+                return False
+
+        with asyncio.Runner() as runner:
+            found = [answered(lambda one: store.apply([one]), one) is not None for _ in range(6)]
+            assert found[2:] == [True] * 4
+            found = [runner.run(on_a_loop()) for _ in range(6)]
+            assert found[2:] == [True] * 4
+            runner.run(store.aclose())
+
+
+def test_a_primary_that_its_sentinel_thinks_dead_is_an_error(watched: Watched) -> None:
+    """The only sentinel says that the primary is down: the error says so, instead of a try that takes all the time."""
+    watched.replica.kill()
+    watched.primary.pause()
+    store = open_store(watched.address, 500_000)
+    wait_for(lambda: "s_down" in problem_of(store), "the sentinel to notice")
+    watched.primary.resume()
+    wait_for(lambda: problem_of(store) == "", "the primary")
+    store.close()
+
+
+def problem_of(store: Store) -> str:
+    try:
+        store.ping()
+    except StoreError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,218 @@
+"""Servers that answer, but not to a hit: full, loading, replicas, busy, failing to save, clusters with a hole."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import redis
+from redis_handles import PATIENT, client, hit, limit_of
+from servers import HOST, Server, cluster_running, free_port, redis_running, wait_for
+
+from ratelimit_mw import Limiter, Rule, StoreError
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.stores.redis.client.slots import slot_of
+
+WHO = {"ip": "192.0.2.7"}
+
+
+class State(NamedTuple):
+    """A server's address, and ways to bring it into a state and out of it again."""
+
+    address: str
+    enter: Callable[[], object]
+    leave: Callable[[], object]
+
+
+@contextmanager
+def configured(folder: Path, name: str, bad: str, good: str, *options: str) -> Iterator[State]:
+    with redis_running(folder, *options) as server, client(server) as admin:
+        admin.config_set(name, good)
+        address = f"redis://{HOST}:{server.port}"
+        yield State(address, lambda: admin.config_set(name, bad), lambda: admin.config_set(name, good))
+
+
+def full(folder: Path) -> AbstractContextManager[State]:
+    return configured(folder, "maxmemory", "1", "0", "--maxmemory-policy", "noeviction")
+
+
+def without_replicas(folder: Path) -> AbstractContextManager[State]:
+    return configured(folder, "min-replicas-to-write", "1", "0")
+
+
+@contextmanager
+def demoted(folder: Path) -> Iterator[State]:
+    with redis_running(folder) as server, client(server) as admin:
+        address = f"redis://{HOST}:{server.port}"
+        yield State(address, lambda: admin.replicaof(HOST, free_port()), lambda: admin.replicaof("NO", "ONE"))
+
+
+@contextmanager
+def busy(folder: Path) -> Iterator[State]:
+    with redis_running(folder, "--busy-reply-threshold", "20") as server, client(server) as admin:
+
+        def enter() -> None:
+            threading.Thread(target=endless, args=(server,), daemon=True).start()
+            wait_for(lambda: is_busy(admin), "the server to be busy")
+
+        yield State(f"redis://{HOST}:{server.port}", enter, admin.script_kill)
+
+
+def endless(server: Server) -> None:
+    with client(server) as another, suppress(redis.RedisError):
+        another.eval("while true do end", 0)
+
+
+def is_busy(admin: redis.Redis) -> bool:
+    try:
+        admin.ping()
+    except redis.ResponseError:
+        return True
+    return False
+
+
+@contextmanager
+def failing_to_save(folder: Path) -> Iterator[State]:
+    with (
+        redis_running(folder, "--save", "3600 1", "--enable-protected-configs", "yes") as server,
+        client(server) as admin,
+    ):
+
+        def save(where: Path, state: str) -> None:
+            where.mkdir(exist_ok=True)
+            admin.config_set("dir", str(where))
+            if state == "err":
+                where.rmdir()
+            admin.bgsave()
+            wait_for(lambda: admin.info("persistence")["rdb_last_bgsave_status"] == state, "the save")
+
+        gone = folder / "gone"
+        yield State(f"redis://{HOST}:{server.port}", lambda: save(gone, "err"), lambda: save(folder, "ok"))
+
+
+@contextmanager
+def loading(folder: Path) -> Iterator[State]:
+    slow = ("--loading-process-events-interval-bytes", "1024", "--key-load-delay", "1000")
+    with redis_running(folder, *slow) as server, client(server) as admin:
+
+        def enter() -> None:
+            for i in range(5_000):
+                admin.set(f"other:{i}", "x" * 50)
+            admin.save()
+            server.kill()
+            server.start()
+
+        def leave() -> None:
+            admin.config_set("key-load-delay", "0")
+            wait_for(lambda: not admin.info("persistence")["loading"], "the server to have loaded")
+
+        yield State(f"redis://{HOST}:{server.port}", enter, leave)
+
+
+@contextmanager
+def holed(folder: Path) -> Iterator[State]:
+    with cluster_running(folder) as nodes, ExitStack() as stack:
+        admins = [stack.enter_context(client(node)) for node in nodes]
+        owner, lost = admins[0], slot_of(b"a slot that no key of the test is in") % 5000
+
+        def enter() -> None:
+            for admin in admins:
+                with suppress(redis.ResponseError):
+                    admin.execute_command("CLUSTER DELSLOTS", lost)
+            wait_for(lambda: states(admins) == {"fail"}, "the cluster to be down")
+
+        def leave() -> None:
+            owner.execute_command("CLUSTER ADDSLOTS", lost)
+            wait_for(lambda: states(admins) == {"ok"}, "the cluster to be whole")
+
+        yield State(f"redis+cluster://{HOST}:{nodes[0].port}", enter, leave)
+
+
+def states(admins: list[redis.Redis]) -> set[str]:
+    return {admin.execute_command("CLUSTER INFO")["cluster_state"] for admin in admins}
+
+
+STATES: dict[str, Callable[[Path], AbstractContextManager[State]]] = {
+    "OOM": full,
+    "NOREPLICAS|Not enough good replicas": without_replicas,
+    "READONLY": demoted,
+    "BUSY": busy,
+    "MISCONF": failing_to_save,
+    "LOADING": loading,
+    "CLUSTERDOWN": holed,
+}
+
+
+def errors(store: Store) -> list[str | None]:
+    """What a hit and a ping say, blocking and on a loop; None for an answer."""
+    one = hit(limit_of("5/hour"))
+
+    async def on_a_loop() -> list[str | None]:
+        found = []
+        for call in (lambda: store.aapply([one]), store.aping):
+            try:
+                await call()
+                found.append(None)
+            except StoreError as error:
+                found.append(str(error))
+        await store.aclose()
+        return found
+
+    found: list[str | None] = []
+    for call in (lambda: store.apply([one]), store.ping):
+        try:
+            call()
+            found.append(None)
+        except StoreError as error:
+            found.append(str(error))
+    return found + asyncio.run(on_a_loop())
+
+
+def limiter(address: str, policy: str) -> Limiter:
+    rule = Rule(name=policy, limits="3/hour", on_store_error=policy)
+    return Limiter([rule], open_store(address, PATIENT), settings=Settings(remember_refusals=0))
+
+
+@pytest.mark.parametrize("says", STATES)
+def test_a_server_that_takes_no_hits_has_failed(says: str, tmp_path: Path) -> None:
+    """Hits and pings say so, blocking and on a loop; each policy decides; nothing was charged; all is well again."""
+    with STATES[says](tmp_path) as state, ExitStack() as stack:
+        store = open_store(state.address, PATIENT)
+        limiters = {policy: limiter(state.address, policy) for policy in ("allow", "deny", "local")}
+        for each in (store, *limiters.values()):
+            stack.callback(each.close)
+        assert errors(store) == [None] * 4
+        state.enter()
+        for found in errors(store):
+            assert found is not None
+            assert any(text in found for text in says.split("|"))
+        assert [limiters["allow"].hit(WHO).allowed for _ in range(5)] == [True] * 5
+        assert [limiters["deny"].hit(WHO).unavailable for _ in range(5)] == [True] * 5
+        assert [limiters["local"].hit(WHO).allowed for _ in range(5)] == [True] * 3 + [False] * 2
+        state.leave()
+        wait_for(lambda: errors(store) == [None] * 4, "the store")
+        for policy, each in limiters.items():
+            wait_for(lambda each=each: in_store(each), f"limits that {policy}")
+
+
+def in_store(each: Limiter) -> bool:
+    """Whether the store decides, and has a fresh count: what failed has charged nothing."""
+    verdict = each.peek(WHO)
+    return verdict.allowed and [decision.remaining for decision in verdict.decisions] == [2]
+
+
+def test_a_full_server_refuses_whom_it_knows(tmp_path: Path) -> None:
+    """Refusals write nothing, so who is over the limit stays refused by the store, and no policy lets them in."""
+    with full(tmp_path) as state:
+        allowing = limiter(state.address, "allow")
+        assert [allowing.hit(WHO).allowed for _ in range(4)] == [True] * 3 + [False]
+        state.enter()
+        assert not allowing.hit(WHO).allowed
+        assert allowing.hit({"ip": "192.0.2.8"}).allowed
+        allowing.close()

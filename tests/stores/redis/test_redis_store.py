@@ -1,0 +1,280 @@
+"""What the Redis store does in the server: how many commands, which keys, for how long, and what a refusal leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from redis_handles import ALGORITHMS, NOW, address, calls, hit, limit_of, opened, undo
+from servers import Server, redis_running
+
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Change, Decision, Spent
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.store import RedisStore
+from ratelimit_mw.testing.suite import label
+
+WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
+
+
+@pytest.fixture
+def store(own_server: Server, server: redis.Redis) -> Iterator[RedisStore]:
+    """A store on the server, which is empty and has its scripts."""
+    with opened(own_server) as found:
+        found.apply([hit(limit_of("5/minute", spec)) for spec in ALGORITHMS])
+        server.flushdb()
+        server.config_resetstat()
+        yield found
+
+
+def snapshot(server: redis.Redis) -> dict[bytes, tuple[Any, int]]:
+    """Every key with its content and its expiry."""
+    found: dict[bytes, tuple[Any, int]] = {}
+    for key in server.scan_iter():
+        content = server.dump(key)
+        found[key] = content, server.pexpiretime(key)
+    return found
+
+
+def test_three_limits_are_one_command(store: RedisStore, server: redis.Redis) -> None:
+    """Whatever the number of limits and keys on a request: one EVALSHA, and inside it one read and one write each."""
+    limits = [limit_of(f"5/{period}") for period in ("second", "minute", "hour")]
+    store.apply([hit(limit) for limit in limits])
+    server.config_resetstat()
+    store.apply([hit(limit) for limit in limits])
+    assert calls(server) == {"evalsha": 1, "time": 1, "get": 3, "set": 3}
+
+
+def test_a_refusal_leaves_every_counter_as_it_was(store: RedisStore, server: redis.Redis) -> None:
+    """When the last of several limits refuses, no write command runs and no key has changed, whatever its algorithm."""
+    wide = [limit_of("100/hour", spec) for spec in ALGORITHMS]
+    narrow = limit_of("1/hour", "gcra")
+    hits = [hit(limit) for limit in (*wide, narrow)]
+    assert all(decision.allowed for decision in store.apply(hits))
+    before = snapshot(server)
+    server.config_resetstat()
+    for _ in range(5):
+        assert [decision.allowed for decision in store.apply(hits)] == [True] * len(wide) + [False]
+    assert not WRITES & calls(server).keys()
+    assert calls(server)["evalsha"] == 5
+    assert snapshot(server) == before
+
+
+def test_a_peek_and_a_look_write_nothing(store: RedisStore, server: redis.Redis) -> None:
+    """Asking costs reads only, on fresh keys and on others."""
+    hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
+    store.apply(hits, spend=False)
+    store.apply([one._replace(cost=0) for one in hits])
+    assert not WRITES & calls(server).keys()
+    assert list(server.scan_iter()) == []
+
+
+@pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
+def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Redis, spec: Any) -> None:
+    """A hit on a log of thousands moves few entries: there are no more commands than for an empty one."""
+    limit = limit_of("5000/hour", spec)
+    for i in range(0, 3000, 100):
+        requests = [hit(limit)] * 100
+        for j, one in enumerate(requests):
+            store.apply([one], NOW + (i + j) * 1_000_000)
+    server.config_resetstat()
+    store.apply([hit(limit)], NOW + 3_600_000_000)
+    assert sum(calls(server).values()) <= 10
+
+
+@pytest.mark.parametrize("now", [None, NOW])
+@pytest.mark.parametrize("spec", ALGORITHMS, ids=label)
+def test_every_key_expires_after_whatever_was_done(
+    store: RedisStore, server: redis.Redis, spec: Any, now: int | None
+) -> None:
+    """Hits, refusals, charges, giving back: each leaves an expiry that covers the reset; a day when time is given."""
+    limit = limit_of("5/minute", spec)
+    one = hit(limit)
+    (first,) = store.apply([one], now)
+    check_expiry(server, first, now)
+    store.apply([one._replace(cost=9)], now)
+    check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
+    store.correct([Change(limit, one.key, 20, None)], now)
+    check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
+    store.correct([Change(limit, one.key, 1, Spent(first.at_us, 1, first.delay_us))], now)
+    check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
+
+
+def check_expiry(server: redis.Redis, decision: Decision, now: int | None) -> None:
+    (key,) = server.scan_iter()
+    expires_at = server.pexpiretime(key) * 1000
+    if now is None:
+        assert 0 <= expires_at - decision.at_us - decision.reset_us < 3000
+    else:
+        seconds, us = server.time()
+        assert expires_at >= seconds * 1_000_000 + us + max(86_000_000_000, decision.reset_us - 400_000_000)
+
+
+def test_what_is_given_back_whole_leaves_no_key(store: RedisStore, server: redis.Redis) -> None:
+    """A key is gone when nothing counted is left in it."""
+    hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
+    at = [decision.at_us for decision in store.apply(hits, NOW)]
+    assert len(list(server.scan_iter())) == len(hits)
+    store.correct([undo(one, when) for one, when in zip(hits, at, strict=True)], NOW)
+    assert list(server.scan_iter()) == []
+
+
+def test_states_are_readable(store: RedisStore, server: redis.Redis) -> None:
+    """GET shows a compact state as the text of its algorithm; keys are found by their prefix."""
+    limit = Limit("api", 0, limit_of("5/minute").quota, "fixed-window")
+    store.apply([hit(limit, cost=3)], NOW)
+    assert list(server.scan_iter("rl:1|api|*")) == [b"rl:1|api|fixed-window|1m|ip=192.0.2.7"]
+    assert server.get("rl:1|api|fixed-window|1m|ip=192.0.2.7") == b"1767268860000000:3"
+    log = Limit("log", 0, limit.quota, "sliding-window-log")
+    store.apply([hit(log, cost=3)], NOW)
+    store.apply([hit(log)], NOW + 5)
+    (key,) = server.scan_iter("rl:1|log|*")
+    assert server.zrange(key, 0, -1, withscores=True) == [(b"0:3", NOW), (b"3:1", NOW + 5)]
+
+
+def test_the_prefix_is_an_option(own_server: Server, server: redis.Redis) -> None:
+    """Two applications on one server keep apart by their prefixes."""
+    limit = limit_of("1/minute")
+    for prefix in ("shop:", "blog:"):
+        with opened(own_server, f"?prefix={prefix}") as store:
+            assert store.apply([hit(limit)])[0].allowed
+    assert {key.split(b"1|")[0] for key in server.scan_iter()} == {b"shop:", b"blog:"}
+
+
+def test_no_client_chooses_its_slot(store: RedisStore, server: redis.Redis) -> None:
+    """Braces in a client's text do not reach the server, and what they become is no other client's text."""
+    limit = limit_of("1/minute")
+    texts = ["{a}", "%7Ba}", "%257Ba}", "{{a}}", "x{a}", "x{b}"]
+    assert all(store.apply([hit(limit, text)])[0].allowed for text in texts)
+    keys = list(server.scan_iter())
+    assert len(keys) == len(texts)
+    assert not any(b"{" in key for key in keys)
+
+
+def test_a_flush_of_scripts_is_not_noticed(store: RedisStore, server: redis.Redis) -> None:
+    """The script is told once more, and the hit is counted once."""
+    limit = limit_of("5/hour")
+    assert store.apply([hit(limit)])[0].remaining == 4
+    server.script_flush()
+    assert store.apply([hit(limit)])[0].remaining == 3
+    server.script_flush()
+
+    async def on_a_loop() -> int:
+        left = [await store.aapply([hit(limit)])]
+        server.script_flush()
+        left.append(await store.aapply([hit(limit)]))
+        await store.aclose()
+        return left[-1][0].remaining
+
+    assert asyncio.run(on_a_loop()) == 1
+    assert calls(server)["eval"] == 3
+
+
+def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server: redis.Redis) -> None:
+    """Somebody else's list under our name: ``StoreError``, nothing changed, and no other request suffers."""
+    compact, log = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log")
+    for limit in (compact, log):
+        server.lpush("rl:" + limit.prefix + "ip=192.0.2.7", "x")
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            store.apply([hit(limit)])
+    server.set("rl:" + compact.prefix + "ip=192.0.2.8", "nonsense")
+    with pytest.raises(StoreError, match="something else"):
+        store.apply([hit(compact, "ip=192.0.2.8")])
+    assert store.apply([hit(compact, "ip=192.0.2.9")])[0].remaining == 4
+
+
+def test_an_hour_of_threads_needs_few_connections(own_server: Server, store: RedisStore, server: redis.Redis) -> None:
+    """Threads that come and go, one for each request, use the connections of those before them."""
+    limit = limit_of("1000/hour")
+    before = server.info("stats")["total_connections_received"]
+    for _ in range(30):
+        thread = threading.Thread(target=store.apply, args=([hit(limit)],))
+        thread.start()
+        thread.join()
+    assert server.info("stats")["total_connections_received"] - before <= 1
+    assert store.apply([hit(limit, cost=0)])[0].remaining == 970
+
+
+def test_eight_threads_at_once_are_exact(store: RedisStore) -> None:
+    """Of 2,000 tries from eight threads exactly 500 pass."""
+    limit = limit_of("500/hour")
+    with ThreadPoolExecutor(8) as pool:
+        passed = list(pool.map(lambda _: store.apply([hit(limit)])[0].allowed, range(2000)))
+    assert sum(passed) == 500
+
+
+def race(url: str, limit: Limit, tries: int, start: Any, passed: Any) -> None:
+    """One process of several: half of its tries blocking, half on an event loop, many at a time."""
+    store = open_store(url, 10_000_000)
+    start.wait()
+    mine = sum(store.apply([hit(limit)])[0].allowed for _ in range(tries // 2))
+
+    async def on_a_loop() -> int:
+        found = 0
+        for _ in range(tries // 2 // 250):
+            answers = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(250)))
+            found += sum(answer[0].allowed for answer in answers)
+        await store.aclose()
+        return found
+
+    passed.put(mine + asyncio.run(on_a_loop()))
+
+
+def raced(url: str, limit: Limit, tries: int = 20_000, processes: int = 4) -> int:
+    """How many of the tries passed."""
+    context = multiprocessing.get_context("fork")
+    start, passed = context.Event(), context.Queue()
+    workers = [
+        context.Process(target=race, args=(url, limit, tries // processes, start, passed)) for _ in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    start.set()
+    total = sum(passed.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join()
+    return total
+
+
+@pytest.mark.parametrize("spec", ["sliding-window-counter", "sliding-window-log"])
+def test_four_processes_at_once_are_exact(own_server: Server, server: redis.Redis, spec: str) -> None:
+    """20,000 tries of four processes on one key with a limit of 1,000: exactly 1,000 pass."""
+    assert raced(address(own_server), limit_of("1000/day", spec)) == 1000
+
+
+def test_a_forked_worker_has_its_own_connections(own_server: Server, store: RedisStore) -> None:
+    """A store that was used before a fork goes on in both, and neither reads the other's answers."""
+    limit = limit_of("1000/hour")
+    context = multiprocessing.get_context("fork")
+    left = context.Queue()
+
+    def child() -> None:
+        left.put([store.apply([hit(limit, "child")])[0].remaining for _ in range(50)])
+
+    store.apply([hit(limit, "parent")])
+    worker = context.Process(target=child)
+    worker.start()
+    mine = [store.apply([hit(limit, "parent")])[0].remaining for _ in range(50)]
+    assert left.get(timeout=20) == list(range(999, 949, -1))
+    worker.join()
+    assert mine == list(range(998, 948, -1))
+
+
+def test_a_password_is_never_told(tmp_path: Any) -> None:
+    """Neither by errors nor by the store's own text; with the right one all is well."""
+    with redis_running(tmp_path, "--requirepass", "s3cret") as server:
+        wrong = open_store(f"redis://:h1dden@127.0.0.1:{server.port}/0", 5_000_000)
+        with pytest.raises(StoreError) as caught:
+            wrong.apply([hit(limit_of("5/minute"))])
+        told = [str(caught.value), repr(caught.value), repr(caught.value.__cause__), repr(wrong), str(vars(wrong))]
+        assert not any("h1dden" in text for text in told)
+        right = open_store(f"redis://default:s3cret@127.0.0.1:{server.port}/2", 5_000_000)
+        assert right.apply([hit(limit_of("5/minute"))])[0].allowed
+        right.close()

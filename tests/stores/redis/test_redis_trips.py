@@ -1,0 +1,233 @@
+"""Requests of one event loop share their calls to the server, and nothing else: each is decided, and fails, alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+from redis_handles import address, calls, hit, limit_of
+from servers import Server
+
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.client.timeout import Budget
+from ratelimit_mw.stores.redis.store import RedisStore
+
+
+@asynccontextmanager
+async def opened(server: Server, timeout_us: int = 5_000_000) -> AsyncIterator[RedisStore]:
+    """A store that has its connection and its script."""
+    store = open_store(address(server), timeout_us)
+    assert isinstance(store, RedisStore)
+    await store.aapply([hit(limit_of("5/minute", "gcra"))])
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def on_a_loop(server: Server, test: Callable[[RedisStore], Awaitable[None]], timeout_us: int = 5_000_000) -> None:
+    async def run() -> None:
+        async with opened(server, timeout_us) as store:
+            await test(store)
+
+    asyncio.run(run())
+
+
+def test_many_requests_share_few_calls(own_server: Server, server: redis.Redis) -> None:
+    """500 requests at the same time are a handful of commands, and a lone one is one."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("1000/hour", "gcra")
+        server.config_resetstat()
+        await store.aapply([hit(limit)])
+        assert calls(server)["evalsha"] == 1
+        await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(500)))
+        assert calls(server)["evalsha"] <= 1 + 16
+        (look,) = await store.aapply([hit(limit, cost=0)])
+        assert look.remaining == 499
+
+    on_a_loop(own_server, test)
+
+
+def test_requests_that_share_a_call_are_decided_one_after_another(own_server: Server, server: redis.Redis) -> None:
+    """Of 100 at the same time the first 10 pass, in their order; those refused leave their other limits alone."""
+
+    async def test(store: RedisStore) -> None:
+        narrow, wide = limit_of("10/hour", "gcra"), limit_of("1000/hour", "gcra")
+        found = await asyncio.gather(*(store.aapply([hit(wide), hit(narrow)]) for _ in range(100)))
+        assert [decisions[1].allowed for decisions in found] == [True] * 10 + [False] * 90
+        assert {decisions[0].remaining for decisions in found[10:]} == {990}
+
+    on_a_loop(own_server, test)
+
+
+def test_a_bad_key_hurts_nobody_else(own_server: Server, server: redis.Redis) -> None:
+    """A key that holds something else fails the one request that needs it, not those in the same call."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("5/hour", "gcra")
+        server.lpush("rl:" + limit.prefix + "7", "not a state")
+        found = await asyncio.gather(*(store.aapply([hit(limit, str(i))]) for i in range(20)), return_exceptions=True)
+        assert isinstance(found.pop(7), StoreError)
+        assert all(isinstance(answer, list) and answer[0].remaining == 4 for answer in found)
+
+    on_a_loop(own_server, test)
+
+
+def test_a_client_that_goes_away_hurts_nobody_else(own_server: Server, server: redis.Redis) -> None:
+    """Cancelled requests neither cancel their call nor the others in it."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("1000/hour", "gcra")
+        tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(60)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(answer, asyncio.CancelledError) for answer in found[::2])
+        assert all(isinstance(answer, list) for answer in found[1::2])
+        assert (await store.aapply([hit(limit)]))[0].allowed
+
+    on_a_loop(own_server, test)
+
+
+def test_a_call_that_fails_fails_its_members_only(own_server: Server, server: redis.Redis) -> None:
+    """When the connection is cut under a call, its requests fail; the next one goes over a new connection."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("1000/hour", "gcra")
+        server.client_pause(60_000, all=False)
+        lost = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(10)]
+        await asyncio.sleep(0.05)
+        server.client_kill_filter(_type="normal", skipme=True)
+        found = await asyncio.gather(*lost, return_exceptions=True)
+        server.client_unpause()
+        assert all(isinstance(answer, StoreError) for answer in found)
+        assert (await store.aapply([hit(limit)]))[0].remaining == 999
+
+    on_a_loop(own_server, test)
+
+
+def test_every_request_has_its_own_time_budget(own_server: Server, server: redis.Redis) -> None:
+    """Requests that wait for a silent server fail when they are due, each after its own 0.2 s, not one much later."""
+
+    async def timed(store: RedisStore) -> float:
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        with pytest.raises(StoreError, match="time budget"):
+            await store.aapply([hit(limit_of("5/hour", "gcra"))])
+        return loop.time() - start
+
+    async def test(store: RedisStore) -> None:
+        server.client_pause(60_000, all=False)
+        tasks = []
+        for _ in range(20):
+            tasks.append(asyncio.create_task(timed(store)))
+            await asyncio.sleep(0.015)
+        waits = await asyncio.gather(*tasks)
+        server.client_unpause()
+        assert min(waits) > 0.19
+        assert max(waits) < 0.4  # those that came last would wait for 0.5 s with the first
+
+    on_a_loop(own_server, test, timeout_us=200_000)
+
+
+def test_what_nobody_waits_for_is_not_spent(own_server: Server, server: redis.Redis) -> None:
+    """Requests that were given up before they left cost nothing."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("1000/hour", "gcra")
+        first, second = (asyncio.create_task(store.aapply([hit(limit)])) for _ in range(2))
+        await asyncio.sleep(0)
+        second.cancel()  # the first is out, so it waits
+        assert (await first)[0].remaining == 999
+        assert (await store.aapply([hit(limit, cost=0)]))[0].remaining == 999
+
+    on_a_loop(own_server, test)
+
+
+def test_who_was_alone_and_goes_away_leaves_the_way_free(own_server: Server, server: redis.Redis) -> None:
+    """A lone request that is cancelled while its call is out holds up neither those that wait nor those that come."""
+
+    async def test(store: RedisStore) -> None:
+        limit = limit_of("1000/hour", "gcra")
+        for _ in range(20):
+            tasks = [asyncio.create_task(store.aapply([hit(limit)])) for _ in range(3)]
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            found = await asyncio.gather(*tasks, return_exceptions=True)
+            assert isinstance(found[0], asyncio.CancelledError)
+            assert all(isinstance(answer, list) for answer in found[1:])
+        assert 940 <= (await store.aapply([hit(limit, cost=0)]))[0].remaining <= 960
+
+    on_a_loop(own_server, test)
+
+
+def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Redis) -> None:
+    """Requests one after another, each alone, fail in their own time while the server is silent, then pass again."""
+
+    async def test(store: RedisStore) -> None:
+        limit, loop = limit_of("1000/hour", "gcra"), asyncio.get_running_loop()
+        await store.aapply([hit(limit)])
+        server.client_pause(60_000, all=False)
+        for _ in range(2):
+            start = loop.time()
+            with pytest.raises(StoreError, match="time budget"):
+                await store.aapply([hit(limit)])
+            assert 0.19 < loop.time() - start < 0.4
+        server.client_unpause()
+        assert (await store.aapply([hit(limit)]))[0].allowed
+
+    on_a_loop(own_server, test, timeout_us=200_000)
+
+
+def test_a_budget_ends_what_is_due_and_nothing_else() -> None:
+    """One timer serves blocks that end in time, that are due before it goes off, or after; others may cancel, too."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        budget, start = Budget(loop), loop.time()
+
+        async def waits(due: float) -> None:
+            with budget.until(start + due):
+                await asyncio.sleep(60)
+
+        with budget.until(start + 50):
+            await asyncio.sleep(0)
+        for due in (0.05, 0.1):
+            with pytest.raises(TimeoutError):
+                await waits(due)
+            assert due <= loop.time() - start < due + 5
+        with budget.until(start + 0.15):
+            await asyncio.sleep(0)
+        other = asyncio.create_task(waits(55))
+        await asyncio.sleep(0.1)  # the timer goes off, and nothing is due
+        assert not other.done()
+        other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await other
+
+    asyncio.run(test())
+
+
+def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Redis) -> None:
+    """One store serves several event loops, one after another and at the same time, and blocking calls between them."""
+    limit = limit_of("1000/hour", "gcra")
+    store = open_store(address(own_server), 5_000_000)
+
+    async def some() -> int:
+        found = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(10)))
+        await store.aclose()
+        return min(decisions[0].remaining for decisions in found)
+
+    async def several() -> list[int]:
+        return list(await asyncio.gather(*(asyncio.to_thread(asyncio.run, some()) for _ in range(4))))
+
+    assert asyncio.run(some()) == 990
+    assert store.apply([hit(limit)])[0].remaining == 989
+    assert min(asyncio.run(several())) == 949
+    store.close()

@@ -1,0 +1,176 @@
+"""The Lua of every algorithm against its Python: the same answers and the same states, on every step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from redis_twins import Trace, differences
+from servers import HOST, Server
+from test_vectors import CASES, Case, replay
+from traces import SPECS
+
+from ratelimit_mw import Quota
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms.window_log import Series
+from ratelimit_mw.decision import Spent
+
+AMOUNTS = (1, 2, 3, 7, 10, 97, 997, 9_999)
+LARGE = (200_000, 10**9 + 7, 10**12 - 1, 10**12)
+PERIODS = (1, 2, 7, 997, 3_000, 1_000_000, 60_000_000, 86_400_000_000, 31_622_400_000_000)
+NOW = 1_767_268_820_500_000
+TRACES, STEPS = 250, 100
+
+
+@pytest.fixture(scope="module")
+def server(redis_server: Server) -> Iterator[redis.Redis]:
+    with redis.Redis(host=HOST, port=redis_server.port) as client:
+        yield client
+
+
+class ByLua:
+    """A path for the vectors: plays the steps in Python, to be compared with Lua in the end."""
+
+    def __init__(self, case: Case) -> None:
+        self.trace = Trace(Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"]))
+        self.spent: dict[int, Spent] = {}
+
+    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
+        decision = self.trace.decide(now, cost)
+        self.spent[step] = Spent(decision.at_us, cost, decision.delay_us)
+        return {
+            "allowed": decision.allowed,
+            "remaining": decision.remaining,
+            "retry_after": decision.retry_us,
+            "reset_after": decision.reset_us,
+            "delay": decision.delay_us,
+        }
+
+    def refund(self, step: int, now: int, cost: int | None) -> None:
+        spent = self.spent[step]
+        back = spent.cost if cost is None else cost
+        self.trace.give_back(now, spent, back)
+        self.spent[step] = spent._replace(cost=spent.cost - back)
+
+    def charge(self, step: int, now: int, cost: int) -> None:
+        self.trace.charge(now, cost)
+
+
+def test_the_vectors_hold_in_lua(server: redis.Redis) -> None:
+    """Every case that was worked by hand: Lua says and keeps, step by step, what the function does."""
+    paths = [ByLua(case) for case in CASES]
+    for case, path in zip(CASES, paths, strict=True):
+        replay(case, path)
+    assert differences(server, [path.trace for path in paths]) == []
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> None:
+    """25,000 random steps of each algorithm, also with the largest numbers, a clock going back, refunds and charges."""
+    chance = random.Random(kind)
+    traces = [random_trace(kind, chance) for _ in range(TRACES)]
+    for i in range(0, TRACES, 10):
+        assert differences(server, traces[i : i + 10]) == []
+
+
+def random_trace(kind: str, chance: random.Random) -> Trace:
+    limit = Limit("search", 0, random_quota(kind, chance), random_spec(kind))
+    trace, spent = Trace(limit), list[Spent]()
+    now = chance.choice((0, NOW, NOW, NOW + chance.randrange(10**12)))
+    for _ in range(STEPS):
+        now = max(0, now + random_pause(limit, trace, chance))
+        cost = random_cost(limit, chance)
+        kind_of_step = chance.random()
+        if kind_of_step < 0.12 and spent:
+            held = spent.pop(chance.randrange(max(0, len(spent) - 8), len(spent)))
+            back = chance.choice((held.cost, chance.randint(1, held.cost)))
+            trace.give_back(now, held, back)
+            if back < held.cost:
+                spent.append(held._replace(cost=held.cost - back))
+        elif kind_of_step < 0.15:
+            trace.charge(now, max(1, cost))
+        else:
+            decision = trace.decide(now, cost)
+            if decision.allowed and cost:
+                spent.append(Spent(decision.at_us, cost, decision.delay_us))
+    return trace
+
+
+def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
+    """25,000 random steps of requests in flight: taken, renewed, given back, run out, and a clock that goes back."""
+    chance = random.Random("leases")
+    traces = [random_leases(chance) for _ in range(TRACES)]
+    for i in range(0, TRACES, 10):
+        assert differences(server, traces[i : i + 10]) == []
+
+
+def random_leases(chance: random.Random) -> Trace:
+    trace = Trace(
+        Limit("search", 0, Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True), "fixed-window")
+    )
+    held: list[Spent] = []
+    now = NOW
+    for _ in range(STEPS):
+        now += chance.choice((0, 0, 1, 1000, 5_000_000, 30_000_000, 59_999_999, 60_000_000, -2, -40_000_000))
+        kind = chance.random()
+        if kind < 0.3 and held:
+            spent = held.pop(chance.randrange(len(held)))
+            back = chance.choice((spent.cost, chance.randint(1, spent.cost)))
+            trace.give_back(now, spent, back)
+            if back < spent.cost:
+                held.append(spent._replace(cost=spent.cost - back))
+        elif kind < 0.5 and held:
+            trace.give_back(now, chance.choice(held), 0)
+        elif kind < 0.53:
+            trace.charge(now, chance.randint(1, 3))
+        else:
+            cost = chance.choice((0, 1, 1, 1, 2, 5))
+            decision = trace.decide(now, cost)
+            if decision.allowed and cost:
+                held.append(Spent(decision.at_us, cost))
+    return trace
+
+
+def random_quota(kind: str, chance: random.Random) -> Quota:
+    is_log = kind.startswith("sliding-window-log")
+    amount = chance.choice(AMOUNTS if is_log else AMOUNTS + LARGE)
+    periods = [period for period in PERIODS if kind != "tiered-window" or period % 100 == 0]
+    bursts = (None, *AMOUNTS, *LARGE) if kind.startswith(("token", "leaky", "gcra")) else (None,)
+    return Quota.exact(amount, chance.choice(periods), chance.choice(bursts))
+
+
+def random_spec(kind: str) -> Any:
+    return SPECS[kind]
+
+
+def random_cost(limit: Limit, chance: random.Random) -> int:
+    most = limit.limit
+    some = (0, 1, 1, 1, 1, 2, 3, most // 2, most - 1, most, most + 1, chance.randint(0, most))
+    return min(max(0, chance.choice(some)), 10**12)
+
+
+def random_pause(limit: Limit, trace: Trace, chance: random.Random) -> int:
+    """Mostly none or short, often a moment that matters, now and then back."""
+    period = limit.algorithm.period
+    share = period // limit.algorithm.amount
+    some = (0, 0, 0, 1, share, share + 1, period // 3, period - 1, period, period + 1, 2 * period, 5 * period)
+    if chance.random() < 0.1:
+        return -chance.choice(some)
+    return chance.choice(some) if chance.random() < 0.7 else chance.randrange(2 * share + 2)
+
+
+def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis) -> None:
+    """A log that has run for ages, whose totals are about to pass 2**52, goes on as if nothing were."""
+    limit = Limit("old", 0, Quota.exact(10, 1_000_000), "sliding-window-log")
+    start = Series.from_entries([(NOW, 3), (NOW + 5, 4)])
+    trace = Trace(limit, start, total=2**52 - 5)
+    first = trace.decide(NOW + 10, 2)
+    trace.decide(NOW + 11, 2)
+    trace.give_back(NOW + 12, Spent(NOW + 5, 4), 2)
+    trace.decide(NOW + 13, 3)
+    trace.give_back(NOW + 14, Spent(first.at_us, 2), 2)
+    trace.decide(NOW + 1_000_001, 5)
+    assert differences(server, [trace]) == []

@@ -1,0 +1,100 @@
+"""Starting the command line, in this process and as a program, and what it is given: settings and lines of a log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+from folders import ROOT
+
+from ratelimit_mw.cli import commands
+
+EXAMPLE = ROOT / "examples" / "ratelimit.toml"
+PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
+START = 1_500_000_000
+"""When logs begin, in seconds since 1970: 14 July 2017, 02:40 UTC."""
+
+SITE = {"name": "site", "limits": "3/minute"}
+
+RULES = """
+[[rules]]
+name = "login"
+match = { path = "/login", methods = ["POST"] }
+key = ["email", "ip"]
+limits = ["5/minute", "20/hour"]
+count_when = { status = [401, 403] }
+
+[[rules]]
+name = "api"
+match = { path = ["/api/**", "/v2/**"], host = "*.example.com", region = ["DE", "AT"] }
+key = ["user|ip"]
+limits = ["100/minute burst 20"]
+algorithm = { name = "token-bucket", refill = "interval" }
+mode = "shadow"
+per_key = { alice = "1000/minute" }
+per = { plan = { free = "10/minute", pro = "500/minute", a = "1/minute", b = "2/minute" } }
+
+[[rules]]
+key = []
+match = { methods = ["GET"] }
+limits = "1000/second"
+"""
+
+
+def run(*args: object, **options: Any) -> Result:
+    """The command in this process. A traceback is a failure of the test, not a result."""
+    return CliRunner().invoke(commands(), [str(arg) for arg in args], catch_exceptions=False, **options)
+
+
+def start(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The installed command, as its users start it."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 60, **options}
+    return subprocess.run([str(PROGRAM), *map(str, args)], check=False, **options)
+
+
+def replayed(settings: Path, access_log: Path, *args: object) -> dict[str, Any]:
+    """The report of a replay that ends well."""
+    result = run("replay", settings, access_log, "--json", *args)
+    assert result.exit_code == 0, result.stderr
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def line(
+    ip: str = "192.0.2.1",
+    at: int = 0,
+    path: str = "/",
+    method: str = "GET",
+    status: int = 200,
+    user: str = "-",
+    agent: str = "-",
+) -> str:
+    """One line of the combined format, ``at`` seconds from the start."""
+    time = datetime.fromtimestamp(START + at, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
+    return f'{ip} - {user} [{time}] "{method} {path} HTTP/1.1" {status} 12 "-" "{agent}"\n'
+
+
+class Files:
+    """Writes the files that a command reads into one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def settings(self, text: str, name: str = "ratelimit.toml") -> Path:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def rules(self, *tables: dict[str, Any], **settings: Any) -> Path:
+        return self.settings(json.dumps({"rules": tables, **settings}), "ratelimit.json")
+
+    def log(self, lines: Any, name: str = "access.log") -> Path:
+        """From lines, or from bytes as they stand."""
+        path = self.folder / name
+        path.write_bytes(lines if isinstance(lines, bytes) else "".join(lines).encode())
+        return path

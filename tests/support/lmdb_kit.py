@@ -1,0 +1,87 @@
+"""What the tests of the LMDB store share: short ways to ask it, to look into its files, and to run processes."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from ratelimit_mw import Quota
+from ratelimit_mw.algorithms.fixed_window import FixedWindow, State
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.stores import Store
+from ratelimit_mw.stores.lmdb.keys import META
+from ratelimit_mw.stores.lmdb.store import LmdbStore
+
+NOW = 1_767_268_820
+SIZE = 64 << 20
+PATIENT = 20_000_000
+SPAWN = multiprocessing.get_context("spawn")
+FORK = multiprocessing.get_context("fork")
+
+
+class Signalling(FixedWindow):
+    """A fixed window that sends its own process a signal when it decides on a cost of 7: inside the transaction."""
+
+    signal = signal.SIGKILL
+
+    def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
+        if cost == 7:
+            os.kill(os.getpid(), self.signal)
+        return super().decide(state, now, cost)
+
+
+def limit_of(quota: str = "2/minute", algorithm: str = "fixed-window") -> Limit:
+    """A limit; "signalling" names the algorithm above, which no settings file may."""
+    if algorithm != "signalling":
+        return Limit("api", 0, Quota.parse(quota), algorithm)
+    limit = Limit("api", 0, Quota.parse(quota), "fixed-window")
+    limit.algorithm = Signalling(limit.quota)
+    limit.decide = limit.algorithm.decide
+    return limit
+
+
+def open_at(path: Path, timeout_us: int = PATIENT, **settings: Any) -> LmdbStore:
+    return LmdbStore(str(path), **{"size": SIZE, **settings}, timeout_us=timeout_us)
+
+
+def hit(store: Store, limit: Limit, client: str = "a", cost: int = 1, now: int | None = None) -> Decision:
+    return store.apply([Hit(limit, limit.prefix + client, cost)], now)[0]
+
+
+def passed(store: Store, limit: Limit, tries: int, client: str = "a") -> int:
+    return sum(hit(store, limit, client).allowed for _ in range(tries))
+
+
+def names(path: Path) -> list[bytes]:
+    """All keys in an environment that nobody has open."""
+    with lmdb.open(str(path), map_size=SIZE) as env, env.begin() as txn, txn.cursor() as cursor:
+        return list(cursor.iternext(values=False))
+
+
+def states(path: Path) -> list[bytes]:
+    return [name for name in names(path) if not name.startswith(META)]
+
+
+def start(context: Any, target: Callable[..., None], *arguments: object) -> Any:
+    process = context.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def end(process: Any) -> None:
+    process.kill()
+    process.join()
+
+
+def decide_on(path: Path, cost: int, how: signal.Signals) -> None:
+    Signalling.signal = how
+    hit(open_at(path), limit_of("20/day", "signalling"), cost=cost)
+
+
+def mark_of(path: Path) -> list[str]:
+    return (path / "ratelimit_mw.lock").read_text().split()

@@ -1,0 +1,112 @@
+"""Short ways to a Memcached store on servers of the tests, and to what stands in them."""
+
+import socket
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+from servers import HOST, Server, wait_for
+
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Change, Decision, Hit, Spent
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.memcached.store import MemcachedStore
+
+T = TypeVar("T")
+
+PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
+NOW = 1_767_268_820_500_000
+CLIENT = "ip=192.0.2.7"
+
+
+def address(*servers: Server, query: str = "") -> str:
+    return f"memcached://{','.join(f'{HOST}:{server.port}' for server in servers)}{query}"
+
+
+@contextmanager
+def opened(*servers: Server, query: str = "", timeout_us: int = PATIENT) -> Iterator[MemcachedStore]:
+    """A store, closed in the end; on event loops a test closes it itself."""
+    store = open_store(address(*servers, query=query), timeout_us)
+    assert isinstance(store, MemcachedStore)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+async def closing(store: MemcachedStore, call: Awaitable[T]) -> T:
+    """What a call answers, with the loop's connections closed after it."""
+    try:
+        return await call
+    finally:
+        await store.aclose()
+
+
+def hit(limit: Limit, cost: int = 1, client: str = CLIENT) -> Hit:
+    return Hit(limit, limit.prefix + client, cost)
+
+
+def undo(one: Hit, decision: Decision) -> Change:
+    return Change(one.limit, one.key, one.cost, Spent(decision.at_us, one.cost, decision.delay_us))
+
+
+def stop(server: Server) -> None:
+    """Pause a server, and wait until all of its threads have taken notice."""
+    server.pause()
+    threads = list(Path(f"/proc/{server.process.pid}/task").iterdir())
+    wait_for(lambda: all(") T " in (thread / "stat").read_text() for thread in threads), "a server to stop")
+
+
+def ask(server: Server, command: bytes, end: bytes) -> bytes:
+    """What a server answers, up to a line."""
+    with socket.create_connection((HOST, server.port), 10) as connection:
+        connection.sendall(command + b"\r\n")
+        answer = b""
+        while not answer.endswith(end + b"\r\n"):
+            answer += connection.recv(65_536)
+    return answer
+
+
+def names_in(server: Server, holding: str = "") -> dict[bytes, int]:
+    """The names that stand in a server and hold a text, with the dates when they go (-1: never)."""
+    found = {}
+    # Of all its items, not of its lists: what moves from one of those to another meanwhile would be left out.
+    for line in ask(server, b"lru_crawler metadump hash", b"END").splitlines()[:-1]:
+        fields = dict(part.split(b"=", 1) for part in line.split())
+        if holding.encode() in (name := unquote_to_bytes(fields[b"key"])):
+            found[name] = int(fields[b"exp"])
+    return found
+
+
+def value_of(server: Server, name: bytes) -> bytes:
+    """The value of a name, b"" when there is none."""
+    answer = ask(server, b"get " + name, b"END")
+    head, _, rest = answer.partition(b"\r\n")
+    return rest[: int(head.split()[3])] if head != b"END" else b""
+
+
+def commands(server: Server) -> dict[str, int]:
+    """How often each command was carried out since the server started; a reading counts each name that it names."""
+    stats = dict(line.split()[1:3] for line in ask(server, b"stats", b"END").splitlines()[:-1])
+    found = {name: int(stats[f"cmd_{name}".encode()]) for name in ("get", "set")}
+    return found | {"incr": int(stats[b"incr_hits"]) + int(stats[b"incr_misses"])}
+
+
+def rule_of(limit: Limit) -> str:
+    """What is in the names of all that belongs to a limit."""
+    return f"|{limit.rule}|"
+
+
+def counted(store: MemcachedStore) -> list[Any]:
+    """A list that has an entry for each round trip of the store from now on."""
+    trips: list[Any] = []
+    exchange = store._sockets.exchange
+
+    def counting(*arguments: Any) -> None:
+        trips.append(arguments[0])
+        exchange(*arguments)
+
+    store._sockets.exchange = counting  # type: ignore[method-assign]
+    return trips

@@ -1,0 +1,105 @@
+"""Traces through an algorithm in Python and through its twin in Lua, run by a real server with the states passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis
+
+from ratelimit_mw.algorithms import Algorithm
+from ratelimit_mw.algorithms.concurrency import Concurrency
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.algorithms.window_log import Series
+from ratelimit_mw.decision import Decision, Spent
+from ratelimit_mw.stores.redis.message import number_or_text
+from ratelimit_mw.stores.redis.script import packed_limit, twin_of
+
+FILES = ("muldiv", "fixed_window", "sliding_window_counter", "interval_bucket", "bucket", "window_log", "concurrency")
+NAMES = (
+    *("FixedWindow", "SlidingWindowCounter", "IntervalTokenBucket", "Bucket", "LeakyBucketQueue", "TieredWindow"),
+    *("RefusalCountingLog", "Concurrency"),
+)
+
+Step = tuple[str, int, int, int | None, int | None, int | str | None]
+"""What, now, cost, and the time, cost and delay of what was spent."""
+
+
+class Trace:
+    """Steps of one limit, with what Python says of them."""
+
+    def __init__(self, limit: Limit, start: Any = None, total: int = 0) -> None:
+        self.limit = limit
+        self.start, self.total = start, total
+        self.state: Any = start
+        self.steps: list[Step] = []
+        self.expected: list[str] = []
+
+    def decide(self, now: int, cost: int) -> Decision:
+        self.state, decision = self.limit.decide(self.state, now, cost)
+        self._note(("decide", now, cost, None, None, None), said(decision))
+        return decision
+
+    def charge(self, now: int, cost: int) -> None:
+        self.state = self.limit.algorithm.charge(self.state, now, cost)
+        self._note(("charge", now, cost, None, None, None), "")
+
+    def give_back(self, now: int, spent: Spent, cost: int) -> None:
+        self.state = self.limit.algorithm.give_back(self.state, now, spent, cost)
+        self._note(("give_back", now, cost, spent.at_us, spent.cost, number_or_text(spent.delay_us)), "")
+
+    def _note(self, step: Step, answer: str) -> None:
+        self.steps.append(step)
+        self.expected += (answer, text(self.limit.algorithm, self.state))
+
+    def packed(self) -> tuple[Any, ...]:
+        twin = twin_of(self.limit.algorithm)
+        assert twin is not None
+        return packed_limit(self.limit, twin), numbers(self.start), self.total, self.steps
+
+
+def differences(server: redis.Redis, traces: Sequence[Trace]) -> list[str]:
+    """Where Lua and Python do not say or keep the same."""
+    reply = server.eval(SCRIPT, 0, msgspec.msgpack.encode([trace.packed() for trace in traces]))
+    answers = iter(answer.decode() for answer in reply)  # type: ignore[union-attr]
+    found = []
+    for trace in traces:
+        for i, expected in enumerate(trace.expected):
+            if (answer := next(answers)) != expected:
+                found.append(f"{trace.limit}, step {i // 2}: {trace.steps[i // 2]}: Lua {answer}, Python {expected}")
+    return found
+
+
+def said(decision: Decision) -> str:
+    retry = "never" if decision.retry_us is None else str(decision.retry_us)
+    allowed = "true" if decision.allowed else "false"
+    return f"{allowed} {decision.remaining} {retry} {decision.reset_us} {decision.at_us} {decision.delay_us}"
+
+
+def numbers(state: Any) -> list[int] | None:
+    if isinstance(state, Series):
+        return [number for entry in state.entries() for number in entry]
+    return None if state is None else list(state)
+
+
+def text(algorithm: Algorithm, state: Any) -> str:
+    if state is None:
+        return ""
+    if isinstance(state, Series):
+        return ":".join(map(str, numbers(state) or ()))
+    if isinstance(algorithm, Concurrency):  # in Lua the order is that of the ids
+        state = [number for lease in sorted(zip(*[iter(state)] * 3, strict=True)) for number in lease]
+    return algorithm.dump(state).decode()
+
+
+def _script() -> str:
+    twins = [files("ratelimit_mw.algorithms").joinpath(f"{name}.lua").read_text("utf-8") for name in FILES]
+    kinds = ", ".join(f"{name} = {name}" for name in NAMES)
+    shell = Path(__file__).with_name("redis_twins.lua").read_text("utf-8")
+    return "\n".join([*twins, f"local KINDS = {{{kinds}}}", shell])
+
+
+SCRIPT = _script()

@@ -1,0 +1,122 @@
+"""Applications for real server processes, one ASGI and one WSGI, that do the same under two middlewares.
+
+Below ``/plain`` no proxy is trusted; below ``/behind`` the local one is, and so is whoever is on a Unix socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+from asgi_checker import App, Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.wrappers import Request as WSGIRequest
+from werkzeug.wrappers import Response
+from werkzeug.wsgi import wrap_file
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
+
+PREFIXES: dict[str, list[str]] = {"/plain": [], "/behind": ["127.0.0.1", "unix"]}
+LOG = {"algorithm": "sliding-window-log", "limits": "3/hour"}  # exact, whatever the hour is
+FILE = Path(__file__)
+
+_released, _released_in_thread = asyncio.Event(), threading.Event()
+
+
+def limiter(prefix: str) -> Limiter:
+    """The same rules under both middlewares; a WSGI application below a mount does not see the prefix."""
+    return Limiter(
+        [
+            Rule(name="page", match={"path": f"{prefix}/page"}, **LOG),
+            Rule(name="post", match={"path": f"{prefix}/page", "methods": ["POST"]}, **LOG),
+            Rule(name="file", match={"path": [f"{prefix}/file", f"{prefix}/stream"]}, limits="1000/hour"),
+            Rule(name="login", match={"path": f"{prefix}/login"}, count_when={"status": 401}, **LOG),
+        ]
+    )
+
+
+# -- ASGI --------------------------------------------------------------------------------------------------
+
+
+async def page(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("page")
+
+
+async def login(request: Request) -> PlainTextResponse:
+    await asyncio.sleep(0.3)
+    return PlainTextResponse("no", 401)
+
+
+async def stream(request: Request) -> StreamingResponse:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"first"
+        await _released.wait()
+        yield b"second"
+
+    return StreamingResponse(chunks())
+
+
+async def release(request: Request) -> PlainTextResponse:
+    _released.set()
+    return PlainTextResponse("released")
+
+
+def _asgi(prefix: str, trusted: list[str]) -> App:
+    routes = [
+        Route(f"{prefix}/page", page, methods=["GET", "POST"]),
+        Route(f"{prefix}/login", login, methods=["POST"]),
+        Route(f"{prefix}/stream", stream),
+        Route(f"{prefix}/release", release),
+    ]
+    return RateLimitMiddleware(Starlette(routes=routes), limiter=limiter(prefix), trusted_proxies=trusted)
+
+
+_apps = {prefix: _asgi(prefix, trusted) for prefix, trusted in PREFIXES.items()}
+
+
+async def asgi(scope: Scope, receive: Receive, send: Send) -> None:
+    prefix = next((prefix for prefix in _apps if scope.get("path", "").startswith(prefix)), "/plain")
+    await _apps[prefix](scope, receive, send)
+
+
+# -- WSGI --------------------------------------------------------------------------------------------------
+
+
+@WSGIRequest.application
+def _views(request: WSGIRequest) -> Response:
+    if request.path == "/login":
+        time.sleep(0.3)
+        return Response("no", 401)
+    if request.path == "/stream":
+        return Response(_chunks())
+    if request.path == "/release":
+        _released_in_thread.set()
+        return Response("released")
+    if request.path == "/file":
+        return Response(wrap_file(request.environ, FILE.open("rb")), direct_passthrough=True)
+    return Response("page")
+
+
+def _chunks() -> Iterator[bytes]:
+    yield b"first"
+    _released_in_thread.wait(10)
+    yield b"second"
+
+
+wsgi: Any = DispatcherMiddleware(
+    _views,
+    {
+        prefix: WSGIMiddleware(_views, limiter=limiter(""), trusted_proxies=trusted)
+        for prefix, trusted in PREFIXES.items()
+    },
+)

@@ -1,0 +1,25 @@
+"""The complete examples of docs/your-own-store.md and docs/your-own-algorithm.md pass the suites that they show."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from folders import DOCS
+
+NAMED = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["your-own-store", "your-own-algorithm"])
+def test_the_example_passes_its_suite(page: str, tmp_path: Path) -> None:
+    """What the page calls complete is: its files, as printed, and pytest as printed, with nothing left out."""
+    files = dict(NAMED.findall((DOCS / f"{page}.md").read_text("utf-8")))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    passed = int(re.findall(r"(\d+) passed", done.stdout)[0])
+    assert passed > 70
+    assert "skipped" not in done.stdout

@@ -1,0 +1,238 @@
+"""Whoever moves in from another package has the same answers afterwards, but where its page says otherwise.
+
+Each example application stands in `examples/moving_in` twice, before and after. Both are asked the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import django_ratelimit.core
+import django_ratelimit.decorators
+import django_ratelimit.middleware
+import flask_limiter.constants
+import httpx
+import pytest
+import slowapi
+from django_ratelimit.core import is_ratelimited
+from django_ratelimit.decorators import ratelimit
+from folders import SUPPORT
+from test_examples import ROOT, running
+
+FOLDER = ROOT / "examples" / "moving_in"
+FILES = sorted(FOLDER.glob("*.py"))
+PLAYER = SUPPORT / "moving_in_player.py"
+TWO_DAYS = 2 * 86_400
+PACKAGES = {"flask_limiter": "app", "slowapi": "app", "django_ratelimit": "application"}
+
+
+class Scene(NamedTuple):
+    """Requests, and the statuses that both applications answer; or the one before, and the one after.
+
+    What differs is said on the page of the package: ``page`` is a part of that sentence.
+    """
+
+    steps: list[dict[str, Any]]
+    statuses: list[int]
+    afterwards: list[int] | None = None
+    page: str = ""
+
+
+def ask(method: str, url: str, times: int = 1, after: float = 0, **request: Any) -> list[dict[str, Any]]:
+    """The same request a few times, the first of them so many seconds after what was before."""
+    step = {"method": method, "url": url, **request}
+    return [{**step, "after": after}, *[step] * (times - 1)]
+
+
+get, post = functools.partial(ask, "GET"), functools.partial(ask, "POST")
+
+
+ANN, BOB = {"X-API-Key": "ann"}, {"X-API-Key": "bob"}
+MONITORING = {"X-API-Key": "monitoring"}
+RIGHT = {"password": "secret"}
+LATE_BURST = [*get("/"), *get("/", after=55), *get("/", 2), *get("/", after=6), *get("/")]
+
+SCENES: dict[str, dict[str, Scene]] = {
+    "flask_limiter": {
+        "default limits on each view by itself": Scene(get("/", 5), [200] * 4 + [429]),
+        "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
+        "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
+        "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),
+        "only failures count": Scene(
+            [*post("/login", 3, data=RIGHT), *post("/login", 2), *post("/login", data=RIGHT)],
+            [200, 200, 200, 401, 401, 429],
+        ),
+        "the longer of two limits in one string": Scene(
+            [*post("/login", 2, after=90) * 5, *post("/login", after=90)], [401] * 10 + [429]
+        ),
+        "cost": Scene(get("/export", 3), [200, 200, 429]),
+        "an exempt view": Scene(get("/health", 9), [200] * 9),
+        "a blueprint's limit on each of its views": Scene(
+            [*get("/api/items", 3), *get("/api/prices", 3)], [200, 200, 429] * 2
+        ),
+        "a key of one's own": Scene(
+            [*get("/api/items", 3, headers=ANN), *get("/api/items", 3, headers=BOB)], [200, 200, 429] * 2
+        ),
+        "a request filter": Scene(get("/", 9, headers=MONITORING), [200] * 9),
+        "a limit on the whole application": Scene(get("/", 4, after=120) * 26, [200] * 100 + [429] * 4),
+        "refused requests spend nothing": Scene(
+            [*get("/export", 120), *get("/")], [200, 200, *[429] * 119], [200, 200, *[429] * 118, 200], "spends nothing"
+        ),
+        "requests without a route": Scene(
+            get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
+        ),
+        "no second burst where a window ends": Scene(LATE_BURST, [200] * 6, [200] * 5 + [429], "fixed-window"),
+    },
+    "slowapi": {
+        "default limits on each view by itself": Scene(get("/", 5), [200] * 4 + [429]),
+        "the next minute": Scene([*get("/", 5), *get("/", after=90)], [200] * 4 + [429, 200]),
+        "a limit beside the default ones": Scene(get("/about", 3), [200, 200, 429]),
+        "a shared limit": Scene([*get("/search/tea", 2), *get("/suggest/te", 2)], [200, 200, 200, 429]),
+        "some methods only": Scene([*post("/items", 3), *get("/items", 6)], [200, 200, 429, *[200] * 6]),
+        "the longer of two limits in one string": Scene(
+            [*post("/items", 2, after=90) * 5, *post("/items", after=90)], [200] * 10 + [429]
+        ),
+        "a key of one's own": Scene(
+            [*post("/items", 3, headers=ANN), *post("/items", 3, headers=BOB)], [200, 200, 429] * 2
+        ),
+        "an exemption when a function says so": Scene(post("/items", 9, headers=MONITORING), [200] * 9),
+        "cost": Scene(get("/export", 3), [200, 200, 429]),
+        "an exempt view": Scene(get("/health", 9), [200] * 9),
+        "refused requests spend nothing": Scene(
+            [*post("/items", 12), *post("/items", 3, after=90)],
+            [200, 200, *[429] * 13],
+            [200, 200, *[429] * 10, 200, 200, 429],
+            "spends nothing",
+        ),
+        "requests without a route": Scene(
+            get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
+        ),
+        "no second burst where a window ends": Scene(LATE_BURST, [200] * 6, [200] * 5 + [429], "fixed-window"),
+    },
+    "django_ratelimit": {
+        "no limit where there is none": Scene(get("/", 9), [200] * 9),
+        "an address": Scene([*get("/search?q=a", 2), *get("/search?q=b", 2), *get("/search?q=c")], [200] * 5),
+        "a field of the query": Scene(get("/search?q=a", 3), [200, 200, 429]),
+        "a field of a form": Scene(
+            [*post("/login", 3, data={"username": "ann"}), *post("/login", data={"username": "bob"})],
+            [200, 200, 429, 200],
+        ),
+        "some methods only": Scene(get("/login", 9), [200] * 9),
+        "a group, and a header": Scene(
+            [*get("/items", 2, headers=ANN), *get("/prices", 2, headers=ANN), *get("/prices", headers=BOB)],
+            [200, 200, 200, 429, 200],
+        ),
+        "functions for key and rate": Scene(
+            [*get("/export", 5, headers={"X-Client": "partner"}), *get("/export", 2, headers={"X-Client": "other"})],
+            [200] * 4 + [429, 200, 429],
+        ),
+        "a view that is told and not blocked": Scene(get("/contact", 3), [200] * 3),
+        "a method of a class": Scene([*post("/basket", 3), *get("/basket")], [200, 200, 429, 405]),
+        "refused requests spend nothing": Scene(
+            [*get("/search?q=a", 4), *get("/search?q=b", 2)],
+            [200, 200, 429, 429, 200, 429],
+            [200, 200, 429, 429, 200, 200],
+            "spends nothing",
+        ),
+        "requests that lack the field": Scene(get("/search", 3), [200, 200, 429], [200] * 3, "does not apply"),
+    },
+}
+CASES = [(package, says) for package, scenes in SCENES.items() for says in scenes]
+
+
+@functools.cache
+def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
+    """The answers of one application, scene by scene, each two days later at the same time."""
+    scenes = SCENES[package]
+    steps: list[dict[str, Any]] = []
+    for scene in scenes.values():
+        since = sum(step.get("after", 0) for step in steps)
+        first, *others = scene.steps
+        steps += [{**first, "after": -since % TWO_DAYS + TWO_DAYS}, *others]
+    command = [sys.executable, str(PLAYER), str(FOLDER / f"{package}_{side}.py"), PACKAGES[package]]
+    result = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    answers = iter(json.loads(result.stdout))
+    return {says: [tuple(next(answers)) for _ in scene.steps] for says, scene in scenes.items()}
+
+
+@pytest.mark.parametrize(("package", "says"), CASES, ids=[f"{package}: {says}" for package, says in CASES])
+def test_the_same_requests_have_the_same_answers(package: str, says: str) -> None:
+    """Status and body are what they were before; where they are not, the page of the package says so."""
+    scene = SCENES[package][says]
+    before, after = played(package, "before")[says], played(package, "after")[says]
+    assert [status for status, _ in before] == scene.statuses
+    assert [status for status, _ in after] == (scene.afterwards or scene.statuses)
+    if scene.afterwards is None:
+        assert after == before
+    else:
+        assert scene.page
+        assert scene.page in page_of(package).read_text()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_page_shows_the_change_line_by_line(package: str) -> None:
+    """What the page takes out and puts in leads from the one application to the other, which both run here."""
+    before, after = ((FOLDER / f"{package}_{side}.py").read_text().splitlines() for side in ("before", "after"))
+    shown = re.findall(r"^```diff\n(.*?)^```$", page_of(package).read_text(), re.MULTILINE | re.DOTALL)
+    expected = list(difflib.unified_diff(before, after, lineterm="", n=len(before)))[3:]
+    assert [line.rstrip() for line in shown[0].splitlines()] == [line.rstrip() for line in expected]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
+    """Over real HTTP it serves, and refuses; afterwards it also says how much is left."""
+    commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
+    assert len(commands) == 1
+    with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
+        answers = [client.get("/search?q=tea" if "django" in path.name else "/") for _ in range(9)]
+    assert answers[0].status_code == 200
+    assert 429 in [answer.status_code for answer in answers]
+    assert ("x-ratelimit-remaining" in answers[0].headers) == path.stem.endswith("_after")
+
+
+def arguments(*functions: Any) -> set[str]:
+    """The names of what a caller may give to them."""
+    names = {name for function in functions for name in inspect.signature(function).parameters}
+    return names - {"self", "obj", "limit_value", "fn"}
+
+
+def settings_in(module: Any) -> set[str]:
+    """What a module of another package reads from settings, by its source."""
+    return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
+
+
+TO_BE_SAID = {
+    "flask_limiter": arguments(flask_limiter.Limiter, flask_limiter.Limiter.limit, flask_limiter.Limiter.shared_limit)
+    | settings_in(flask_limiter.constants),
+    "slowapi": arguments(slowapi.Limiter, slowapi.Limiter.limit, slowapi.Limiter.shared_limit),
+    "django_ratelimit": arguments(ratelimit, is_ratelimited)
+    | settings_in(django_ratelimit.core)
+    | settings_in(django_ratelimit.decorators)
+    | settings_in(django_ratelimit.middleware),
+}
+
+
+@pytest.mark.parametrize(
+    ("package", "name"), [(package, name) for package, names in TO_BE_SAID.items() for name in sorted(names)]
+)
+def test_the_page_leaves_nothing_out(package: str, name: str) -> None:
+    """Every argument and every setting of the other package is on its page."""
+    assert re.search(rf"\b{name}\b", page_of(package).read_text())
+
+
+def test_every_example_is_one_of_a_pair() -> None:
+    """There is nothing in the folder that these tests do not run."""
+    assert {path.stem for path in FILES} == {f"{name}_{side}" for name in PACKAGES for side in ("before", "after")}
+
+
+def page_of(package: str) -> Path:
+    return ROOT / "docs" / f"from-{package.replace('_', '-')}.md"

@@ -1,0 +1,290 @@
+"""What other packages write for limits, keys and stores is read as they read it, or refused with what to write instead.
+
+Their own parsers stand beside ours here, and say what each form means.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import limits
+import pytest
+from django_ratelimit.core import _split_rate
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.clock import SECOND
+from ratelimit_mw.keys.features import checked_name, parse_key
+from ratelimit_mw.quota import parse_quotas
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.redis.store import RedisStore
+
+
+def numbers_of(text: Any) -> list[tuple[int, int]]:
+    """Amounts and periods in seconds, as this package reads them."""
+    return [(quota.amount, quota.period_us // SECOND) for quota in parse_quotas(text)]
+
+
+# -- Flask-Limiter, slowapi: strings of `limits` ---------------------------------------------------------------------
+
+
+def numbers_of_limits(text: str) -> list[tuple[int, int]]:
+    return [(item.amount, item.get_expiry()) for item in limits.parse_many(text)]
+
+
+OF_LIMITS = [
+    "10 per hour",
+    "10/hour",
+    "10/hour;100/day;2000 per year",
+    "100/day, 500/7days",
+    "100/day, 500/7 days",
+    "200 per day | 50 per hour",
+    "1 per 2 minutes",
+    "10 per 1 hour",
+    "1/second",
+    "1 per second",
+    "5 per month",
+    "5/12 months",
+    "5 per 1 year",
+    "3 PER Minute",
+    "3/MINUTES",
+    "3 per 30 Seconds",
+    "10per hour",
+    "10 perhour",
+    "10per1hour",
+    "10  /  2  days",
+    "  10/hour ; 20/day  ",
+    "10/hour\n;\n20/day\n",
+    "1/second,2/minute;3/hour|4/day",
+    "007/minute",
+    "1000000000000/day",
+]
+
+
+def named(value: object) -> str:
+    """A name that is the same in every process, which a function's address is not."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
+@pytest.mark.parametrize("text", OF_LIMITS)
+def test_a_string_of_limits_means_what_it_meant(text: str) -> None:
+    """All that `limits` documents, and all that its pattern lets through: same amounts, periods and order."""
+    assert numbers_of(text) == numbers_of_limits(text)
+
+
+UNITS = [*limits.limits.GRANULARITIES, *(f"{name}s" for name in limits.limits.GRANULARITIES)]
+SPACE = st.sampled_from(["", " ", "  ", "\t", "\n"])
+ONE = st.builds(
+    "".join,
+    st.tuples(
+        SPACE,
+        st.integers(1, 10**12).map(str),
+        st.sampled_from(["/", " / ", " per ", "per ", "PER ", " Per "]),
+        st.one_of(st.just(""), st.integers(1, 12).map(str)),
+        SPACE,
+        st.sampled_from([*UNITS, *map(str.upper, UNITS)]),
+        SPACE,
+    ),
+)
+
+
+@given(parts=st.lists(ONE, min_size=1, max_size=4), separators=st.lists(st.sampled_from(",;|"), min_size=4, max_size=4))
+def test_no_string_of_limits_means_something_else(parts: list[str], separators: list[str]) -> None:
+    """Whatever `limits` reads is read alike, or is an error: never another amount, never another period."""
+    text = "".join(part + separator for part, separator in zip(parts, separators, strict=False))[:-1]
+    expected = numbers_of_limits(text)
+    try:
+        found = numbers_of(text)
+    except ConfigError:
+        periods = [seconds for _, seconds in expected]
+        assert len(set(periods)) < len(periods) or max(periods) > 366 * 86_400
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("2 per 2 years", "'2 per 2 years'.*366 days"),
+        ("1 per 13 months", "'1 per 13 months'.*366 days"),
+        ("5/minute; 10 per 60 seconds", "two limits of one rule .*keep one, or make two rules"),
+        ("0/hour", "'0/hour'.*who may send nothing belongs on lists.deny"),
+        ("10/0 hours", "'10/0 hours'.*from 1 to"),
+        ("1000000000001/day", "from 1 to 1000000000000"),
+    ],
+)
+def test_a_string_of_limits_that_cannot_be_had_says_why(text: str, said: str) -> None:
+    """`limits` reads these; here they are errors that show the text, the bound, and what there is instead."""
+    assert limits.parse_many(text)
+    with pytest.raises(ConfigError, match=said):
+        parse_quotas(text)
+
+
+@pytest.mark.parametrize("text", ["", "10/hour;", "10", "10/fortnight", "ten/hour", "10/hour 20/day", "1.5/hour"])
+def test_what_limits_does_not_read_is_not_read_here(text: str) -> None:
+    """Flask-Limiter and slowapi log such strings and limit nothing; here they stop the application."""
+    with pytest.raises(ValueError, match=r"couldn't parse|no granularity"):
+        limits.parse_many(text)
+    with pytest.raises(ConfigError):
+        parse_quotas(text)
+
+
+# -- django-ratelimit: rates -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        *("5/s", "5/m", "5/h", "5/d"),
+        *("100/10s", "100/5m", "100/1h", "100/24h", "100/7d"),
+        *("100/300s", "100/300", "100/1"),
+        *("5/second", "5/minute", "5/hour", "5/day"),  # only the first letter is looked at there
+        *((100, 300), (5, 60)),
+    ],
+    ids=named,
+)
+def test_a_rate_of_django_ratelimit_means_what_it_meant(rate: Any) -> None:
+    """Unit, number of units, seconds where there is no unit, and pairs as functions return them."""
+    assert numbers_of(rate) == [_split_rate(rate)]
+
+
+@given(count=st.integers(1, 10**12), multiple=st.integers(1, 366), unit=st.sampled_from(["s", "m", "h", "d", ""]))
+def test_no_rate_of_django_ratelimit_means_something_else(count: int, multiple: int, unit: str) -> None:
+    """Every count, number and unit of the documented form."""
+    rate = f"{count}/{multiple}{unit}"
+    assert numbers_of(rate) == [_split_rate(rate)]
+
+
+def rate_of(group: str, request: Any) -> str:
+    return "5/m"
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        ("0/s", "who may send nothing belongs on lists.deny"),
+        ((0, 60), "who may send nothing belongs on lists.deny"),
+        ((5, 0), "the period"),
+        (None, "expected AMOUNT/PERIOD .* got None"),
+        (rate_of, r"per = \{FEATURE: \{VALUE: limits\}\}"),
+        ("project.rates.rate_of", "cannot read the quota 'project.rates.rate_of'"),
+        ([100, 300], r"\[0\]: expected a quota as text"),
+        ("5/", "cannot read the quota '5/'"),
+    ],
+    ids=named,
+)
+def test_a_rate_that_cannot_be_had_says_what_to_write(rate: Any, said: str) -> None:
+    """Functions, "nothing at all" and "no limit" are said in other ways here, and the error says which."""
+    with pytest.raises(ConfigError, match=said):
+        Rule(limits=rate)
+
+
+@pytest.mark.parametrize(
+    ("rate", "there", "here"),
+    [("5/M", 1, 60), ("5/w", 1, 7 * 86_400), ("5/month", 60, 30 * 86_400), ("10/500ms", 500 * 60, 0)],
+)
+def test_rates_that_django_ratelimit_misreads_are_read_as_written(rate: str, there: int, here: int) -> None:
+    """It looks for a small s, m, h or d behind the number and takes anything else for seconds."""
+    assert _split_rate(rate)[1] == there
+    assert numbers_of(rate)[0][1] == here
+
+
+# -- django-ratelimit: keys --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "entries"),
+    [
+        ("ip", (("ip",),)),
+        ("user", (("user",),)),
+        ("user_or_ip", (("user", "ip"),)),
+        ("get:q", (("query:q",),)),
+        ("post:username", (("form:username",),)),
+        ("header:x-cluster-client-ip", (("header:x-cluster-client-ip",),)),
+        ("header:X-Real-IP", (("header:x-real-ip",),)),
+        (["user_or_ip", "get:page"], (("user", "ip"), ("query:page",))),
+        ("header:x-api-key|user_or_ip", (("header:x-api-key", "user", "ip"),)),
+    ],
+)
+def test_a_key_of_django_ratelimit_is_a_key_here(key: Any, entries: Any) -> None:
+    """Alone, and as a part of longer keys."""
+    assert parse_key(key) == entries
+
+
+def key_of(group: str, request: Any) -> str:
+    return "key"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (key_of, "features={NAME: function}"),
+        ([key_of], r"\[0\].*features={NAME: function}"),
+        ("project.keys.key_of", "got 'project.keys.key_of'.*features={NAME: function}"),
+        ("field:q", "query:NAME.*form:NAME.*got 'field:q'"),
+        ("gets:q", "query:NAME.*got 'gets:q'"),
+    ],
+    ids=named,
+)
+def test_a_key_that_cannot_be_had_says_what_to_write(key: Any, said: str) -> None:
+    """Functions are features of one's own, by name; families of features are listed."""
+    with pytest.raises(ConfigError, match=said):
+        parse_key(key)
+
+
+def test_names_for_keys_are_no_features() -> None:
+    """What stands for two features cannot be matched, listed or given; what only has another name can."""
+    with pytest.raises(ConfigError, match=r"'user_or_ip' stands in keys, for 'user\|ip'"):
+        Rule(limits="5/m", match={"user_or_ip": "ann"})
+    assert Rule(limits="5/m", match={"get:q": "a"}).matches.needs == ("query:q",)
+    assert checked_name("post:username") == "form:username"
+
+
+# -- addresses of stores -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "ours"),
+    [
+        ("redis://localhost:6379", "redis://localhost:6379"),
+        ("redis://:secret@localhost:6379/3", "redis://:secret@localhost:6379/3"),
+        ("rediss://localhost:6380/0", "rediss://localhost:6380/0"),
+        ("valkey://localhost:6379", "redis://localhost:6379"),
+        ("valkeys://localhost:6379/1", "rediss://localhost:6379/1"),
+        ("redis+unix:///run/redis.sock?db=2", "unix:///run/redis.sock?db=2"),
+        ("valkey+unix:///run/valkey.sock", "unix:///run/valkey.sock"),
+        ("redis+sentinel://a:26379,b:26379/mymaster", "redis+sentinel://a:26379,b:26379/mymaster"),
+        ("valkey+sentinel://a:26379/mymaster", "redis+sentinel://a:26379/mymaster"),
+        ("redis+cluster://a:7000,b:7001", "redis+cluster://a:7000,b:7001"),
+        ("valkey+cluster://:secret@a:7000", "redis+cluster://:secret@a:7000"),
+    ],
+)
+def test_an_address_of_limits_leads_to_the_same_server(address: str, ours: str) -> None:
+    """Its names for the same thing are taken, too."""
+    assert urlsplit(address).scheme in limits.storage.SCHEMES
+    stores = [open_store(text) for text in (address, ours)]
+    assert all(isinstance(store, RedisStore) for store in stores)
+    assert stores[0]._address == stores[1]._address  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("address", ["memory://", "memcached://a:11211,b:11211"])
+def test_addresses_that_are_the_same(address: str) -> None:
+    """Nothing has to be changed in these."""
+    assert urlsplit(address).scheme in limits.storage.SCHEMES
+    Limiter(store=address).close()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("mongodb://localhost:27017", "expected the address of a store, one of memory://.*got the scheme 'mongodb'"),
+        ("memcached:///run/memcached.sock", "memcached:// has no path"),
+    ],
+)
+def test_an_address_without_a_counterpart_says_what_there_is(address: str, said: str) -> None:
+    """There is no MongoDB store, and Memcached is asked over TCP."""
+    with pytest.raises(ConfigError, match=said):
+        open_store(address)

@@ -1,0 +1,330 @@
+"""What keys hold is what the application sees, or a value that no client chooses: however a client writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote_plus
+
+import flask
+import pytest
+from calls import http_scope
+from django.core.exceptions import BadRequest
+from django.core.handlers.asgi import ASGIRequest as DjangoOverASGI
+from django.core.handlers.wsgi import WSGIRequest as DjangoOverWSGI
+from django.http import HttpResponse
+from django.urls import path
+from django_calls import one_rule, project
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request as StarletteRequest
+from werkzeug.exceptions import HTTPException
+from wsgi_calls import environ_of
+
+from ratelimit_mw.asgi.middleware import ASGIRequest
+from ratelimit_mw.django.request import of_django
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask.request import FlaskRequest
+from ratelimit_mw.http.body import Bodies, Body
+from ratelimit_mw.keys.features import UNREADABLE
+
+# REST framework reads Django's settings when it is imported; importing django_calls has configured them.
+from rest_framework.exceptions import APIException  # isort: skip
+from rest_framework.parsers import FormParser, JSONParser, MultiPartParser  # isort: skip
+from rest_framework.request import Request as RestRequest  # isort: skip
+from rest_framework.views import APIView  # isort: skip
+
+Pair = tuple[Any, Any]
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+
+
+def scope_of(cookie: str = "", query: str = "", kind: str = "") -> dict[str, Any]:
+    headers = [(b"cookie", cookie.encode("latin-1")), (b"content-type", kind.encode())]
+    return http_scope(method="POST", query_string=query.encode(), headers=headers)
+
+
+def environ(cookie: str = "", query: str = "", kind: str = "", body: bytes = b"") -> dict[str, Any]:
+    sent = {"QUERY_STRING": query, "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)), "REQUEST_METHOD": "POST"}
+    return environ_of(HTTP_COOKIE=cookie, **sent, **{"wsgi.input": io.BytesIO(body)})
+
+
+def over_asgi(kind: str = "", body: bytes = b"", **given: str) -> Any:
+    return DjangoOverASGI(scope_of(kind=kind, **given), io.BytesIO(body))
+
+
+# -- cookies -----------------------------------------------------------------------------------------------
+
+
+def in_starlette(cookie: str) -> Pair:
+    scope = scope_of(cookie)
+    return ASGIRequest(scope).cookie("sid"), StarletteRequest(scope).cookies.get("sid")
+
+
+def in_flask(cookie: str) -> Pair:
+    request = flask.Request(environ(cookie))
+    return FlaskRequest(request).cookie("sid"), request.cookies.get("sid")
+
+
+def in_django(cookie: str) -> Pair:
+    request = DjangoOverWSGI(environ(cookie))
+    return of_django(request).cookie("sid"), request.COOKIES.get("sid")
+
+
+def in_async_django(cookie: str) -> Pair:
+    request = over_asgi(cookie=cookie)
+    return of_django(request).cookie("sid"), request.COOKIES.get("sid")
+
+
+everywhere = pytest.mark.parametrize("seen", [in_starlette, in_flask, in_django, in_async_django])
+SPELLINGS = ["sid=abc", 'sid="abc"', r'sid="\141bc"', r'sid="a\142\c"', "x=1; sid = abc ;y", "sid=abc; sid=abc"]
+PIECES = [
+    "sid",
+    "=",
+    "abc",
+    '"',
+    "\\",
+    "\\141",
+    "\\303",
+    ";",
+    " ",
+    "x",
+    "\xa0",
+    "\x1f",
+    "\xe2\x80\x83",
+    "SID",
+    "sid=abc",
+]
+
+
+@everywhere
+@pytest.mark.parametrize("cookie", SPELLINGS)
+def test_spellings_of_a_cookie_are_one(seen: Callable[[str], Pair], cookie: str) -> None:
+    """Quotes, octal and other escapes, spaces, and the same cookie twice make no new value."""
+    assert seen(cookie) == ("abc", "abc")
+
+
+@everywhere
+def test_names_of_cookies_are_told_apart_by_case(seen: Callable[[str], Pair]) -> None:
+    """As all the frameworks do."""
+    assert seen("SID=abc; sid2=abc; xsid=abc") == (None, None)
+
+
+@everywhere
+@pytest.mark.parametrize("other", ["sid=victim", "\xa0sid=victim", 'sid="victim', "sid=", r'sid="\166"'])
+def test_of_two_cookies_nobody_chooses_one(seen: Callable[[str], Pair], other: str) -> None:
+    """Frameworks show the first or the last of them; the key is that of neither."""
+    assert seen(f"sid=abc; {other}")[0] is UNREADABLE
+    assert seen(f"{other}; sid=abc")[0] is UNREADABLE
+
+
+@everywhere
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_no_spelling_of_a_cookie_makes_a_new_count(seen: Callable[[str], Pair], cookie: str) -> None:
+    """Where the application sees a session, the key has that very session or is unreadable; never unknown."""
+    mine, theirs = seen(cookie)
+    if theirs and theirs.isascii() and theirs.isprintable():
+        assert mine is UNREADABLE or mine == theirs
+
+
+def test_a_session_has_one_count_in_flask() -> None:
+    """A second cookie of the name, which the application does not see, is no way to a new count."""
+    app = flask.Flask("app")
+    app.add_url_rule("/", view_func=lambda: flask.request.cookies["sid"])
+    RateLimiter(app, limiter=one_rule("1/minute", key=["cookie:sid"]))
+    client = app.test_client(use_cookies=False)
+    sent = [client.get("/", headers={"Cookie": f"sid=abc; sid=x{i}"}) for i in range(3)]
+    assert [(answer.status_code, answer.text == "abc") for answer in sent] == [(200, True), (429, False), (429, False)]
+
+
+# -- charsets ----------------------------------------------------------------------------------------------
+
+OTHERS = [
+    "utf-7",
+    '"UTF-7"',
+    "utf-8-sig",
+    "utf-16",
+    "latin-1",
+    '"utf-8',
+    "utf-8 utf-7",
+    "utf-8; charset=utf-7",
+    "nonsense",
+]
+KINDS = [
+    *(f"; charset={name}" for name in OTHERS),
+    ";CharSet = utf-7",
+    "; charset*=''utf-7",
+    "; charset*0=utf; charset*1=-7",
+]
+PLAIN = ["", "; charset=utf-8", ";charset=UTF8", '; CharSet="Utf-8" ', "; charset=us-ascii; x=1"]
+TEXTS = ["ann@b.c", "+AGE-nn@b.c", "a+AG4-n@b.c", "\u00e9@b.c", "\ufeffann@b.c"]
+
+
+def as_json(text: str) -> bytes:
+    return json.dumps({"email": text}, ensure_ascii=False).encode()
+
+
+def as_form(text: str) -> bytes:
+    return f"email={quote_plus(text)}".encode()
+
+
+def as_parts(text: str) -> bytes:
+    return f'--b\r\nContent-Disposition: form-data; name="email"\r\n\r\n{text}\r\n--b--\r\n'.encode()
+
+
+WRITTEN = [(JSON, as_json), (FORM, as_form), ("multipart/form-data; boundary=b", as_parts)]
+
+
+def is_json(kind: str) -> bool:
+    return kind.lower().startswith(JSON)
+
+
+def field(request: Any, kind: str) -> Any:
+    read = Bodies(65_536, "email").read("json:email" if is_json(kind) else "form:email")
+    assert read
+    return read(request)
+
+
+def body_in_starlette(kind: str, body: bytes) -> Pair:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    async def theirs() -> Any:
+        request = StarletteRequest(scope_of(kind=kind), receive)
+        if is_json(kind):
+            return (await request.json()).get("email")
+        async with request.form() as form:
+            return form.get("email")
+
+    request = ASGIRequest(scope_of(kind=kind))
+    request.parsed_body = Body(body, kind, request.one_of)
+    return field(request, kind), attempted(lambda: asyncio.run(theirs()))
+
+
+def body_in_flask(kind: str, body: bytes) -> Pair:
+    with flask.Request(environ(kind=kind, body=body)) as request:
+        mine = field(FlaskRequest(request), kind)
+        return mine, attempted(lambda: (request.get_json() if is_json(kind) else request.form).get("email"))
+
+
+def body_in_django(kind: str, body: bytes) -> Pair:
+    request = DjangoOverWSGI(environ(kind=kind, body=body))
+    mine = field(of_django(request), kind)
+    return mine, attempted(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
+
+
+def body_in_rest_framework(kind: str, body: bytes) -> Pair:
+    request = DjangoOverWSGI(environ(kind=kind, body=body))
+    mine = field(of_django(request), kind)
+    rest = RestRequest(request, parsers=[JSONParser(), FormParser(), MultiPartParser()])
+    return mine, attempted(lambda: rest.data.get("email"))
+
+
+def attempted(read: Callable[[], Any]) -> Any:
+    """None where the framework refuses the body."""
+    try:
+        return read()
+    except (ValueError, MultiPartException, HTTPException, APIException, BadRequest):
+        return None
+
+
+in_bodies = pytest.mark.parametrize("seen", [body_in_starlette, body_in_flask, body_in_django, body_in_rest_framework])
+written = pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
+
+
+@in_bodies
+@written
+@pytest.mark.parametrize("charset", PLAIN)
+@pytest.mark.parametrize("text", ["ann@b.c", "a+AG4-n@b.c"])
+def test_a_body_in_utf_8_is_read_as_the_application_reads_it(
+    seen: Any, kind: str, write: Any, charset: str, text: str
+) -> None:
+    """Whether the charset is named or not, in any spelling."""
+    if kind.startswith("multipart") and charset.count(";") > 1:
+        charset = "; charset=utf-8"
+    assert seen(kind + charset, write(text))[0] in (text, UNREADABLE)
+    assert seen(kind, write(text)) == (text, text)
+
+
+@in_bodies
+@written
+@pytest.mark.parametrize("charset", KINDS)
+def test_a_body_in_another_charset_is_unreadable(seen: Any, kind: str, write: Any, charset: str) -> None:
+    """Some frameworks decode it so, and many texts would be one address to them; however the charset is written."""
+    for text in TEXTS:
+        assert seen(kind + charset, write(text))[0] is UNREADABLE
+
+
+@in_bodies
+@pytest.mark.parametrize(
+    "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+)
+def test_json_that_tells_its_charset_by_its_bytes_is_no_other_text(seen: Any, encoding: str) -> None:
+    """Frameworks read it as we do, or refuse it."""
+    mine, theirs = seen(JSON, as_json("ann@b.c").decode().encode(encoding))
+    assert mine == "ann@b.c"
+    assert theirs in (None, mine)
+
+
+@in_bodies
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (JSON, b'{"email": "bob@b.c", "email": "ann@b.c"}'),
+        (JSON, b'{"\\u0065mail": "\\u0061nn@b.c"}'),
+        ("Application/JSON", b'{"email": "ann@b.c"}'),
+        (FORM, b"email=ann%40b.c&email=bob%40b.c"),
+        (FORM, b"%65mail=%61nn@b.c"),
+        (FORM, b"email=ann+@b.c"),
+        (FORM.upper(), b"email=a;email=b"),
+        (FORM, b"email=\xc3\xa9"),
+        ("multipart/form-data; boundary=b", as_parts("x").replace(b'"email"', b'" email"')),
+        ("multipart/form-data; boundary=b", as_parts("x").replace(b'"email"', b'"x"; filename=""; name="email"')),
+    ],
+)
+def test_one_body_holds_one_field(seen: Any, kind: str, body: bytes) -> None:
+    """Doubled, escaped and oddly written names: the field of the limit is the application's, or unreadable."""
+    mine, theirs = seen(kind, body)
+    assert mine is UNREADABLE or theirs in (None, mine)
+
+
+@pytest.mark.parametrize("charset", KINDS)
+def test_a_query_is_unreadable_where_django_reads_it_in_another_charset(charset: str) -> None:
+    """The content type says how Django decodes even the query."""
+    for request in (
+        DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=JSON + charset)),
+        over_asgi(query="q=%2BAHM-ecret", kind=JSON + charset),
+    ):
+        assert of_django(request).query is None
+    plain = DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=f"{JSON}; charset=utf-8"))
+    assert (of_django(plain).query["q"], plain.GET["q"]) == ("+AHM-ecret", "+AHM-ecret")
+
+
+class Login(APIView):
+    authentication_classes = ()
+    permission_classes = ()
+
+    def post(self, request: Any) -> HttpResponse:
+        return HttpResponse(request.data["email"])
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITTEN[:2], ids=["json", "form"])
+def test_an_address_has_one_count_in_rest_framework(kind: str, write: Any) -> None:
+    """Spellings in a charset of the client's choice share a count."""
+    with project(one_rule("1/minute", key=["email"]), path("", Login.as_view())) as served:
+        sent = {"method": "POST", "content_type": f"{kind}; charset=utf-7"}
+        found = [served.ask(data=write(text), **sent) for text in TEXTS[1:3]]
+    assert [(answer.status_code, answer.content == b"ann@b.c") for answer in found] == [(200, True), (429, False)]
+
+
+@pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
+def test_a_view_that_takes_forms_and_json_is_limited_by_both(kind: str, write: Any) -> None:
+    """One kind of body is no way around the limit of the other."""
+    with project(one_rule("1/minute", key=["json:email|form:email"]), path("", Login.as_view())) as served:
+        sent = {"method": "POST", "content_type": kind}
+        found = [served.ask(data=write(text), **sent).status_code for text in ("ann@b.c", "ann@b.c", "bob@b.c")]
+    assert found == [200, 429, 200]

@@ -1,0 +1,286 @@
+"""Rules by the body under WSGI: the application reads what it would have read without them."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+from wsgiref.validate import validator
+
+import flask
+import pytest
+from calls import ask_wsgi
+from hypothesis import given
+from hypothesis import strategies as st
+from test_wsgi import HEADERS, environ_of, listing
+
+from ratelimit_mw import Limiter
+from ratelimit_mw.http.request import Request
+from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.testing import ManualClock
+from ratelimit_mw.wsgi.body import Replayed
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware, WSGIRequest
+
+ANN, BOB = (json.dumps({"user": name}).encode() for name in ("ann", "bob"))
+LIMIT = 65_536
+
+
+def behind(app: Any, key: Any = ("json:user",), limits: str = "1/minute", **more: Any) -> Any:
+    rule = {"name": "api", "key": list(key), "limits": limits}
+    return RateLimitMiddleware(app, limiter=Limiter.from_settings({"rules": [rule], **more}, clock=ManualClock(1.0)))
+
+
+class Wire(io.BytesIO):
+    """A stream as slow servers have it: a read gives at most ``at_once`` bytes; ``seen`` counts what was read."""
+
+    def __init__(self, content: bytes, at_once: int = 1_000_000) -> None:
+        super().__init__(content)
+        self.at_once = at_once
+        self.seen = 0
+        self.reads = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.reads += 1
+        found = super().read(self.at_once if size is None or size < 0 else min(size, self.at_once))
+        self.seen += len(found)
+        return found
+
+
+def post(content: bytes | Wire, length: int | str | None = "true", **more: Any) -> dict[str, Any]:
+    wire = content if isinstance(content, Wire) else Wire(content)
+    told = str(len(wire.getvalue())) if length == "true" else None if length is None else str(length)
+    found = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "wsgi.input": wire, "CONTENT_LENGTH": told}
+    return environ_of(**{**found, **more})
+
+
+def chunked(content: bytes | Wire, **more: Any) -> dict[str, Any]:
+    """A body of unknown length on a stream that ends by itself."""
+    return post(content, None, HTTP_TRANSFER_ENCODING="chunked", **{"wsgi.input_terminated": True, **more})
+
+
+def status(app: Any, environ: dict[str, Any]) -> str:
+    said: list[str] = []
+
+    def start(status: str, headers: Any, exc_info: Any = None) -> Any:
+        said.append(status[:3])
+
+    body = app(environ, start)
+    try:
+        list(body)
+    finally:
+        getattr(body, "close", lambda: None)()
+    return said[0]
+
+
+class Reading:
+    """An application that keeps what ``read`` makes of its input."""
+
+    def __init__(self, read: Any = lambda stream: stream.read()) -> None:
+        self._read = read
+        self.found: Any = None
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        self.found = self._read(environ["wsgi.input"])
+        return listing(environ, start_response)
+
+
+# -- what is counted ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("send", [post, chunked])
+def test_each_value_of_a_field_is_counted_apart(send: Any) -> None:
+    """With a length and without one, in one read and in many."""
+    app = behind(listing)
+    requests = [ANN, Wire(BOB, 3), b'{"user" : "ann"}', b"{}", b"{}", b"", b""]
+    assert [status(app, send(content)) for content in requests] == ["200", "200", "429", "200", "200", "200", "200"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        lambda: post(b"{"),
+        lambda: post(ANN, CONTENT_TYPE="text/plain"),
+        lambda: post(ANN, CONTENT_TYPE=""),
+        lambda: post(ANN, HTTP_CONTENT_ENCODING="gzip"),
+        lambda: post(ANN.ljust(LIMIT + 1)),
+        lambda: post(ANN, len(ANN) + 1),
+        lambda: post(ANN, "9" * 30),
+        lambda: post(ANN, "fifteen"),
+        lambda: post(ANN, "-1"),
+        lambda: post(ANN, "\u0661\u0665"),
+        lambda: chunked(ANN.ljust(LIMIT + 1)),
+    ],
+)
+def test_what_cannot_be_read_is_counted_together(request_: Any) -> None:
+    """Malformed, over the bound, cut short, of a length that is none: the limit holds for all of them together."""
+    app = behind(listing)
+    assert [status(app, environ) for environ in (request_(), post(b"{"), post(ANN))] == ["200", "429", "200"]
+
+
+def test_of_two_lengths_the_stream_tells_the_true_one() -> None:
+    """A body in chunks ends where it ends, whatever length is claimed as well."""
+    app = behind(Reading())
+    assert [status(app, chunked(ANN, CONTENT_LENGTH=length)) for length in ("5", None)] == ["200", "429"]
+    assert app.app.found == ANN
+
+
+def test_the_first_of_several_counts() -> None:
+    """As Werkzeug shows it."""
+    app = behind(listing, key=["form:user"])
+    forms = [b"user=ann&user=bob", b"user=ann", b"user=bob&user=ann"]
+    sent = [status(app, post(form, CONTENT_TYPE="application/x-www-form-urlencoded")) for form in forms]
+    assert sent == ["200", "429", "200"]
+
+
+# -- what is read ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environ", "seen"),
+    [
+        (lambda wire: post(wire, len(ANN)), len(ANN)),
+        (lambda wire: post(wire, 5), 5),
+        (lambda wire: post(wire, 0), 0),
+        (lambda wire: post(wire, None), 0),
+        (lambda wire: post(wire, LIMIT + 1), 0),
+        (lambda wire: post(wire, "x"), 0),
+        (lambda wire: chunked(wire), LIMIT + 1),
+        (lambda wire: post(wire, 5, **{"wsgi.input_terminated": True}), 5),
+        (lambda wire: post(wire, LIMIT + 1, **{"wsgi.input_terminated": True}), 0),
+        (lambda wire: post(wire, None, **{"wsgi.input_terminated": False}), 0),
+    ],
+)
+def test_no_more_is_read_than_the_application_could_read(environ: Any, seen: int) -> None:
+    """Nothing beyond the announced length, where a read would wait for ever; nothing of what is too long anyway."""
+    wire = Wire(ANN + b" " * 2 * LIMIT)
+    status(behind(listing), environ(wire))
+    assert wire.seen == seen
+
+
+def test_nothing_is_read_for_rules_that_need_none_of_it() -> None:
+    """Nor for a feature that your own function gives."""
+    for app in (
+        behind(listing, key=["ip"]),
+        RateLimitMiddleware(listing, settings=BY_USER, features={"json:user": str}),
+    ):
+        wire = Wire(ANN)
+        environ = post(wire)
+        status(app, environ)
+        assert (wire.reads, environ["wsgi.input"]) == (0, wire)
+
+
+BY_USER = {"rules": [{"key": "json:user", "limits": "1/minute"}]}
+
+
+# -- what the application reads ----------------------------------------------------------------------------
+
+TEXT = b"one\ntwo\n\nthree three three\nlast"
+READS: dict[str, Any] = {
+    "all": lambda stream: stream.read(),
+    "none": lambda stream: stream.read(0),
+    "none given": lambda stream: stream.read(None),
+    "less than none": lambda stream: stream.read(-1),
+    "by bytes": lambda stream: [stream.read(1) for _ in range(len(TEXT) + 2)],
+    "by sevens": lambda stream: [stream.read(7) for _ in range(7)],
+    "too many": lambda stream: [stream.read(1000), stream.read(1000)],
+    "lines": lambda stream: [stream.readline() for _ in range(7)],
+    "lines, less than none": lambda stream: [stream.readline(-1) for _ in range(7)],
+    "short lines": lambda stream: [stream.readline(4) for _ in range(20)],
+    "no lines": lambda stream: stream.readline(0),
+    "all lines": lambda stream: stream.readlines(),
+    "some lines": lambda stream: [stream.readlines(8), stream.readlines(1), stream.readlines(0)],
+    "as many lines": lambda stream: stream.readlines(None),
+    "iteration": list,
+    "mixed": lambda stream: [stream.read(2), stream.readline(), next(iter(stream)), stream.read(3), stream.readlines()],
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("limit", [1, 5, 8, len(TEXT) - 1, len(TEXT), 1000])
+@pytest.mark.parametrize("send", [post, chunked])
+def test_the_application_reads_the_very_bytes(read: Any, limit: int, send: Any) -> None:
+    """By whatever method and in whatever portions, where all of it was read before, a part and nothing."""
+    app = Reading(read)
+    status(behind(app, body_limit=limit), send(TEXT, **{"wsgi.input": io.BytesIO(TEXT)}))
+    assert app.found == read(io.BytesIO(TEXT))
+
+
+@given(st.integers(0, 40), st.lists(st.tuples(st.sampled_from(["read", "readline", "readlines"]), st.integers(-1, 12))))
+def test_a_replayed_stream_is_the_stream(at: int, calls: list[tuple[str, int]]) -> None:
+    """However much of it was read before, and whatever is asked of it, it answers as the whole stream does."""
+    whole = io.BytesIO(TEXT)
+    replayed = Replayed(TEXT[:at], io.BytesIO(TEXT[at:]))
+    for method, size in calls:
+        assert getattr(replayed, method)(size) == getattr(whole, method)(size)
+    assert list(replayed) == list(whole)
+
+
+def test_a_body_cut_short_is_still_the_applications() -> None:
+    """What has come of it is there, and then the end."""
+    app = Reading()
+    status(behind(app), post(ANN, 100))
+    assert app.found == ANN
+
+
+def test_an_error_of_the_server_goes_up() -> None:
+    """What the stream raises is raised where the application would have met it."""
+
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError("connection lost")
+
+    with pytest.raises(OSError, match="connection lost"):
+        status(behind(listing), post(ANN, **{"wsgi.input": Broken()}))
+
+
+def test_the_validator_has_no_complaint() -> None:
+    """``wsgiref.validate`` on both sides; the application is a strict one that says how much it wants."""
+
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        stream = environ["wsgi.input"]
+        found = [stream.read(4), stream.readline(), *stream.readlines(), *stream]
+        start_response("200 OK", HEADERS)
+        return [b"".join(found)]
+
+    for environ in (post(ANN), chunked(ANN.ljust(LIMIT + 100))):
+        environ = {**environ, "SCRIPT_NAME": "", "wsgi.input": io.BytesIO(environ["wsgi.input"].getvalue())}
+        expected = environ["wsgi.input"].getvalue()
+        body = validator(behind(validator(app), limits="9/minute"))(environ, lambda *answer: lambda data: None)  # type: ignore[arg-type]
+        assert b"".join(body) == expected
+        body.close()  # type: ignore[attr-defined]
+
+
+def test_flask_reads_what_was_read_before() -> None:
+    """A real framework's JSON, forms, files and streams, behind the middleware."""
+    app = flask.Flask(__name__)
+
+    @app.post("/json")
+    def as_json() -> Any:
+        return flask.jsonify(flask.request.get_json())
+
+    @app.post("/form")
+    def as_form() -> Any:
+        return flask.jsonify(flask.request.form)
+
+    @app.post("/stream")
+    def as_stream() -> Any:
+        return b"".join(flask.request.stream)
+
+    served = behind(app, key=["email"], limits="2/minute")
+    assert ask_wsgi(served, "/json", "POST", json={"email": "ann@x.org"}).json() == {"email": "ann@x.org"}
+    assert ask_wsgi(served, "/form", "POST", data={"email": "Ann@X.org"}).json() == {"email": "Ann@X.org"}
+    assert ask_wsgi(served, "/form", "POST", files={"email": (None, "ann@x.org")}).status_code == 429
+    assert ask_wsgi(served, "/form", "POST", files={"email": (None, "b@x.org")}).json() == {"email": "b@x.org"}
+    content = b"x\n" * 100_000
+    assert ask_wsgi(served, "/stream", "POST", content=content).content == content
+
+
+def test_a_request_without_a_way_to_its_body_is_an_error() -> None:
+    """An adapter that reads no bodies does not silently limit nothing."""
+
+    class Bodiless(WSGIRequest):
+        body = Request.body
+
+    with pytest.raises(NotImplementedError, match="Bodiless reads no bodies"):
+        Bodiless(environ_of()).body(LIMIT)
+    assert WSGIRequest(chunked(b" " * 10)).body(9) is UNREADABLE
