@@ -1,4 +1,4 @@
-"""Floods a bounded memory store with strangers and reports who is refused for it, and what it costs in memory.
+"""Floods a bounded memory store with strangers and reports who is rejected for it, and what it costs in memory.
 
 `python benchmarks/flood.py` prints the table of docs/memory-store.md. Each case runs in a process of its own, so
 that one's memory is not another's. The clock is set by hand: the whole flood falls into one period.
@@ -21,7 +21,14 @@ PERIOD = 60.0
 REGULARS = 1_000
 AMOUNTS = (5, 20, 100)
 BOUNDS = (1_000_000, 100_000)
-HEADS = ("max_keys", "limit", "strangers refused at first", "regulars refused", "refused client let in", "memory, MB")
+HEADS = (
+    "max_keys",
+    "limit",
+    "strangers rejected at first",
+    "regulars rejected",
+    "rejected client let in",
+    "memory, MB",
+)
 
 
 def flood(amount: int, max_keys: int, strangers: int) -> list[str]:
@@ -35,22 +42,22 @@ def flood(amount: int, max_keys: int, strangers: int) -> list[str]:
     for number in range(REGULARS):
         limiter.hit({"ip": f"regular-{number}"})
 
-    first_refused = regulars_refused = let_in = 0
+    first_rejected = regulars_rejected = let_in = 0
     every = strangers // REGULARS
     for number, hits in enumerate(_hits_of_strangers(strangers)):
         clock.set(1_000_000 * PERIOD + PERIOD * 0.9 * number / strangers)
         stranger = {"ip": f"stranger-{number}"}
-        first_refused += not limiter.hit(stranger)
+        first_rejected += not limiter.hit(stranger)
         for _ in range(hits - 1):
             limiter.hit(stranger)
         if number % every == 0:
-            regulars_refused += not limiter.hit({"ip": f"regular-{number // every % REGULARS}"})
+            regulars_rejected += not limiter.hit({"ip": f"regular-{number // every % REGULARS}"})
             let_in += bool(limiter.hit({"ip": "blocked"}))
     return [
         f"{max_keys:,}",
         f"{amount}/minute",
-        f"{first_refused / strangers:.1%}",
-        f"{regulars_refused} of {REGULARS:,}",
+        f"{first_rejected / strangers:.1%}",
+        f"{regulars_rejected} of {REGULARS:,}",
         f"{let_in} of {REGULARS:,} times",
         f"{(_peak_memory() - before) / 1e6:.0f}",
     ]

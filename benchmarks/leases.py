@@ -1,4 +1,4 @@
-"""What does not reach the server: hits out of leases and refusals that are remembered: ``python -m benchmarks leases``
+"""Hits that do not reach the server, by leases and by cached rejections: ``python -m benchmarks leases``
 
 Beside the memory store, which is the least that a decision costs, and beside a trip to Redis, which is what they save.
 """
@@ -21,7 +21,7 @@ from ratelimit_mw.stores import Store, open_store
 ROUNDS = 15
 PER_LEASE = (10, 100, 1_000)
 HITS = 5_000
-REFUSED = 500
+REJECTED = 500
 
 
 def shared(port: int) -> Store:
@@ -85,29 +85,29 @@ def leased_rows(port: int, runner: asyncio.Runner) -> list[tuple[str, ...]]:
     return rows
 
 
-def refused(limiter: Limiter) -> Callable[[], int]:
+def rejected(limiter: Limiter) -> Callable[[], int]:
     """Hits on a key that has nothing left."""
     features = {"ip": "192.0.2.7"}
     while limiter.hit(features):
         pass
 
     def run() -> int:
-        for _ in range(REFUSED):
+        for _ in range(REJECTED):
             limiter.hit(features)
-        return REFUSED
+        return REJECTED
 
     return run
 
 
-def refused_rows(port: int) -> list[tuple[str, ...]]:
-    progress("leases: refusals that are remembered")
-    rules = [Rule(name="refused", limits="1/day")]
+def rejected_rows(port: int) -> list[tuple[str, ...]]:
+    progress("leases: rejections that are remembered")
+    rules = [Rule(name="rejected", limits="1/day")]
     limiters = {
-        "a trip for each": Limiter(rules, shared(port), settings=Settings(remember_refusals=0)),
+        "a trip for each": Limiter(rules, shared(port), settings=Settings(rejection_cache=0)),
         "remembered for 1 s": Limiter(rules, shared(port)),
         "memory store": Limiter(rules),
     }
-    found = in_turns([refused(limiter) for limiter in limiters.values()], ROUNDS)
+    found = in_turns([rejected(limiter) for limiter in limiters.values()], ROUNDS)
     for limiter in limiters.values():
         limiter.close()
     return [(name, _us(rates), f"{ratio(rates, found[0]):.1f}") for name, rates in zip(limiters, found, strict=True)]
@@ -128,8 +128,8 @@ def report() -> str:
             "trips for 1,000",
         )
         leases = table("Leases on Redis, one key", leased_rows(port, runner), head)
-        refusals = table("A refused hit, Redis, blocking", refused_rows(port), ("", "us", "as fast as a trip"))
-    return f"{leases}\n{refusals}"
+        rejections = table("A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "as fast as a trip"))
+    return f"{leases}\n{rejections}"
 
 
 if __name__ == "__main__":

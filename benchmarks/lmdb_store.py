@@ -1,6 +1,6 @@
 """Four worker processes on one machine: the LMDB store against ``limits`` with a Redis server on loopback.
 
-All hits are allowed; what is refused again and again this package does not even ask the store for.
+All hits are allowed; what is rejected again and again this package does not even ask the store for.
 
 `python -m benchmarks lmdb`. All candidates in turn, round after round; every process makes decisions as fast as it can
 for the same span of time. What is compared is how many all of them made together, and the processor time that

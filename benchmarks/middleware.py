@@ -59,9 +59,9 @@ def driven(app: Any) -> Callable[[int], None]:
     return lambda calls: loop.run_until_complete(run(calls))
 
 
-def ours(limits: list[str], headers: list[str], refused: bool = False) -> Any:
+def ours(limits: list[str], headers: list[str], rejected: bool = False) -> Any:
     limiter = Limiter([Rule(name="api", limits=limits)])
-    if refused:
+    if rejected:
         limiter.hit({"ip": "192.0.2.7"})
     return RateLimitMiddleware(bare, limiter=limiter, headers=headers)
 
@@ -76,7 +76,7 @@ def report() -> str:
         "`X-RateLimit-*`": ours(["1000000/minute"], ["x-ratelimit"]),
         "`X-RateLimit-*` and `RateLimit`": ours(["1000000/minute"], ["x-ratelimit", "ratelimit"]),
         "two limits, both families": ours(["1000000/minute", "50000000/hour"], ["x-ratelimit", "ratelimit"]),
-        "refused, both families": ours(["1/day"], ["x-ratelimit", "ratelimit"], refused=True),
+        "rejected, both families": ours(["1/day"], ["x-ratelimit", "ratelimit"], rejected=True),
     }
     times = per_call({name: driven(app) for name, app in apps.items()}, CALLS)
     base = times.pop("bare application")

@@ -26,7 +26,7 @@ PERIOD = 60
 START = 1_000_000 * PERIOD  # the start of a minute
 END = 180
 
-ALLOWED, REFUSED, CURVE, WAIT = "#0072B2", "#D55E00", "#999999", "#009E73"
+ALLOWED, REJECTED, CURVE, WAIT = "#0072B2", "#D55E00", "#999999", "#009E73"
 
 STEADY = [5.0, 15.0, 25.0]
 ACROSS_THE_EDGE = [41.0 + 1.5 * i for i in range(12)] + [61.0 + 1.5 * i for i in range(12)]
@@ -50,9 +50,9 @@ PICTURES = (
     Drawn("fixed-window", "fixed-window", "fixed-window", "count of this window", edges=True),
     Drawn("sliding-window-log", "sliding-window-log", "sliding-window-log", "hits in the last minute"),
     Drawn(
-        "sliding-window-log-refused",
-        {"name": "sliding-window-log", "count_refused": True},
-        "sliding-window-log, count_refused = true",
+        "sliding-window-log-rejected",
+        {"name": "sliding-window-log", "count_rejected": True},
+        "sliding-window-log, count_rejected = true",
         "hits in the last minute",
     ),
     Drawn(
@@ -152,7 +152,7 @@ def _draw_run(axes: Axes, run: Run, edges: bool, end: float = END) -> None:
 def _draw_outcomes(axes: Axes, outcomes: list[Outcome]) -> None:
     at_once = [o for o in outcomes if o.allowed and not o.delay]
     waiting = [o for o in outcomes if o.allowed and o.delay]
-    refused = [o for o in outcomes if not o.allowed]
+    rejected = [o for o in outcomes if not o.allowed]
     axes.scatter([o.at for o in at_once], [o.used for o in at_once], s=26, color=ALLOWED, zorder=3, label="allowed")
     for outcome in waiting:  # moves up in the queue, and starts when it is the first
         start = outcome.at + outcome.delay
@@ -162,7 +162,13 @@ def _draw_outcomes(axes: Axes, outcomes: list[Outcome]) -> None:
         axes.scatter(arrivals, [o.used for o in waiting], s=26, facecolors="white", edgecolors=WAIT, zorder=3)
         axes.scatter(starts, [1] * len(starts), s=26, color=WAIT, zorder=3, label="starts after waiting")
     axes.scatter(
-        [o.at for o in refused], [N * 1.15] * len(refused), s=28, color=REFUSED, marker="x", zorder=3, label="refused"
+        [o.at for o in rejected],
+        [N * 1.15] * len(rejected),
+        s=28,
+        color=REJECTED,
+        marker="x",
+        zorder=3,
+        label="rejected",
     )
     axes.legend(
         loc="lower right",
@@ -198,14 +204,14 @@ def draw_overview() -> None:
 
 
 def _draw_strip(axes: Axes, row: int, outcomes: list[Outcome]) -> None:
-    """Long bars pass, short bars are refused."""
+    """Long bars pass, short bars are rejected."""
     at_once = [o.at for o in outcomes if o.allowed and not o.delay]
     waiting = [o.at for o in outcomes if o.allowed and o.delay]
-    refused = [o.at for o in outcomes if not o.allowed]
+    rejected = [o.at for o in outcomes if not o.allowed]
     bars = (
         ("allowed", at_once, 0.34, ALLOWED),
         ("allowed after waiting", waiting, 0.34, WAIT),
-        ("refused", refused, 0.12, REFUSED),
+        ("rejected", rejected, 0.12, REJECTED),
     )
     for label, at, height, color in bars:
         is_new = label not in axes.get_legend_handles_labels()[1]

@@ -37,12 +37,12 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "reset": "`X-RateLimit-Reset` in seconds from now, or in seconds since 1970.",
         "retry_jitter": "Adds a random whole number of seconds, up to this, to `Retry-After` and `RateLimit`,"
         " so that clients do not come back all at once.",
-        "on_store_error": "When a store does not answer: let requests pass, refuse them with 503, or count in this"
+        "on_store_error": "When a store does not answer: let requests pass, reject them with 503, or count in this"
         " process. `memory://` always answers, so it changes nothing there.",
         "store_timeout": "How long a call on a store may take. It changes nothing for `memory://`.",
         "fleet_size": "How many processes share a store. When it does not answer and a rule goes on by"
         ' `on_store_error = "local"`, each counts to that share of the limit.',
-        "remember_refusals": "How long, at most, a process refuses by itself what a shared store has just refused;"
+        "rejection_cache": "How long, at most, a process rejects by itself what a shared store has just rejected;"
         " 0 asks every time. It changes nothing for `memory://`.",
         "lists": "Who is never limited and who is never served, before all rules; see [lists](#lists).",
         "email_field": "The field of a form or of JSON that `email` is; `a.b` in JSON is `b` within `a`;"
@@ -59,7 +59,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
     },
     "RuleTable": {
         "limits": "Quotas; all of them hold. See [quotas](#quotas).",
-        "replaces": "For decorators: changes the rule of this name that a decorator gives, by the fields given here."
+        "overrides": "For decorators: changes the rule of this name that a decorator gives, by the fields given here."
         " `limits` may be left out then.",
         "name": "Stands in headers, in answers and in commands. Without one: `rule-1`, by its place.",
         "match": "Which requests; see [match](#match). Omitted: every request.",
@@ -67,8 +67,8 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         " `[]` is one count for everybody.",
         "algorithm": "See [algorithms](algorithms.md). A table when it has an option.",
         "cost": "What one request spends.",
-        "when_unknown": "A request whose key is unknown: the rule does not apply to it, or refuses it.",
-        "mode": '`"shadow"` decides and counts, and never refuses nor shows in headers.',
+        "when_missing": "A request whose key is unknown: the rule does not apply to it, or rejects it.",
+        "mode": '`"shadow"` decides and counts, and never rejects nor shows in headers.',
         "count_when": "Only requests with these outcomes count; see [outcomes](#outcomes).",
         "per_key": "Limits of single clients, by the value of a one-part key: a table, or the name of a file with"
         " one. They replace `limits` for these clients.",

@@ -3,7 +3,7 @@
 A page is played from top to bottom in an empty folder. What happens to a block is decided by its language:
 
 * `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name. A file whose name starts with
-  "wrong" has to be refused.
+  "wrong" has to be rejected.
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
   for `/` six times and has to answer with rate limit headers. What is named `test_...` or `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run, `curl` asks the application that the last
@@ -107,7 +107,7 @@ class Player:
             load_settings(path)
         except ConfigError as error:
             if path.name.startswith("wrong"):
-                return f"refused: {error}"
+                return f"rejected: {error}"
             raise
         if path.name.startswith("wrong"):
             raise BlockError(f"{path} is fine, and its name says it is not")

@@ -48,7 +48,7 @@ def signed_in(scope):
 
 
 def too_many(request, verdict):
-    """What refused clients are told. The rate limit headers are added to it."""
+    """What rejected clients are told. The rate limit headers are added to it."""
     answer = {"error": "slow down", "seconds": verdict.retry_after}
     return Rejection(verdict.status, [("content-type", "application/json")], json.dumps(answer).encode())
 

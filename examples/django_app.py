@@ -33,7 +33,7 @@ settings.configure(
 
 
 def too_many(request, verdict):
-    """What refused clients are told. The rate limit headers are added to it."""
+    """What rejected clients are told. The rate limit headers are added to it."""
     return JsonResponse({"error": "slow down", "seconds": verdict.retry_after}, status=verdict.status)
 
 

@@ -66,7 +66,7 @@ async def health():
 
 @app.exception_handler(RateLimitExceeded)
 async def too_many(request: Request, error: RateLimitExceeded):
-    """What refused clients are told. The rate limit headers are added to it."""
+    """What rejected clients are told. The rate limit headers are added to it."""
     return JSONResponse({"error": "slow down", "seconds": error.verdict.retry_after}, error.verdict.status)
 
 

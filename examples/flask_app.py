@@ -57,7 +57,7 @@ def health():
 
 @app.errorhandler(429)
 def too_many(error):
-    """What refused clients are told. The rate limit headers are added to it."""
+    """What rejected clients are told. The rate limit headers are added to it."""
     return {"error": "slow down", "seconds": error.verdict.retry_after}, 429
 
 

@@ -52,7 +52,7 @@ async def health(request):
 
 
 async def too_many(request, error):
-    """What refused clients are told. The rate limit headers are added to it."""
+    """What rejected clients are told. The rate limit headers are added to it."""
     return JSONResponse({"error": "slow down", "seconds": error.verdict.retry_after}, error.verdict.status)
 
 

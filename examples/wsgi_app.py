@@ -34,7 +34,7 @@ def login(given):
 
 
 def too_many(request, verdict):
-    """What refused clients are told. The rate limit headers are added to it."""
+    """What rejected clients are told. The rate limit headers are added to it."""
     answer = {"error": "slow down", "seconds": verdict.retry_after}
     return Rejection(verdict.status, [("content-type", "application/json")], json.dumps(answer).encode())
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .clock import SECOND
 from .errors import RateLimitExceeded
 from .quota import checked_cost
-from .receipt import Change, Spending, Spent
+from .receipt import Charge, Correction, Receipt
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .quota import Quota
 
-__all__ = ["Change", "Decision", "Hit", "Spent", "Verdict"]
+__all__ = ["Correction", "Decision", "Hit", "Charge", "Verdict"]
 
 
 class Decision:
@@ -28,9 +28,9 @@ class Decision:
     ``remaining`` 2, ``reset_after`` 40.0, ``retry_after`` 0.0.
     """
 
-    __slots__ = ("allowed", "at_us", "bound", "delay_us", "remaining", "reset_us", "retry_us")
+    __slots__ = ("allowed", "at_us", "delay_us", "remaining", "reset_us", "retry_us", "source")
 
-    bound: Limit
+    source: Limit
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class Decision:
     @property
     def rule(self) -> str:
         """The name of the rule."""
-        return self.bound.rule
+        return self.source.rule
 
     @property
     def quota(self) -> Quota:
-        return self.bound.quota
+        return self.source.quota
 
     @property
     def limit(self) -> int:
         """The most that can pass at once: the quota's amount, or a bucket's capacity."""
-        return self.bound.limit
+        return self.source.limit
 
     @property
     def shadow(self) -> bool:
-        """True for a rule that only watches: it never refuses."""
-        return self.bound.shadow
+        """True for a rule that only watches: it never rejects."""
+        return self.source.shadow
 
     @property
     def retry_after(self) -> float | None:
@@ -114,7 +114,7 @@ class Verdict:
     (True, 0.0, ())
     """
 
-    __slots__ = ("allowed", "decisions", "hits", "ledger")
+    __slots__ = ("allowed", "decisions", "hits", "receipt")
 
     def __init__(
         self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True
@@ -122,7 +122,7 @@ class Verdict:
         self.hits = hits
         self.decisions = decisions
         self.allowed = allowed
-        self.ledger: Spending | None = None
+        self.receipt: Receipt | None = None
 
     @classmethod
     def of(
@@ -136,38 +136,38 @@ class Verdict:
         """The answer that the decisions make. ``store``: where it was spent, if not where all is spent."""
         allowed = True
         for decision in decisions:
-            if not decision.allowed and not decision.bound.shadow:
+            if not decision.allowed and not decision.source.shadow:
                 allowed = False
         verdict = cls(hits, decisions, allowed)
         if not spent or store is not None:
-            verdict.ledger = Spending(verdict, spent, store, unavailable)
+            verdict.receipt = Receipt(verdict, spent, store, unavailable)
         return verdict
 
     def __bool__(self) -> bool:
         return self.allowed
 
     @property
-    def refusing(self) -> list[Decision]:
-        """The decisions that refused the request; shadow rules are never among them."""
-        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.bound.shadow]
+    def rejected_by(self) -> list[Decision]:
+        """The decisions that rejected the request; shadow rules are never among them."""
+        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.source.shadow]
 
     @property
     def retry_us(self) -> int | None:
-        waits = [d.retry_us for d in self.refusing]
+        waits = [d.retry_us for d in self.rejected_by]
         return None if None in waits or self.denied else max(waits, default=0)  # type: ignore[type-var]
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds: 0.0 when allowed, the largest of the refusing limits', None when it can never fit."""
+        """Seconds: 0.0 when allowed, the largest of the rejecting limits', None when it can never fit."""
         wait = self.retry_us
         return None if wait is None else wait / SECOND
 
     @property
     def delay(self) -> float:
-        """Seconds to wait before going on: the largest of the decisions' delays; 0.0 when refused."""
+        """Seconds to wait before going on: the largest of the decisions' delays; 0.0 when rejected."""
         if not self.allowed:
             return 0.0
-        return max((d.delay_us for d in self.decisions if not d.bound.shadow), default=0) / SECOND
+        return max((d.delay_us for d in self.decisions if not d.source.shadow), default=0) / SECOND
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -184,35 +184,35 @@ class Verdict:
     @property
     def true_cost(self) -> int | None:
         """The cost that was stated, if any."""
-        return None if self.ledger is None else self.ledger.true_cost
+        return None if self.receipt is None else self.receipt.true_cost
 
     def raise_for_limit(self) -> None:
-        """Raise ``RateLimitExceeded`` when refused, else do nothing."""
+        """Raise ``RateLimitExceeded`` when rejected, else do nothing."""
         if not self.allowed:
             raise RateLimitExceeded(self)
 
     @property
     def unavailable(self) -> bool:
-        """True when it was refused because the store did not answer: a matter of ours, not of the client's."""
-        return self.ledger is not None and self.ledger.unavailable
+        """True when it was rejected because the store did not answer: a matter of ours, not of the client's."""
+        return self.receipt is not None and self.receipt.unavailable
 
     @property
     def denied(self) -> bool:
-        """True when it was refused by a deny list: no limit has a say, and waiting does not help."""
+        """True when it was rejected by a deny list: no limit has a say, and waiting does not help."""
         return not self.allowed and not self.decisions
 
     @property
     def status(self) -> int | None:
-        """The status that HTTP has for a refusal, None when allowed.
+        """The status that HTTP has for a rejection, None when allowed.
 
         429 is "you, now", 403 "you, ever" (``denied``), 503 "we" (``unavailable``).
         """
         return None if self.allowed else 403 if self.denied else 503 if self.unavailable else 429
 
     @property
-    def spending(self) -> Spending:
+    def spending(self) -> Receipt:
         """The account of what this verdict has spent; kept by the limiter."""
-        return self.ledger or Spending.of(self)
+        return self.receipt or Receipt.of(self)
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"

@@ -84,10 +84,10 @@ class StoreError(RateLimitError):
 
 
 class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name users of other limiters look for
-    """A request was refused; ``verdict`` says by which limits and for how long."""
+    """A request was rejected; ``verdict`` says by which limits and for how long."""
 
     def __init__(self, verdict: Verdict) -> None:
-        refusing = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.refusing) or "a rule"
+        rejecting = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.rejected_by) or "a rule"
         wait = "it can never fit" if verdict.retry_after is None else f"retry after {verdict.retry_after:g} s"
-        super().__init__("refused by a deny list" if verdict.denied else f"refused by {refusing}: {wait}")
+        super().__init__("rejected by a deny list" if verdict.denied else f"rejected by {rejecting}: {wait}")
         self.verdict = verdict

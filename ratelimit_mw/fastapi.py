@@ -12,13 +12,13 @@ from typing import Any
 
 from .asgi.exchange import exchange_of
 from .asgi.middleware import RateLimitMiddleware
-from .asgi.routes.match import MetLimit
+from .asgi.routes.match import DependencyLimit
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, placed
 from .keys.features import checked_name
 from .rules.callables import caller
 from .rules.marks import exempt, limit, make_mark, messages
-from .testmode import switch
+from .testmode import testmode
 
 try:
     from fastapi.params import Depends
@@ -29,12 +29,12 @@ except ImportError:
 __all__ = ["RateLimit", "RateLimitExceeded", "RateLimitMiddleware", "exempt", "limit", "messages"]
 
 
-class RateLimit(MetLimit):
+class RateLimit(DependencyLimit):
     """A limit as a dependency, of a route, a router or the application: ``Depends(RateLimit("5/minute"))``.
 
     The options are those of ``limit``. It is decided with all other limits of the request, before any dependency is
     called. Where its key needs what only a dependency knows, name that dependency by the feature it gives, as in
-    ``features={"user": current_user}``: then it is decided when that is known, and when it refuses, everything that
+    ``features={"user": current_user}``: then it is decided when that is known, and when it rejects, everything that
     the request has spent is given back. Its value is the verdict. Routes with the same object share its counts,
     unless its key has ``endpoint`` in it. Raises ``ConfigError`` where it cannot mean anything.
     """
@@ -57,7 +57,7 @@ class RateLimit(MetLimit):
         exchange = exchange_of(connection.scope)
         if exchange is not None:
             return await exchange.meet(self, {self._names[name]: value for name, value in values.items()})
-        if not switch.off:
+        if not testmode.off:
             raise MissingMiddlewareError(self.mark.view)
         return Verdict((), ())
 

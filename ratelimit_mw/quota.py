@@ -1,4 +1,4 @@
-"""Quotas and durations, and their text forms. Refuses nonsense when built; knows no algorithm."""
+"""Quotas and durations, and their text forms. Rejects nonsense when built; knows no algorithm."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .decision import Verdict
 
-__all__ = ["Change", "Noted", "Settles", "Spending", "Spent"]
+__all__ = ["Correction", "PendingCorrection", "Settles", "Receipt", "Charge"]
 
 _noting = guarded(sys.modules[__name__], "_noting", threading.RLock)
 
 
-class Spent(NamedTuple):
+class Charge(NamedTuple):
     """What a hit has spent: at which store time (microseconds), how much, and after which delay."""
 
     at_us: int
@@ -26,16 +26,16 @@ class Spent(NamedTuple):
     delay_us: int = 0
 
 
-class Change(NamedTuple):
+class Correction(NamedTuple):
     """A correction after the fact: ``cost`` of what was ``spent`` is given back, or, with None, charged anew."""
 
     limit: Limit
     key: str
     cost: int
-    spent: Spent | None
+    spent: Charge | None
 
 
-class Part:
+class OpenCharge:
     """What is still spent of a hit, or of a charge after it; ``at_us`` None: no store has said yet when."""
 
     __slots__ = ("at_us", "cost", "delay_us")
@@ -46,12 +46,12 @@ class Part:
         self.delay_us = delay_us
 
 
-class Noted(NamedTuple):
+class PendingCorrection(NamedTuple):
     """A change, and the part of a hit's parts that it is noted on."""
 
-    parts: list[Part]
-    part: Part
-    change: Change
+    parts: list[OpenCharge]
+    part: OpenCharge
+    change: Correction
 
 
 class Settles(Protocol):
@@ -60,7 +60,7 @@ class Settles(Protocol):
     def settle(self, verdict: Verdict, cost: int) -> None: ...
 
 
-class Spending:
+class Receipt:
     """The account of one verdict. What is asked of a store is noted before, so that it is asked once, whoever asks."""
 
     def __init__(self, verdict: Verdict, spent: bool = True, store: Any = None, unavailable: bool = False) -> None:
@@ -68,23 +68,23 @@ class Spending:
         self.store = store
         self.unavailable = unavailable
         self._spends = spent
-        self._spent: list[list[Part] | None] | None = None
+        self._spent: list[list[OpenCharge] | None] | None = None
         self._settles: Settles | None = None
         self.true_cost: int | None = None
 
     @classmethod
-    def of(cls, verdict: Verdict) -> Spending:
+    def of(cls, verdict: Verdict) -> Receipt:
         """The one account of a verdict, whoever asks first."""
         with _noting:
-            verdict.ledger = verdict.ledger or cls(verdict)
-            return verdict.ledger
+            verdict.receipt = verdict.receipt or cls(verdict)
+            return verdict.receipt
 
-    def _parts(self) -> list[list[Part] | None]:
+    def _parts(self) -> list[list[OpenCharge] | None]:
         """The parts of each hit, made when they are asked for; None where nothing may be spent."""
         if self._spent is None:
             spends = self._spends and self._verdict.allowed
             self._spent = [
-                [Part(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
+                [OpenCharge(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
                 for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
             ]
         return self._spent
@@ -101,7 +101,7 @@ class Spending:
         if self.true_cost is not None:
             limiter.settle(self._verdict, self.true_cost)
 
-    def changes(self, due: Sequence[int | None]) -> list[Noted]:
+    def changes(self, due: Sequence[int | None]) -> list[PendingCorrection]:
         """What makes ``due`` the amount that each hit has spent, noted as done; the newest is given back first.
 
         None: as it is.
@@ -115,7 +115,7 @@ class Spending:
             ]
 
     @staticmethod
-    def answered(noted: Sequence[Noted], times: Sequence[int | None] | None) -> None:
+    def answered(noted: Sequence[PendingCorrection], times: Sequence[int | None] | None) -> None:
         """What became of changes: a store's ``times``, None where it did not say; None for all: it was not asked.
 
         A change that a store may have carried out stays noted: asked again, it might be carried out twice.
@@ -127,33 +127,33 @@ class Spending:
                 elif change.spent is None and at is not None:
                     _count(parts, part, at, change.limit)
 
-    def renewals(self) -> list[Change]:
+    def renewals(self) -> list[Correction]:
         """What keeps the slots that are held: a give-back of nothing."""
         with _noting:
             return [
-                Change(limit, key, 0, Spent(part.at_us, part.cost))
+                Correction(limit, key, 0, Charge(part.at_us, part.cost))
                 for (limit, key, _), parts in zip(self._verdict.hits, self._parts(), strict=True)
                 for part in parts or ()
                 if limit.quota.concurrent and part.at_us is not None
             ]
 
 
-def _towards(target: int, limit: Limit, key: str, parts: list[Part]) -> Iterator[Noted]:
+def _towards(target: int, limit: Limit, key: str, parts: list[OpenCharge]) -> Iterator[PendingCorrection]:
     over = sum(part.cost for part in parts) - target
     if over < 0:
-        part = Part(None, -over)
+        part = OpenCharge(None, -over)
         parts.append(part)
-        yield Noted(parts, part, Change(limit, key, -over, None))
+        yield PendingCorrection(parts, part, Correction(limit, key, -over, None))
     for part in reversed(parts):
         back = min(over, part.cost)
         if back > 0 and part.at_us is not None:
-            spent = Spent(part.at_us, part.cost, part.delay_us)
+            spent = Charge(part.at_us, part.cost, part.delay_us)
             part.cost -= back
             over -= back
-            yield Noted(parts, part, Change(limit, key, back, spent))
+            yield PendingCorrection(parts, part, Correction(limit, key, back, spent))
 
 
-def _count(parts: list[Part], part: Part, at: int, limit: Limit) -> None:
+def _count(parts: list[OpenCharge], part: OpenCharge, at: int, limit: Limit) -> None:
     """Note when a charge was counted."""
     before = parts[parts.index(part) - 1]
     if limit.algorithm.delays and not _is_served(before, at, limit):
@@ -165,7 +165,7 @@ def _count(parts: list[Part], part: Part, at: int, limit: Limit) -> None:
     part.at_us = at if limit.algorithm.delays else max(at, *(known.at_us or 0 for known in parts))
 
 
-def _is_served(part: Part, now: int, limit: Limit) -> bool:
+def _is_served(part: OpenCharge, now: int, limit: Limit) -> bool:
     """Whether all of a queue's part had drained by ``now``."""
     algorithm = limit.algorithm
     starts = 0 if part.at_us is None else part.at_us + part.delay_us

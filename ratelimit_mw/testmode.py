@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .clock import Clock
 
-__all__ = ["limits_off", "switch"]
+__all__ = ["limits_off", "testmode"]
 
 
-class _Switch:
+class _TestMode:
     """Of this process and all its threads, as a test client may run the application in one.
 
     ``off`` counts who wants limits off. ``clock`` is for limiters that were given none, whose keys then have
-    ``ending``: what a test counts is nobody else's. ``thrown``: there is any of it.
+    ``key_suffix``: what a test counts is nobody else's. ``active``: there is any of it.
     """
 
     off = 0
     clock: Clock | None = None
-    ending = ""
+    key_suffix = ""
 
     def __init__(self) -> None:
-        self.thrown = False
+        self.active = False
 
     def turn_off(self, more: int) -> None:
         self.off += more
-        self.thrown = bool(self.off or self.clock)
+        self.active = bool(self.off or self.clock)
 
-    def turn_to(self, clock: Clock | None, ending: str) -> None:
-        self.clock, self.ending = clock, ending
-        self.thrown = bool(self.off or self.clock)
+    def turn_to(self, clock: Clock | None, key_suffix: str) -> None:
+        self.clock, self.key_suffix = clock, key_suffix
+        self.active = bool(self.off or self.clock)
 
 
-switch = _Switch()
+testmode = _TestMode()
 
 
 @contextmanager
@@ -43,11 +43,11 @@ def limits_off() -> Iterator[None]:
     """Within this block every request is allowed, no rule looks at it and no header is added.
 
     >>> with limits_off():
-    ...     switch.off
+    ...     testmode.off
     1
     """
-    switch.turn_off(1)
+    testmode.turn_off(1)
     try:
         yield
     finally:
-        switch.turn_off(-1)
+        testmode.turn_off(-1)

@@ -17,7 +17,7 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw import forksafe as forks
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter.breaker import Breaker
-from ratelimit_mw.limiter.heartbeat import Keeper
+from ratelimit_mw.limiter.heartbeat import Heartbeat
 
 WHO = {"ip": "192.0.2.7"}
 
@@ -54,7 +54,7 @@ def test_a_child_holds_none_of_its_parents_slots() -> None:
         renewed.append(verdict)
         seen.set()
 
-    keeper = Keeper(renew, between=0.01)
+    keeper = Heartbeat(renew, between=0.01)
     keeper._held.add(theirs)
     forks._in_child()
     keeper.hold(mine)

@@ -16,7 +16,7 @@ from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from .fixed_window import FixedWindow
 from .interval_bucket import IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
-from .window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
+from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
 __all__ = ["DEFAULT", "Algorithm", "build", "checked_spec", "names", "register"]
 
@@ -58,7 +58,7 @@ _BUILDERS: dict[str, Builder] = {
     for cls in (FixedWindow, SlidingWindowLog, SlidingWindowCounter, TieredWindow, TokenBucket, LeakyBucket, Gcra)
 }
 _OPTIONS: dict[str, dict[str, OptionReader]] = {
-    "sliding-window-log": {"count_refused": _switch(off=SlidingWindowLog, on=RefusalCountingLog)},
+    "sliding-window-log": {"count_rejected": _switch(off=SlidingWindowLog, on=RejectionCountingLog)},
     "tiered-window": {"precision": _precision},
     "token-bucket": {"refill": _choice(continuous=TokenBucket, interval=IntervalTokenBucket)},
     "leaky-bucket": {"mode": _choice(meter=LeakyBucket, queue=LeakyBucketQueue)},

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from ..errors import ConfigError
 from ..quota import Quota
 
@@ -47,7 +47,7 @@ class Algorithm(ABC):
     def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
         """Decide ``cost`` at ``now``: the state to keep, and the decision.
 
-        When refused, and for a cost of 0, the state returned is the very object that was given.
+        When rejected, and for a cost of 0, the state returned is the very object that was given.
         """
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Algorithm(ABC):
         """The state after ``cost`` was spent without asking, even beyond the limit."""
 
     @abstractmethod
-    def give_back(self, state: Any, now: int, spent: Spent, cost: int) -> Any:
+    def give_back(self, state: Any, now: int, spent: Charge, cost: int) -> Any:
         """The state after ``cost`` of what was ``spent`` is undone where it was counted."""
 
     def dump(self, state: Any) -> bytes:

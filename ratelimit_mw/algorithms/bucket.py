@@ -10,7 +10,7 @@ independent of ``N``, so that what was spent carries over when an amount changes
 
 from __future__ import annotations
 
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from ..quota import Quota
 from .base import Algorithm, muldiv
 
@@ -64,7 +64,7 @@ class Bucket(Algorithm):
         at, spent, part = (now, 0, 0) if state is None else self._drained(state, now)
         return at, spent + cost, part
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         if state is None:
             return None
         at, level, part = self._drained(state, now)
@@ -104,13 +104,13 @@ class LeakyBucketQueue(LeakyBucket):
     def variant(self) -> str:
         return "queue"
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         if state is None or not self._is_last(state, spent):
             return state
         at, level, part = self._drained(state, now)
         return self._lowered(at, level, part, cost * self.period)
 
-    def _is_last(self, state: tuple[int, int, int], spent: Spent) -> bool:
+    def _is_last(self, state: tuple[int, int, int], spent: Charge) -> bool:
         """Whether no later departure stands on this hit: the queue ends where the hit ends.
 
         Ends are compared in units of 1/N microsecond. ``delay_us`` was rounded up, so the hit's end is known to

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from ..clock import SECOND
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from ..errors import ConfigError
 from ..quota import Quota
 from .base import Algorithm
@@ -53,7 +53,7 @@ class Concurrency(Algorithm):
     def charge(self, state: State, now: int, cost: int) -> State:
         return (*_live(state, now), _next_id(state, now), now + SLOT_LIFE, cost)
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         """End the slot; with a cost of 0, renew it."""
         kept: list[int] = []
         live = _live(state, now)

@@ -5,7 +5,7 @@ State: (end of the window, count). Up to 2N may pass around a window's edge.
 
 from __future__ import annotations
 
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from .base import Algorithm
 
 State = tuple[int, int] | None
@@ -38,7 +38,7 @@ class FixedWindow(Algorithm):
             return state[0], state[1] + cost
         return now - now % self.period + self.period, cost
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         if state is None or not 0 < state[0] - spent.at_us <= self.period:
             return state
         return (state[0], state[1] - cost) if state[1] > cost else None

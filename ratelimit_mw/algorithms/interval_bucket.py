@@ -5,7 +5,7 @@ State: (time of the last refill, tokens spent since).
 
 from __future__ import annotations
 
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from ..quota import Quota
 from .base import Algorithm
 
@@ -50,7 +50,7 @@ class IntervalTokenBucket(Algorithm):
         refilled, spent = self._refilled(state, now)
         return refilled, spent + cost
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         if state is None or not 0 <= spent.at_us - state[0] < self.period:
             return state
         return (state[0], state[1] - cost) if state[1] > cost else None

@@ -22,7 +22,7 @@ class Limit:
 
     __slots__ = (
         "algorithm",
-        "by_outcome",
+        "counts_outcomes",
         "decide",
         "lease",
         "limit",
@@ -42,14 +42,14 @@ class Limit:
         quota: Quota,
         algorithm: object,
         shadow: bool = False,
-        by_outcome: bool = False,
+        counts_outcomes: bool = False,
         on_store_error: str | None = None,
         lease: int = 0,
     ) -> None:
         self.rule = rule
         self.quota = quota
         self.shadow = shadow
-        self.by_outcome = by_outcome
+        self.counts_outcomes = counts_outcomes
         self.on_store_error = on_store_error
         self.spec = algorithm
         self.algorithm = Concurrency(quota) if quota.concurrent else build(algorithm, quota)
@@ -67,7 +67,7 @@ class Limit:
         burst = self.quota.burst and max(1, self.quota.burst // parts)
         amount = max(1, self.quota.amount // parts)
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
-        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.by_outcome, self.on_store_error)
+        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.counts_outcomes, self.on_store_error)
         limit.policy = self.policy
         return limit
 

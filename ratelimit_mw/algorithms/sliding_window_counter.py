@@ -2,12 +2,12 @@
 
 State: (start of the window, time of the last change, count of the window before it, count of the window). The part
 of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds; its weight is rounded
-down, so that a client that keeps exactly to the rate is never refused.
+down, so that a client that keeps exactly to the rate is never rejected.
 """
 
 from __future__ import annotations
 
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from .base import Algorithm
 
 State = tuple[int, int, int, int] | None
@@ -68,7 +68,7 @@ class SlidingWindowCounter(Algorithm):
         start, at, previous, current = _rolled(state, now, self.period)
         return start, at, previous, current + cost
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         if state is None:
             return None
         start, at, previous, current = state

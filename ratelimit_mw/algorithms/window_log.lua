@@ -132,10 +132,10 @@ function TieredWindow:give_back(state, now, spent, cost)
   return state:without(floor(spent.at / self.precision), cost)
 end
 
-local RefusalCountingLog = setmetatable({}, TieredWindow)
-RefusalCountingLog.__index = RefusalCountingLog
+local RejectionCountingLog = setmetatable({}, TieredWindow)
+RejectionCountingLog.__index = RejectionCountingLog
 
-function RefusalCountingLog:decide(state, now, cost)
+function RejectionCountingLog:decide(state, now, cost)
   local kept, allowed, remaining, retry, reset, at = TieredWindow.decide(self, state, now, cost)
   if allowed then return kept, allowed, remaining, retry, reset, at end
   local bucket, seen = now, Series.of(nil, now)

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Protocol, Self, cast
 
 from ..clock import SECOND
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
 from .base import Algorithm
@@ -197,7 +197,7 @@ class TieredWindow(Algorithm):
         bucket = max(bucket, state.open)
         return state.since(bucket - self.span).added(bucket, cost)
 
-    def give_back(self, state: Series | None, now: int, spent: Spent, cost: int) -> Series | None:
+    def give_back(self, state: Series | None, now: int, spent: Charge, cost: int) -> Series | None:
         if state is None:
             return None
         return state.without(spent.at_us // self.precision, cost)
@@ -231,8 +231,8 @@ class SlidingWindowLog(TieredWindow):
         return ""
 
 
-class RefusalCountingLog(SlidingWindowLog):
-    """The log with ``count_refused``: a hit that it refuses enters it too.
+class RejectionCountingLog(SlidingWindowLog):
+    """The log with ``count_rejected``: a hit that it rejects enters it too.
 
     Only the newest entries that together reach N are kept: older ones leave before they could matter, and the
     state stays bounded under attack.
@@ -240,7 +240,7 @@ class RefusalCountingLog(SlidingWindowLog):
 
     @property
     def variant(self) -> str:
-        return "count_refused"
+        return "count_rejected"
 
     def decide(self, state: Series | None, now: int, cost: int) -> tuple[Series | None, Decision]:
         kept, decision = super().decide(state, now, cost)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from ..http.request import Request
-from ..keys.features import UNREADABLE
+from ..keys.features import INVALID
 
 __all__ = ["BODY", "ReadAhead", "body_of"]
 
@@ -47,20 +47,20 @@ class ReadAhead:
             self._coming.add_done_callback(_forgotten)
 
     async def read(self, request: Request) -> object:
-        """The body; None when there is none, ``UNREADABLE`` for one that is too long, too late or cut short."""
+        """The body; None when there is none, ``INVALID`` for one that is too long, too late or cut short."""
         if not _may_have_content(request):
             return None
         if _announced(request) > self._limit:
-            return UNREADABLE
+            return INVALID
         deadline = asyncio.get_running_loop().time() + self._timeout
         whole = bytearray()
         while True:
             message = await self._next(deadline)
             if message is None or message["type"] != "http.request":
-                return UNREADABLE
+                return INVALID
             part = message.get("body", b"")
             if len(whole) + len(part) > self._limit:
-                return UNREADABLE
+                return INVALID
             whole += part
             if not message.get("more_body", False):
                 return bytes(whole)

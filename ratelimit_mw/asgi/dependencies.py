@@ -7,15 +7,15 @@ from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from .routes.match import MetLimit
+from .routes.match import DependencyLimit
 
 __all__ = ["share"]
 
-_written: Final[WeakKeyDictionary[Any, dict[str, list[MetLimit]]]] = WeakKeyDictionary()
+_written: Final[WeakKeyDictionary[Any, dict[str, list[DependencyLimit]]]] = WeakKeyDictionary()
 """The limits met in the parameters of a function, by their names; those of one parameter differ in meaning."""
 
 
-def share(limit: MetLimit, function: Any, parameter: str) -> None:
+def share(limit: DependencyLimit, function: Any, parameter: str) -> None:
     """Let ``limit`` count with the one that was met at this parameter before, where both mean the same."""
     try:
         known = _written.setdefault(function, {}).setdefault(parameter, [])
@@ -28,7 +28,7 @@ def share(limit: MetLimit, function: Any, parameter: str) -> None:
     known.append(limit)
 
 
-def _meaning(limit: MetLimit) -> tuple[object, ...]:
+def _meaning(limit: DependencyLimit) -> tuple[object, ...]:
     rule = limit.mark.rule
     options = [_plain(getattr(rule, option.name)) for option in fields(rule) if option.compare]
     return (options, {name: _plain(giver) for name, giver in limit.given.items()})

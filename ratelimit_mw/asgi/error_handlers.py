@@ -1,4 +1,4 @@
-"""An application's own answer to a refusal: a handler that it has registered for ``RateLimitExceeded`` or a status."""
+"""Finds the application's own handler for a rejection: for ``RateLimitExceeded`` or for a status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STATUSES: Final = (429, 403, 503)
 
 
 def answer_of(app: Any) -> Answer | None:
-    """How an application of Starlette or FastAPI answers refusals; None when it leaves that to the middleware."""
+    """How an application of Starlette or FastAPI answers rejections; None when it leaves that to the middleware."""
     handlers = _handlers_of(app)
     if not handlers:
         return None
@@ -31,14 +31,14 @@ def answer_of(app: Any) -> Answer | None:
         if not _handle(handlers, status):
             return None
 
-        async def refuse(*_: object) -> None:
+        async def reject(*_: object) -> None:
             if not handlers.keys().isdisjoint(_ERRORS):
                 raise RateLimitExceeded(verdict)
             error = HTTPException(status)
             error.verdict = verdict  # type: ignore[attr-defined]
             raise error
 
-        handled = ExceptionMiddleware(refuse, handlers=handlers)
+        handled = ExceptionMiddleware(reject, handlers=handlers)
 
         async def answered(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
             await handled({"app": app, **scope}, receive, send)
@@ -49,7 +49,7 @@ def answer_of(app: Any) -> Answer | None:
 
 
 def handles(app: Any, status: int) -> bool:
-    """Whether an application answers refusals of this status itself."""
+    """Whether an application answers rejections of this status itself."""
     return _handle(_handlers_of(app), status)
 
 

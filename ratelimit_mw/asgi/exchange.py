@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
-from ..http.limiter import Guard
+from ..http.limiter import HttpLimiter
 from ..http.request import Request
 from ..rules.marks import Mark
 from .routes.index import RouteIndex
-from .routes.match import MetLimit, Routed
+from .routes.match import DependencyLimit, RouteMatch
 
 __all__ = ["Exchange", "exchange_of"]
 
@@ -32,9 +32,9 @@ class Exchange:
 
     def __init__(
         self,
-        guard: Guard,
+        guard: HttpLimiter,
         request: Request,
-        routed: Routed,
+        routed: RouteMatch,
         verdict: Verdict,
         scope: MutableMapping[str, Any],
         index: RouteIndex | None,
@@ -47,14 +47,14 @@ class Exchange:
         self._scope = scope
         self.verdicts = [verdict]
         self.hides = False
-        """Whether the application has answered a refusal with 500, which nobody has seen."""
+        """Whether the application has answered a rejection with 500, which nobody has seen."""
         if routed.meets or (routed.view is not None and routed.view.messages):
             scope[_KEY] = self
 
-    async def meet(self, limit: MetLimit, given: Mapping[str, Any]) -> Verdict:
+    async def meet(self, limit: DependencyLimit, given: Mapping[str, Any]) -> Verdict:
         """The verdict on a limit, which is decided now unless it was beforehand, or when it was met before.
 
-        Raises ``RateLimitExceeded`` when it refuses; what the request has spent until then is given back.
+        Raises ``RateLimitExceeded`` when it rejects; what the request has spent until then is given back.
         """
         view = self._routed.view
         if view is not None and not limit.given and limit.mark in view.marks:
@@ -77,7 +77,7 @@ class Exchange:
         return verdict
 
     def hiding(self, send: Send) -> Send:
-        """For a request that may be refused on its way: hands on all but an error that the application makes of that.
+        """For a request that may be rejected on its way: hands on all but an error that the application makes of that.
 
         A mounted application answers errors that it has no handler for with 500, before anybody outside hears of them.
         """
@@ -93,7 +93,7 @@ class Exchange:
         return pass_on
 
     def answered(self) -> Verdict:
-        """The application answers: what its response is to tell. Of a refusal that alone, else all decisions."""
+        """The application answers: what its response is to tell. Of a rejection that alone, else all decisions."""
         if self._index is not None:
             self._index.compare(self._routed, self._scope.get("endpoint"))
         last = self.verdicts[-1]

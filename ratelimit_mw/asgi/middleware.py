@@ -16,7 +16,7 @@ from ..errors import ConfigError, MissingMiddlewareError, RateLimitExceeded
 from ..http.admission import left_of
 from ..http.features import awaited
 from ..http.headers import with_headers
-from ..http.limiter import Guard, HttpOptions, SettingsSource
+from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
 from ..rules.marks import decided as note_decided
@@ -24,10 +24,10 @@ from ..rules.plan import Plan
 from .body import BODY, ReadAhead
 from .exchange import Exchange, exchange_of
 from .request import ASGIRequest, user_of
-from .routes.applications import Applications
+from .routes.applications import RouteIndexes
 from .routes.index import RouteIndex
-from .routes.match import NOWHERE, Routed
-from .startup import Mistaken, is_built_by_starlette, stands_alone
+from .routes.match import NOWHERE, RouteMatch
+from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import DENIAL_START, Connection
 
 __all__ = ["ASGIRequest", "RateLimitMiddleware"]
@@ -46,7 +46,7 @@ _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shut
 
 
 class RateLimitMiddleware:
-    """Decides every HTTP request and WebSocket by the rules; refuses it, or adds the headers to its response.
+    """Decides every HTTP request and WebSocket by the rules; rejects it, or adds the headers to its response.
 
     In Starlette and FastAPI: ``app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")``. Their routes are
     read when the server starts, or at the first request, for what decorators have marked.
@@ -70,20 +70,22 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._applications: Applications | Mistaken | None
+        self._applications: RouteIndexes | BrokenMiddleware | None
         try:
-            self._guard = guard = Guard(settings, limiter, features or {}, rejection, user_of, options, routes=True)
+            self._guard = guard = HttpLimiter(
+                settings, limiter, features or {}, rejection, user_of, options, routes=True
+            )
             if stands_alone(app):
                 guard.adopt(())
         except Exception as error:
             if not is_built_by_starlette():
                 raise
-            self._applications = Mistaken(error)
+            self._applications = BrokenMiddleware(error)
             return
         self.limiter = guard.limiter
         self._headers = guard.writer.headers
         self._names = guard.writer.names
-        self._applications = Applications(guard, app, self._adopted)
+        self._applications = RouteIndexes(guard, app, self._adopted)
         self._adopted()
 
     def _adopted(self) -> None:
@@ -108,7 +110,7 @@ class RateLimitMiddleware:
         decided, again = scope.get(_DECIDED), False
         if decided is not None and self._guard.has_decided(decided):
             plan, again = self._left(plan, decided), True
-        if not plan.looks and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
+        if plan.is_empty and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
             if decided is None:
                 scope = {**scope, "state": _telling(scope, Verdict((), ()))}
             await self._hand_on(request, scope, receive, send)
@@ -127,7 +129,7 @@ class RateLimitMiddleware:
         noted = {self.limiter: verdict} if decided is None else {**decided, self.limiter: verdict}
         scope = {**scope, "state": _telling(scope, verdict), _DECIDED: noted}
         if not verdict.allowed:
-            await self._refuse(request, scope, verdict, receive, send)
+            await self._reject(request, scope, verdict, receive, send)
             return
         exchange = None if routed is None else Exchange(self._guard, request, routed, verdict, scope, request.index)
         pass_on = send if exchange is None else exchange.hiding(send)
@@ -141,31 +143,31 @@ class RateLimitMiddleware:
                     message = with_headers(message, added, self._names)
             return pass_on(message)
 
-        if plan.holds:
+        if plan.has_slots:
             self.limiter.hold(verdict)
         try:
-            if plan.delays and verdict.delay:
+            if plan.may_delay and verdict.delay:
                 await asyncio.sleep(verdict.delay)
             await self.app(scope, receive, send_with_headers)
             if exchange is not None and exchange.hides:
                 raise RateLimitExceeded(exchange.verdicts[-1])
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
             # Nobody knows how it would have ended: what was reserved stays spent, and only slots come back.
-            if plan.holds or (routed is not None and routed.meets):
+            if plan.has_slots or (routed is not None and routed.meets):
                 await asyncio.shield(self._conclude(verdict, exchange, None))
             raise
-        except RateLimitExceeded as refusal:
+        except RateLimitExceeded as rejection:
             answered = status if exchange is None or not exchange.hides else 0
             await self._conclude(verdict, exchange, answered or 429)
             if answered:
                 raise
-            await self._refuse(request, scope, refusal.verdict, receive, send)
+            await self._reject(request, scope, rejection.verdict, receive, send)
             return
         except Exception as error:
             request.explain(error)
             await self._conclude(verdict, exchange, status or 500)  # what servers answer when the application has not
             raise
-        if plan.ends or verdict.ledger is not None or (routed is not None and routed.meets):
+        if plan.needs_settlement or verdict.receipt is not None or (routed is not None and routed.meets):
             await self._conclude(verdict, exchange, status or 500)
 
     async def _hand_on(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
@@ -176,7 +178,7 @@ class RateLimitMiddleware:
             request.explain(error)
             raise
 
-    def _needs_body(self, plan: Plan, request: ASGIRequest, routed: Routed | None) -> bool:
+    def _needs_body(self, plan: Plan, request: ASGIRequest, routed: RouteMatch | None) -> bool:
         """Whether a rule reads the body, now or on the way to the view."""
         plans = [plan] if routed is None else [plan, self._guard.plan_of(routed.later, request, routed.view)]
         return any(map(self._guard.reader.needs_body, plans))
@@ -203,7 +205,7 @@ class RateLimitMiddleware:
             self._applications = None
         return index
 
-    def _routed(self, request: ASGIRequest) -> Routed | None:
+    def _routed(self, request: ASGIRequest) -> RouteMatch | None:
         """Where the request will go, and a note that the limits marked there are taken care of."""
         index = request.index = self._index_of(request.native)
         if index is None:
@@ -231,7 +233,7 @@ class RateLimitMiddleware:
                     if "app" not in scope:  # else it is Starlette, which tells the server itself
                         await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
                     raise
-            if message["type"] in _ENDS and not isinstance(self._applications, Mistaken):
+            if message["type"] in _ENDS and not isinstance(self._applications, BrokenMiddleware):
                 await self.limiter.aclose()
             await send(message)
 
@@ -247,7 +249,7 @@ class RateLimitMiddleware:
         if again := self._guard.has_decided(decided):
             plan = self._left(plan, decided)
         meets = (held or routed.meets) and not (again and exchange_of(scope) is not None)
-        if not plan.looks and not meets:
+        if plan.is_empty and not meets:
             if not decided:
                 scope = {**scope, "state": _telling(scope, Verdict((), ()))}
             await self._hand_on(request, scope, receive, send)
@@ -255,14 +257,14 @@ class RateLimitMiddleware:
         verdict = await self._guard.decide(plan, request, {})
         scope = {**scope, "state": _telling(scope, verdict), _DECIDED: {**decided, self.limiter: verdict}}
         exchange = Exchange(self._guard, request, routed, verdict, scope, request.index)
-        answer = partial(self._refuse, request, scope)
+        answer = partial(self._reject, request, scope)
         connection = Connection(self._guard, request, routed.view, exchange, receive, send, answer)
         if verdict.allowed:
             await connection.serve(partial(self._hand_on, request, scope))
         else:
-            await connection.refuse(verdict)
+            await connection.reject(verdict)
 
-    async def _refuse(self, request: ASGIRequest, scope: Scope, verdict: Verdict, receive: Receive, send: Send) -> None:
+    async def _reject(self, request: ASGIRequest, scope: Scope, verdict: Verdict, receive: Receive, send: Send) -> None:
         headers = self._headers(verdict)
         names = {name for name, _ in headers}
 
@@ -273,8 +275,8 @@ class RateLimitMiddleware:
 
         handler = request.index.answer if request.index is not None and scope["type"] == "http" else None
         answer: Any
-        if self._guard.refuse is not None:
-            answer = self._guard.refuse(request, verdict)
+        if self._guard.reject is not None:
+            answer = self._guard.reject(request, verdict)
             answer = await answer if inspect.isawaitable(answer) else answer
         elif handler is None or (answer := handler(verdict)) is None:
             answer = self._guard.rejection(request, verdict, headers)

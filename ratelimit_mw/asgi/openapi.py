@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-__all__ = ["Described"]
+__all__ = ["OpenAPIWithLimits"]
 
 Operation = tuple[str, str]
 """A route's whole template, and a method in capitals."""
@@ -35,7 +35,7 @@ _PROBLEM: Final = {
 }
 
 
-class Described:
+class OpenAPIWithLimits:
     """Stands in the place of a FastAPI application's ``openapi``: the same description, with the limits in it."""
 
     def __init__(self, openapi: Callable[[], dict[str, Any]], prefixes: Iterable[str]) -> None:
@@ -53,7 +53,7 @@ class Described:
         headers: Collection[str],
         own_body: bool,
     ) -> None:
-        """Have ``app`` tell which operations are limited. ``own_body``: whether refusals are in the package's form."""
+        """Have ``app`` tell which operations are limited. ``own_body``: whether the package writes rejections."""
         if not isinstance(app.openapi, cls):
             app.openapi = cls(app.openapi, prefixes)
         app.openapi._limited = limited

@@ -13,14 +13,14 @@ from inspect import isfunction
 from types import FrameType
 from typing import Any, Final, Never
 
-__all__ = ["Mistaken", "is_built_by_starlette", "stands_alone"]
+__all__ = ["BrokenMiddleware", "is_built_by_starlette", "stands_alone"]
 
 _BUILDER: Final = "build_middleware_stack"
 _FRAMEWORKS: Final = {"starlette", "fastapi"}
 
 
-class Mistaken:
-    """Stands in the place of ``Applications``: who asks for routes, at the start or at a request, hears the error."""
+class BrokenMiddleware:
+    """Stands in the place of ``RouteIndexes``: who asks for routes, at the start or at a request, hears the error."""
 
     def __init__(self, error: Exception) -> None:
         self._error, self._raised_at = error, error.__traceback__

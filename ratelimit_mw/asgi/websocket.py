@@ -1,4 +1,4 @@
-"""The WebSocket half of the ASGI middleware: handshakes are refused, and messages too many.
+"""The WebSocket half of the ASGI middleware: handshakes are rejected, and messages too many.
 
 A handshake counts as a GET of its path. A connection that was let in may be held to a number of messages.
 """
@@ -12,9 +12,9 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.headers import with_headers
-from ..http.limiter import Guard
+from ..http.limiter import HttpLimiter
 from ..http.request import Request
-from ..rules.marks import MessageMark, View
+from ..rules.marks import MessageMark, ViewMarks
 from .exchange import Exchange
 
 __all__ = ["DENIAL_START", "Connection"]
@@ -33,13 +33,13 @@ _FORBIDDEN: Final = 403
 
 
 class Connection:
-    """One WebSocket, once its handshake is decided. ``answer`` is given a refusal, to send a whole response."""
+    """One WebSocket, once its handshake is decided. ``answer`` is given a rejection, to send a whole response."""
 
     def __init__(
         self,
-        guard: Guard,
+        guard: HttpLimiter,
         request: Request,
-        view: View | None,
+        view: ViewMarks | None,
         exchange: Exchange,
         receive: Receive,
         send: Send,
@@ -67,16 +67,16 @@ class Connection:
                 await asyncio.sleep(verdict.delay)
             await app(self._receive_allowed, self._send_on)
             status = self._status or 500
-        except RateLimitExceeded as refusal:
+        except RateLimitExceeded as rejection:
             status = self._status or 429
-            await (self.refuse(refusal.verdict) if self._status is None else self._close())
+            await (self.reject(rejection.verdict) if self._status is None else self._close())
         except Exception:
             status = self._status or 500
             raise
         finally:
             await asyncio.shield(self._exchange.conclude(status))
 
-    async def refuse(self, verdict: Verdict) -> None:
+    async def reject(self, verdict: Verdict) -> None:
         """Turn the handshake down: with a whole response where the server can send one, else it says 403."""
         if not self._heard:
             await self._receive()
@@ -92,7 +92,7 @@ class Connection:
                 return {"type": "websocket.disconnect", "code": _TRY_AGAIN_LATER}
             message = await self._receive()
             self._heard = True
-            if message["type"] != "websocket.receive" or not self._plan.looks:
+            if message["type"] != "websocket.receive" or self._plan.is_empty:
                 return message
             verdict = await self._guard.decide(self._plan, self._request, {})
             if verdict.allowed:
@@ -105,7 +105,7 @@ class Connection:
     def _closes(self, verdict: Verdict) -> bool:
         """Whether a message too many ends the connection. Being put on a deny list does."""
         dropping = {self._guard.rules.of(mark).name for mark in self._marks if mark.over == "drop"}
-        return verdict.denied or not dropping.issuperset(decision.rule for decision in verdict.refusing)
+        return verdict.denied or not dropping.issuperset(decision.rule for decision in verdict.rejected_by)
 
     async def _send_on(self, message: Message) -> None:
         """Hand on what the application sends, until the connection is closed over its head."""

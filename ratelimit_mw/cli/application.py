@@ -20,7 +20,7 @@ from ..asgi.routes.index import RouteIndex
 from ..asgi.routes.listing import going, routes_of
 from ..keys.features import UNMATCHED
 from ..limiter.limiter import Limiter
-from ..rules.marks import View
+from ..rules.marks import ViewMarks
 from ..rules.overview import Overview
 from ..wsgi import middleware as wsgi
 from .output import Failure, Misuse
@@ -63,12 +63,12 @@ class Application:
             self._index = middleware._index_of({"type": "http", **self._scope})
         self.limiter: Limiter = middleware.limiter
         routes = () if self._index is None else routes_of(self._index)
-        self.overview = Overview(self.limiter.rules, self.limiter.settings.replacements, routes)
+        self.overview = Overview(self.limiter.rules, self.limiter.settings.overrides, routes)
 
-    def going(self, method: str, path: str, host: str) -> tuple[View, dict[str, str]]:
+    def going(self, method: str, path: str, host: str) -> tuple[ViewMarks, dict[str, str]]:
         """What is marked where a request goes, and what is known of it there: ``endpoint``, ``path:id``."""
         if self._index is None:
-            return View(), {}
+            return ViewMarks(), {}
         headers = [(b"host", host.encode("latin-1", "replace"))]
         asked = {"method": method, "path": path, "query_string": b"", "headers": headers, **self._scope}
         endpoint, view, params = going(self._index, ASGIRequest({**asked, "type": "http"}))

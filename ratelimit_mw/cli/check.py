@@ -44,7 +44,7 @@ def check(app: Application | None, as_json: bool, file: Path | None = None) -> N
     """Check the settings in FILE, show the rules, and say what is worth knowing about them.
 
     The store's address is checked, but nothing connects to it. Exit code 1 when the file cannot be used, or when a
-    rule can only ever refuse. With --app in place of FILE the application is imported, and what its decorators give is
+    rule can only ever reject. With --app in place of FILE the application is imported, and what its decorators give is
     checked and shown, too.
     """
     checked = _of_file(file) if app is None else _of_application(app)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def _row(rule: CompiledRule, overview: Overview | None) -> tuple[Cell, ...]:
         described.key_of(rule),
         described.limits_of(rule),
         described.algorithm_of(rule),
-        rule.rule.mode,
+        rule.source.mode,
         described.cost_of(rule),
     )
 
@@ -145,7 +145,7 @@ def _needed_from_application(settings: Settings, rules: RuleSet) -> dict[str, li
     given = {"email": settings.email_field, "region": settings.region_database or settings.region_header}
     found: dict[str, list[str]] = {}
     for rule in rules.rules:
-        for name in rule.rule.needs:
+        for name in rule.source.needs:
             if not _FROM_THE_REQUEST.fullmatch(name) and not given.get(name):
                 found.setdefault(name, []).append(rule.name)
     return found
@@ -156,15 +156,15 @@ def _problems(rules: RuleSet) -> Iterator[str]:
         cost = rule.fixed_cost or 0  # a file holds no functions
         for limit in rule.all_limits():
             if cost > limit.limit:
-                yield f"{rule.name} refuses every request: its cost {cost} can never fit in {limit.quota}"
+                yield f"{rule.name} rejects every request: its cost {cost} can never fit in {limit.quota}"
 
 
 def _notes(checked: _Checked) -> Iterator[str]:
     settings, rules = checked.settings, checked.rules
-    if not rules.rules and not settings.replacements:
+    if not rules.rules and not settings.overrides:
         yield "there are no rules: nothing is limited"
     if checked.overview is None:
-        yield from described.replacing(settings.replacements)
+        yield from described.replacing(settings.overrides)
     for name, users in checked.needed.items():
         yield f"the application has to supply the feature {name}, for {', '.join(users)}"
     if settings.region_header and not settings.trusted_proxies:
@@ -172,7 +172,7 @@ def _notes(checked: _Checked) -> Iterator[str]:
     for rule in rules.rules:
         for limit in rule.limits:
             yield from _idle(rule, limit)
-    if any(rule.rule.name is None for rule in rules.rules):
+    if any(rule.source.name is None for rule in rules.rules):
         yield "a rule without a name is called by its place; its counts start afresh when it moves"
     if settings.store.startswith("memory:"):
         yield "the store memory:// counts in each process by itself: several workers admit several times as much"
@@ -183,7 +183,7 @@ def _idle(rule: CompiledRule, limit: Limit) -> Iterator[str]:
     for other in rule.limits:
         slower = other.quota.amount * limit.quota.period_us <= limit.quota.amount * other.quota.period_us
         if other is not limit and slower and other.limit <= limit.limit:
-            yield f"{rule.name}: {limit.quota} hardly ever refuses, {other.quota} is reached first"
+            yield f"{rule.name}: {limit.quota} hardly ever rejects, {other.quota} is reached first"
             return
 
 

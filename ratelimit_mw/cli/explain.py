@@ -13,7 +13,7 @@ from ..algorithms.limit import Limit
 from ..errors import ConfigError
 from ..http.client_ip import ip_key
 from ..keys.email import normalized_email
-from ..keys.features import UNKNOWN_IP, UNREADABLE, Features, checked_name
+from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
 from ..keys.networks import is_in
 from ..rules.describe import algorithm_of, cost_of, replacing
 from ..rules.paths import pattern_matches
@@ -39,7 +39,7 @@ class _Answer:
     key: str | None = None
     limits: tuple[Limit, ...] = ()
     why_not: str = ""
-    refuses: str = ""
+    rejects: str = ""
 
     @property
     def looks(self) -> bool:
@@ -123,7 +123,7 @@ def explain(
         print_json({"features": facts, "list": _LISTED[listed], "rules": [_as_json(answer) for answer in answers]})
     else:
         _print(facts, answers)
-    left_out = list(replacing(settings.replacements)) if app is None else []
+    left_out = list(replacing(settings.overrides)) if app is None else []
     for line in left_out:
         note(line)
     if listed is not None:
@@ -167,7 +167,7 @@ def _facts(method: str, target: Target, host: str, features: dict[str, str], ipv
 
 def _email(text: str) -> str:
     email = normalized_email(text)
-    if email is UNREADABLE:
+    if email is INVALID:
         raise click.BadParameter("email has more than 320 characters", param_hint="'--feature'")
     return str(email)
 
@@ -179,15 +179,15 @@ def _answer(rule: CompiledRule, facts: Features, asked: _Asked) -> _Answer:
     key = rule.key.of(facts)
     if key is not None:
         return _Answer(rule, key, rule.limits_for(facts))
-    unknown = " and ".join("|".join(names) for names in rule.rule.entries if not any(map(facts.get, names)))
-    if rule.rule.when_unknown == "refuse" and not rule.shadow:
-        return _Answer(rule, None, rule.limits, refuses=f"{unknown} is unknown")
+    unknown = " and ".join("|".join(names) for names in rule.source.entries if not any(map(facts.get, names)))
+    if rule.source.when_missing == "reject" and not rule.shadow:
+        return _Answer(rule, None, rule.limits, rejects=f"{unknown} is unknown")
     return _Answer(rule, why_not=f"key: {unknown} is unknown")
 
 
 def _mismatch(rule: CompiledRule, facts: Features) -> str:
     """The first thing in which the request is not what the rule is about; "" when there is none."""
-    match = rule.rule.matches
+    match = rule.source.matches
     if match.paths and not any(pattern_matches(pattern, facts["path"]) for pattern in match.paths):
         return f"path: not {' or '.join(match.paths)}"
     if not match.takes_method(facts["method"]):
@@ -205,14 +205,14 @@ def _mismatch(rule: CompiledRule, facts: Features) -> str:
 def _as_json(answer: _Answer) -> dict[str, Any]:
     if not answer.looks:
         return {"rule": answer.rule.name, "looks": False, "why_not": answer.why_not}
-    cost = answer.rule.rule.cost
+    cost = answer.rule.source.cost
     limits = [{"limit": str(limit.quota), "policy": limit.policy, "cost": cost} for limit in answer.limits]
     return {
         "rule": answer.rule.name,
         "looks": True,
-        "mode": answer.rule.rule.mode,
+        "mode": answer.rule.source.mode,
         "key": answer.key,
-        "refuses": answer.refuses or None,
+        "rejects": answer.rejects or None,
         "algorithm": algorithm_of(answer.rule),
         "limits": limits,
     }
@@ -233,6 +233,6 @@ def _print(facts: Features, answers: list[_Answer]) -> None:
 
 def _row(answer: _Answer) -> tuple[Cell, ...]:
     rule = answer.rule
-    key = f"refused: {answer.refuses}" if answer.key is None else answer.key or "(one for everybody)"
+    key = f"rejected: {answer.rejects}" if answer.key is None else answer.key or "(one for everybody)"
     limits = [str(limit.quota) for limit in answer.limits]
-    return (rule.name, key, limits, algorithm_of(rule), rule.rule.mode, cost_of(rule))
+    return (rule.name, key, limits, algorithm_of(rule), rule.source.mode, cost_of(rule))

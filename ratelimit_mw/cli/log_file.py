@@ -40,7 +40,7 @@ class LogReader:
         self._file = file
         self._progress = progress
         self.lines = 0
-        self.unreadable = 0
+        self.invalid = 0
         self.examples: list[UnreadableLine] = []
 
     def __iter__(self) -> Iterator[LogEntry]:
@@ -71,7 +71,7 @@ class LogReader:
     def _note(self, line: bytes, why: str) -> None:
         if not line.strip():
             return
-        self.unreadable += 1
+        self.invalid += 1
         if len(self.examples) < _SHOWN:
             self.examples.append(UnreadableLine(self.lines, why, line[:_KEPT].decode("utf-8", "replace").rstrip()))
 

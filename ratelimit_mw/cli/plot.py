@@ -1,4 +1,4 @@
-"""A replay as a picture: requests and refusals over time, and the clients refused most. matplotlib is needed here."""
+"""Draws a replay: requests and rejections over time, and the clients rejected most. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ except ImportError:
 __all__ = ["draw"]
 
 _SERVED: Final = "#8fb3d9"
-_REFUSED: Final = "#c8342f"
+_REJECTED: Final = "#c8342f"
 _INK: Final = "#333333"
 _DAY: Final = 86_400
 _MOST_BARS: Final = 120
@@ -37,7 +37,7 @@ _STEPS: Final = {
 
 def draw(report: Report, path: Path, top: int) -> None:
     """Write the picture, a PNG. Draws with Agg alone: no window, no display."""
-    clients = report.most_refused(top) or [client for client, _ in report.requests.most_common(top)]
+    clients = report.most_rejected(top) or [client for client, _ in report.requests.most_common(top)]
     bottom = 0.9 + 0.33 * len(clients)
     figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
@@ -50,13 +50,13 @@ def draw(report: Report, path: Path, top: int) -> None:
 def _over_time(axes: Axes, report: Report) -> None:
     step = _step(report)
     every = Counter(time // step for time in report.times)
-    refused = Counter(time // step for time in report.refused_times)
+    rejected = Counter(time // step for time in report.rejected_times)
     bins = sorted(every)
     starts = [b * step / _DAY for b in bins]  # days since 1970, as matplotlib counts
-    served = [every[b] - refused[b] for b in bins]
+    served = [every[b] - rejected[b] for b in bins]
     width = step / _DAY * 0.92
     axes.bar(starts, served, width, align="edge", color=_SERVED, label="served")
-    axes.bar(starts, [refused[b] for b in bins], width, served, align="edge", color=_REFUSED, label="refused")
+    axes.bar(starts, [rejected[b] for b in bins], width, served, align="edge", color=_REJECTED, label="rejected")
     axes.set_xlim(starts[0], max(starts[-1] + step / _DAY, starts[0] + _FEWEST_BARS * step / _DAY))
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
@@ -67,8 +67,8 @@ def _over_time(axes: Axes, report: Report) -> None:
     axes.set_ylabel(f"requests per {_STEPS[step]}", color=_INK)
     first, last = (datetime.fromtimestamp(time, UTC) for time in (report.first, report.last))
     axes.set_xlabel(f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC", color=_INK)
-    total, lost = len(report.times), len(report.refused_times)
-    _titled(axes, f"{counted(total, 'request')}, {lost:,} refused ({lost / total:.1%})")
+    total, lost = len(report.times), len(report.rejected_times)
+    _titled(axes, f"{counted(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
@@ -82,21 +82,21 @@ def _dates(locator: AutoDateLocator) -> ConciseDateFormatter:
 
 def _by_client(axes: Axes, report: Report, clients: Sequence[str]) -> None:
     rows = range(len(clients))
-    refused = [report.refused[client] for client in clients]
-    served = [report.requests[client] - report.refused[client] for client in clients]
-    axes.barh(rows, refused, 0.7, color=_REFUSED)
-    axes.barh(rows, served, 0.7, refused, color=_SERVED)
+    rejected = [report.rejected[client] for client in clients]
+    served = [report.requests[client] - report.rejected[client] for client in clients]
+    axes.barh(rows, rejected, 0.7, color=_REJECTED)
+    axes.barh(rows, served, 0.7, rejected, color=_SERVED)
     names = [shown(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
     axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     for row, client in enumerate(clients):
-        note = f"  {report.refused[client]:,} of {report.requests[client]:,}"
+        note = f"  {report.rejected[client]:,} of {report.requests[client]:,}"
         axes.text(report.requests[client], row, note, va="center", color=_INK, fontsize=9)
     axes.set_xlim(0, max(report.requests[client] for client in clients) * 1.12)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlabel("requests: refused, then served", color=_INK)
-    _titled(axes, "Clients refused most" if any(refused) else "No client was refused; the busiest")
+    axes.set_xlabel("requests: rejected, then served", color=_INK)
+    _titled(axes, "Clients rejected most" if any(rejected) else "No client was rejected; the busiest")
 
 
 def _titled(axes: Axes, title: str) -> None:

@@ -1,4 +1,4 @@
-"""``ratelimit-mw replay``: an access log against the rules, and who would have been refused."""
+"""``ratelimit-mw replay``: an access log against the rules, and who would have been rejected."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Pat
 @click.command(
     epilog=examples(
         "ratelimit-mw replay ratelimit.toml access.log",
-        "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot refusals.png --top 20",
+        "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot rejections.png --top 20",
         "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
     )
 )
 @settings_file
 @click.argument("access_log", type=click.File("rb"))
 @click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False, writable=True, path_type=Path), callback=_png,
-              help="Draw requests and refusals over time, and the clients refused most.")  # fmt: skip
+              help="Draw requests and rejections over time, and the clients rejected most.")  # fmt: skip
 @click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="How many clients to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_json: bool) -> None:
-    """Run the rules in FILE over ACCESS_LOG and show which rules would have refused which clients.
+    """Run the rules in FILE over ACCESS_LOG and show which rules would have rejected which clients.
 
     The log is Apache's or nginx's, common or combined format, plain or gzip, oldest line first; "-" is stdin. Its
     own times count. Nothing but this log is needed, and no store is touched.
@@ -101,7 +101,7 @@ def _say_what_differs(settings: Settings) -> None:
     """What the application has and a log has not."""
     if not settings.store.startswith("memory:"):
         note(f"counted in memory, not in {settings.store.partition(':')[0]}")
-    for line in replacing(settings.replacements):
+    for line in replacing(settings.overrides):
         note(line)
     for name, rules in _untold(settings).items():
         note(f"the log does not tell {name}: unknown to {', '.join(rules)} in every request")
@@ -110,15 +110,15 @@ def _say_what_differs(settings: Settings) -> None:
 def _untold(settings: Settings) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for rule in RuleSet(settings.rules).rules:
-        for name in (*rule.rule.needs, *(["host"] if rule.rule.matches.hosts else [])):
+        for name in (*rule.source.needs, *(["host"] if rule.source.matches.hosts else [])):
             if not log_tells(name) and rule.name not in found.setdefault(name, []):
                 found[name].append(rule.name)
     return {name: rules for name, rules in found.items() if rules}
 
 
 def _say_what_was_unreadable(reader: LogReader, report: Report) -> None:
-    if reader.unreadable:
-        note(f"{reader.unreadable:,} of {reader.lines:,} lines could not be read, the first of them:")
+    if reader.invalid:
+        note(f"{reader.invalid:,} of {reader.lines:,} lines could not be read, the first of them:")
     for line in reader.examples:
         note(f"  line {line.number}: {line.why}: {shown(line.text, 100)}")
     if report.out_of_order:
@@ -128,24 +128,24 @@ def _say_what_was_unreadable(reader: LogReader, report: Report) -> None:
 def _as_json(report: Report, reader: LogReader, top: int) -> dict[str, Any]:
     return {
         "requests": len(report.times),
-        "refused": len(report.refused_times),
+        "rejected": len(report.rejected_times),
         "clients": len(report.requests),
-        "clients_refused": len(report.refused),
+        "clients_rejected": len(report.rejected),
         "first": _moment(report.first).isoformat(),
         "last": _moment(report.last).isoformat(),
         "lines": reader.lines,
-        "unreadable": reader.unreadable,
+        "invalid": reader.invalid,
         "unreadable_examples": [line._asdict() for line in reader.examples],
         "out_of_order": report.out_of_order,
         "rules": [_rule_as_json(rule) for rule in report.rules.values()],
-        "clients_refused_most": [
+        "clients_rejected_most": [
             {
                 "client": client,
                 "requests": report.requests[client],
-                "refused": report.refused[client],
-                "rules": report.refusing_rules(client),
+                "rejected": report.rejected[client],
+                "rules": report.rejecting_rules(client),
             }
-            for client in report.most_refused(top)
+            for client in report.most_rejected(top)
         ],
     }
 
@@ -155,55 +155,55 @@ def _rule_as_json(rule: RuleReport) -> dict[str, Any]:
         "name": rule.name,
         "mode": "shadow" if rule.shadow else "enforce",
         "looked_at": rule.looked,
-        "refused": rule.refused,
+        "rejected": rule.rejected,
         "delayed": rule.delayed,
-        "clients_refused": len(rule.clients),
-        "limits": [{"limit": limit, "refused": refused} for limit, refused in rule.refused_by_limit.items()],
+        "clients_rejected": len(rule.clients),
+        "limits": [{"limit": limit, "rejected": rejected} for limit, rejected in rule.rejected_by_limit.items()],
     }
 
 
 def _print(report: Report, top: int) -> None:
-    total, refused = len(report.times), len(report.refused_times)
+    total, rejected = len(report.times), len(report.rejected_times)
     print_text(f"{_moment(report.first):%Y-%m-%d %H:%M:%S} to {_moment(report.last):%Y-%m-%d %H:%M:%S} UTC")
     print_text(f"{counted(total, 'request')} of {counted(len(report.requests), 'client')}")
-    print_text(f"{refused:,} refused ({_share(refused, total)}) of {counted(len(report.refused), 'client')}")
+    print_text(f"{rejected:,} rejected ({_share(rejected, total)}) of {counted(len(report.rejected), 'client')}")
     click.echo()
     enforced = [rule for rule in report.rules.values() if not rule.shadow]
     if enforced:
-        _print_rules("Rules", "refused", enforced)
+        _print_rules("Rules", "rejected", enforced)
     shadows = [rule for rule in report.rules.values() if rule.shadow]
     if shadows:
-        _print_rules("Shadow rules, which refuse nobody", "would refuse", shadows)
-    clients = report.most_refused(top)
+        _print_rules("Shadow rules, which reject nobody", "would reject", shadows)
+    clients = report.most_rejected(top)
     if clients:
-        title = "Clients refused most" if len(report.refused) <= top else f"The {top} clients refused most"
-        columns = ("client", "requests", "refused", "share", "by")
+        title = "Clients rejected most" if len(report.rejected) <= top else f"The {top} clients rejected most"
+        columns = ("client", "requests", "rejected", "share", "by")
         print_table(title, columns, [_client_row(report, client) for client in clients], columns[1:4])
 
 
-def _print_rules(title: str, refused: str, rules: Sequence[RuleReport]) -> None:
-    columns = ["rule", "limit", "looked at", refused, "share", "clients"]
+def _print_rules(title: str, rejected: str, rules: Sequence[RuleReport]) -> None:
+    columns = ["rule", "limit", "looked at", rejected, "share", "clients"]
     if any(rule.delayed for rule in rules):
         columns.append("delayed")
     print_table(title, columns, [_rule_row(rule)[: len(columns)] for rule in rules], columns[2:])
 
 
 def _rule_row(rule: RuleReport) -> list[Cell]:
-    """One limit on a line, with its own refusals beside it when there are several."""
-    by_limit = rule.refused_by_limit
-    limits = [f"{limit}: {refused:,}" if len(by_limit) > 1 else limit for limit, refused in by_limit.items()]
-    numbers = [f"{rule.looked:,}", f"{rule.refused:,}", _share(rule.refused, rule.looked), f"{len(rule.clients):,}"]
+    """One limit on a line, with its own rejections beside it when there are several."""
+    by_limit = rule.rejected_by_limit
+    limits = [f"{limit}: {rejected:,}" if len(by_limit) > 1 else limit for limit, rejected in by_limit.items()]
+    numbers = [f"{rule.looked:,}", f"{rule.rejected:,}", _share(rule.rejected, rule.looked), f"{len(rule.clients):,}"]
     return [rule.name, limits, *numbers, f"{rule.delayed:,}"]
 
 
 def _client_row(report: Report, client: str) -> list[str]:
-    requests, refused = report.requests[client], report.refused[client]
+    requests, rejected = report.requests[client], report.rejected[client]
     return [
         client,
         f"{requests:,}",
-        f"{refused:,}",
-        _share(refused, requests),
-        ", ".join(report.refusing_rules(client)),
+        f"{rejected:,}",
+        _share(rejected, requests),
+        ", ".join(report.rejecting_rules(client)),
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ..clock import SECOND
 from ..decision import Verdict
 from ..http.client_ip import ip_key
-from ..keys.features import UNKNOWN_IP, UNREADABLE
+from ..keys.features import INVALID, UNKNOWN_IP
 from ..limiter.limiter import Limiter
 from ..rules.plan import CompiledRule
 from ..settings import Settings
@@ -36,13 +36,13 @@ class RuleReport:
         self.shadow = rule.shadow
         self.looked = 0
         self.delayed = 0
-        # The rule's own limits, then those of some clients, once they have refused.
-        self.refused_by_limit: Counter[str] = Counter({str(limit.quota): 0 for limit in rule.limits})
+        # The rule's own limits, then those of some clients, once they have rejected.
+        self.rejected_by_limit: Counter[str] = Counter({str(limit.quota): 0 for limit in rule.limits})
         self.clients: Counter[str] = Counter()
-        """Refusals by client."""
+        """Rejections by client."""
 
     @property
-    def refused(self) -> int:
+    def rejected(self) -> int:
         return self.clients.total()
 
 
@@ -52,9 +52,9 @@ class Report:
     def __init__(self, rules: Iterable[CompiledRule]) -> None:
         self.rules = {rule.name: RuleReport(rule) for rule in rules}
         self.requests: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
         self.times = array("q")
-        self.refused_times = array("q")
+        self.rejected_times = array("q")
         self.out_of_order = 0
 
     @property
@@ -66,12 +66,12 @@ class Report:
     def last(self) -> int:
         return max(self.times)
 
-    def most_refused(self, top: int) -> list[str]:
-        """Clients, those refused most first; equals by their number of requests, then by name."""
-        return sorted(self.refused, key=lambda client: (-self.refused[client], -self.requests[client], client))[:top]
+    def most_rejected(self, top: int) -> list[str]:
+        """Clients, those rejected most first; equals by their number of requests, then by name."""
+        return sorted(self.rejected, key=lambda client: (-self.rejected[client], -self.requests[client], client))[:top]
 
-    def refusing_rules(self, client: str) -> list[str]:
-        """The enforced rules that refused a client."""
+    def rejecting_rules(self, client: str) -> list[str]:
+        """The enforced rules that rejected a client."""
         return [rule.name for rule in self.rules.values() if not rule.shadow and rule.clients[client]]
 
 
@@ -83,7 +83,7 @@ class Simulation:
         self._latest = 0
         store = settings.store if settings.store.startswith("memory:") else "memory://"
         # No decorator is here whose rule could be changed.
-        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, replacements={}))
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
         self._readers = [(name, read) for name in self._limiter.rules.needs if (read := _reader(name))]
         self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
         self.report = Report(self._limiter.rules.rules)
@@ -102,7 +102,7 @@ class Simulation:
         self._now = entry.time * SECOND
         plan = self._limiter.match(features)
         verdict = self._limiter.decide(plan, features)
-        if plan.ends:
+        if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
         self._count(entry.time, client, verdict)
 
@@ -119,14 +119,14 @@ class Simulation:
         report.times.append(time)
         report.requests[client] += 1
         if not verdict.allowed:
-            report.refused[client] += 1
-            report.refused_times.append(time)
+            report.rejected[client] += 1
+            report.rejected_times.append(time)
         for name in verdict.rules:
             report.rules[name].looked += 1
-        refusing = [decision for decision in verdict.decisions if not decision.allowed]
-        for decision in refusing:
-            report.rules[decision.rule].refused_by_limit[str(decision.quota)] += 1
-        for name in {decision.rule for decision in refusing}:
+        rejecting = [decision for decision in verdict.decisions if not decision.allowed]
+        for decision in rejecting:
+            report.rules[decision.rule].rejected_by_limit[str(decision.quota)] += 1
+        for name in {decision.rule for decision in rejecting}:
             report.rules[name].clients[client] += 1
         if verdict.delay:
             for name in {decision.rule for decision in verdict.decisions if decision.delay_us}:
@@ -145,4 +145,4 @@ def _reader(feature: str) -> Callable[[LogEntry], Any] | None:
 
 def _field(entry: LogEntry, name: str) -> Any:
     fields = entry.target.fields
-    return UNREADABLE if fields is None else fields.get(name)
+    return INVALID if fields is None else fields.get(name)

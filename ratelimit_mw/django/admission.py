@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..http.admission import Pending
 from ..http.headers import HeaderWriter, as_text
-from ..rules.marks import View
+from ..rules.marks import ViewMarks
 
 __all__ = ["Current", "current_of"]
 
@@ -18,11 +18,11 @@ _ATTRIBUTE: Final = "_ratelimit_mw"
 class Current:
     """Stands on Django's request while a middleware of ours handles it. ``view`` is what is marked on its way."""
 
-    def __init__(self, request: Any, view: View, writer: HeaderWriter) -> None:
+    def __init__(self, request: Any, view: ViewMarks, writer: HeaderWriter) -> None:
         self.request = request
         self.view = view
         self.throttled = False
-        """Whether a throttle has refused it: that answer is the framework's, and not made here."""
+        """Whether a throttle has rejected it: that answer is the framework's, and not made here."""
         self.pending: list[Pending] = []
         self._django = request.django
         self._writer = writer
@@ -38,7 +38,7 @@ class Current:
     @property
     def holds(self) -> bool:
         """Whether some slot is to be given back."""
-        return any(pending.plan.holds for pending in self.pending)
+        return any(pending.plan.has_slots for pending in self.pending)
 
     def add_headers(self, response: Any) -> None:
         """Ours replace what the application has set under these names."""

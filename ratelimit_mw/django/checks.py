@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 
 from ..errors import RateLimitError
 from . import conf
-from .limits import Enforcer
+from .limits import ProjectLimits
 from .middleware import RateLimitMiddleware
 
 __all__ = ["check_deployment", "check_project"]
@@ -58,13 +58,13 @@ def check_deployment(**_: Any) -> list[Any]:
 def _missing(marked: bool) -> Iterator[Any]:
     if marked and _place_of(_OURS) is None:
         yield checks.Warning(
-            "Views are limited by decorators, and no middleware decides their limits: they will refuse to run.",
+            "Views are limited by decorators, and no middleware decides their limits: they will reject to run.",
             hint='Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
             id="ratelimit_mw.W001",
         )
 
 
-def _without_user(enforcer: Enforcer) -> Iterator[Any]:
+def _without_user(enforcer: ProjectLimits) -> Iterator[Any]:
     if "user" not in enforcer.needs_beforehand or enforcer.gives_user:
         return
     if _stands_before("django.contrib.auth.middleware.AuthenticationMiddleware", missing=True):

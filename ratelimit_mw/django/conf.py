@@ -19,17 +19,17 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, placed
 from ..http.features import checked_functions
-from ..http.limiter import Guard
+from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import Settings, load_settings
 from ..settings.framework import SETTING, check_slips
-from .limits import Enforcer
+from .limits import ProjectLimits
 from .request import SCOPE, user_of
 
 __all__ = ["SETTING", "enforcer", "limiter"]
 
 _lock = threading.RLock()  # what settings name is imported in it, and may ask for the limiter
-_current: list[tuple[object, Enforcer]] = []
+_current: list[tuple[object, ProjectLimits]] = []
 
 
 def limiter() -> Limiter:
@@ -37,7 +37,7 @@ def limiter() -> Limiter:
     return enforcer().limiter
 
 
-def enforcer() -> Enforcer:
+def enforcer() -> ProjectLimits:
     """The limits of this process. Overridden settings count from the next request on, with counts of their own."""
     source = getattr(django.conf.settings, SETTING, None)
     for known, made in _current:
@@ -67,7 +67,7 @@ def _forget(setting: str, **_: Any) -> None:
             _close()
 
 
-def _enforcer(source: Any) -> Enforcer:
+def _enforcer(source: Any) -> ProjectLimits:
     if source is None:
         check_slips(dir(django.conf.settings))
     given = dict(source) if isinstance(source, Mapping) else {_kind_of(source): source}
@@ -82,8 +82,8 @@ def _enforcer(source: Any) -> Enforcer:
         told, limiter = given.pop("settings", None), _imported(given.pop("limiter", None), "limiter")
         if told is None and limiter is None:
             told, given = given, {}
-        guard = Guard(_loaded(told), limiter, own, rejection, user_of, given, routes=True)  # type: ignore[arg-type]
-        return Enforcer(guard, own, owned=limiter is None)
+        guard = HttpLimiter(_loaded(told), limiter, own, rejection, user_of, given, routes=True)  # type: ignore[arg-type]
+        return ProjectLimits(guard, own, owned=limiter is None)
 
 
 def _loaded(told: Any) -> Settings | None:

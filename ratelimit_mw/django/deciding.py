@@ -10,12 +10,12 @@ from asgiref.sync import async_to_sync
 from ..decision import Verdict
 from ..http.features import awaited
 from .admission import Current
-from .limits import Asked, Enforcer
+from .limits import MatchedRequest, ProjectLimits
 
 __all__ = ["adecide", "decide", "later", "now"]
 
 
-def decide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
+def decide(enforcer: ProjectLimits, asked: MatchedRequest, current: Current) -> Verdict:
     features = enforcer.guard.reader.of(asked.plan, asked.request)
     for name, value in features.items():
         features[name] = now(value)
@@ -24,7 +24,7 @@ def decide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
     return verdict
 
 
-async def adecide(enforcer: Enforcer, asked: Asked, current: Current) -> Verdict:
+async def adecide(enforcer: ProjectLimits, asked: MatchedRequest, current: Current) -> Verdict:
     features = await awaited(enforcer.guard.reader.of(asked.plan, asked.request))
     verdict = await enforcer.limiter.adecide(asked.plan, features, request=asked.django)
     enforcer.note(asked, verdict, current)

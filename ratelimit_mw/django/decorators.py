@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..rules import marks
-from ..rules.marks import AnyView, Mark, View
+from ..rules.marks import AnyView, Mark, ViewMarks
 
 __all__ = ["exempt", "limit", "marked_on"]
 
@@ -32,11 +32,11 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
 
     def mark(view: Any) -> Any:
         if _is_bound_for_a_request(view):
-            marks.check_decided(made)
+            marks.require_decided(made)
             return view
         marked = decorate(view)
         made.append(marks.marks_of(marked).marks[-1])
-        return _kept(marked, View((made[-1],)))
+        return _kept(marked, ViewMarks((made[-1],)))
 
     return mark
 
@@ -49,7 +49,7 @@ def exempt(*rules: Any) -> Any:
     return lambda view: _exempt(decorate, rules, view)
 
 
-def marked_on(thing: object) -> View:
+def marked_on(thing: object) -> ViewMarks:
     """What is marked on a thing, by any of these ways."""
     attributes = getattr(thing, "__dict__", {}) if not isinstance(thing, type) else {}
     kept = sorted((name for name in attributes if name.startswith(_KEPT)), key=lambda name: int(name[len(_KEPT) :]))
@@ -60,10 +60,10 @@ def _exempt(decorate: Callable[[Any], Any], rules: tuple[str, ...], view: Any) -
     if _is_bound_for_a_request(view):
         return view
     marked = decorate(view)
-    return _kept(marked, View((), rules, exempt_on=marks.marks_of(marked).exempt_on))
+    return _kept(marked, ViewMarks((), rules, exempt_on=marks.marks_of(marked).exempt_on))
 
 
-def _kept(marked: Any, view: View) -> Any:
+def _kept(marked: Any, view: ViewMarks) -> Any:
     if not isinstance(marked, type):
         setattr(marked, f"{_KEPT}{next(_count)}", view)
     return marked

@@ -13,11 +13,11 @@ from rest_framework.exceptions import APIException, PermissionDenied
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError
 from ..http.admission import part_of
-from ..testmode import switch
+from ..testmode import testmode
 from . import conf
 from .admission import Current, current_of
 from .deciding import decide
-from .limits import Asked, Enforcer
+from .limits import MatchedRequest, ProjectLimits
 from .request import of_django
 
 __all__ = ["Throttle"]
@@ -26,7 +26,7 @@ __all__ = ["Throttle"]
 class Throttle:
     """``throttle_classes = [Throttle]`` and ``throttle_scope = "uploads"`` on a view.
 
-    A refusal here gives back what the middleware has spent for the request, so that together they are all or nothing.
+    A rejection here gives back what the middleware has spent for the request, so that together they are all or nothing.
     What is no matter of limits, a deny list or a store that is down, answers 403 or 503. ``@exempt`` reaches it, too.
     Raises ``ConfigError`` where no rule has the view's scope, ``MissingMiddlewareError`` without the middleware.
     """
@@ -39,9 +39,9 @@ class Throttle:
         self.verdict = Verdict((), ())
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide the rules of the view's scope. What was refused before is not spent for again."""
+        """Decide the rules of the view's scope. What was rejected before is not spent for again."""
         scope = self.scope or getattr(view, "throttle_scope", None)
-        if scope is None or switch.off:
+        if scope is None or testmode.off:
             return True
         django = request._request
         current = current_of(django)
@@ -66,13 +66,13 @@ class _Unavailable(APIException):  # type: ignore[misc] # REST framework has no 
     default_detail = "The service is busy. Try again later."
 
 
-def _decided(enforcer: Enforcer, current: Current, request: Any, view: Any, scope: str) -> Verdict:
+def _decided(enforcer: ProjectLimits, current: Current, request: Any, view: Any, scope: str) -> Verdict:
     made = of_django(request._request)  # anew, as somebody may have read the body since
     made.endpoint, made.path_params = current.request.endpoint, current.request.path_params
     made.user, made.throttle_scope = request.user, scope
     plan = part_of(enforcer.guard.plan(made, current.view), enforcer.rules_of(scope, type(view)))
     before = list(current.pending)
-    verdict = decide(enforcer, Asked(made, current.view, plan), current)
+    verdict = decide(enforcer, MatchedRequest(made, current.view, plan), current)
     if not verdict:
         current.throttled = True
         for pending in before:

@@ -15,12 +15,12 @@ from django.urls import get_resolver
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.admission import Pending, left_of
-from ..http.limiter import Guard
+from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection
-from ..http.route_checks import Place, check_parameters, marks_in
+from ..http.route_checks import RouteInfo, check_parameters, marks_in
 from ..http.views import class_of
 from ..limiter.limiter import Limiter
-from ..rules.marks import View
+from ..rules.marks import ViewMarks
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..wsgi.middleware import DECIDED, VERDICT
@@ -29,15 +29,15 @@ from .request import SCOPE, of_django
 from .routes import Route, Routes
 from .views import UNMARKED, scopes_of
 
-__all__ = ["Asked", "Enforcer"]
+__all__ = ["MatchedRequest", "ProjectLimits"]
 
 _log: Final = logging.getLogger("ratelimit_mw")
 
 
-class Asked:
+class MatchedRequest:
     """A request, what is marked on its way, and what is to be decided of that; its route, where somebody looked."""
 
-    def __init__(self, request: Any, view: View, plan: Plan, route: Route | None = None) -> None:
+    def __init__(self, request: Any, view: ViewMarks, plan: Plan, route: Route | None = None) -> None:
         self.request = request
         self.django = request.django
         self.view = view
@@ -45,13 +45,13 @@ class Asked:
         self.route = route
 
 
-class Enforcer:
+class ProjectLimits:
     """The limits of a project, for all its URLconfs. ``own`` names the features that functions of yours give.
 
     ``owned``: its limiter was made for it.
     """
 
-    def __init__(self, guard: Guard, own: Collection[str], owned: bool) -> None:
+    def __init__(self, guard: HttpLimiter, own: Collection[str], owned: bool) -> None:
         self.guard = guard
         self.owned = owned
         self.gives_user = "user" in own
@@ -69,7 +69,7 @@ class Enforcer:
     def needs_beforehand(self) -> set[str]:
         """The features that the middleware reads; those of a throttle's rules are known when it decides."""
         rules, scoped = self.guard.rules, self._facts().scoped
-        return {*rules.lists.needs, *(name for r in rules.rules if r.name not in scoped for name in r.rule.needs)}
+        return {*rules.lists.needs, *(name for r in rules.rules if r.name not in scoped for name in r.source.needs)}
 
     def routes(self, urlconf: Any = None) -> Routes:
         """What is marked in a URLconf, the project's own by default; ``ConfigError`` for marks that cannot work."""
@@ -86,7 +86,7 @@ class Enforcer:
     def _read(self, resolver: Any) -> Routes:
         routes = Routes(resolver)
         self.guard.adopt(routes.views())
-        places = [Place(route.template, route.parameters, marks_in(route.marked.all())) for route in routes.all]
+        places = [RouteInfo(route.template, route.parameters, marks_in(route.marked.all())) for route in routes.all]
         check_parameters(places, self.guard.rules, resolver is get_resolver())
         for route in routes.all:
             for scope in scopes_of(route.callback):
@@ -101,25 +101,25 @@ class Enforcer:
             raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
         return frozenset(found)
 
-    def ask(self, django: Any, awaits: bool = False) -> Asked:
+    def ask(self, django: Any, awaits: bool = False) -> MatchedRequest:
         """What to decide for a request. Its route is looked for only where something depends on it."""
         routes = self.routes(getattr(django, "urlconf", None))
         request = of_django(django, awaits)
         if not (routes.marked or self._facts().by_route):
-            return Asked(request, UNMARKED, self._plan(request, UNMARKED))
+            return MatchedRequest(request, UNMARKED, self._plan(request, UNMARKED))
         route, request.path_params = routes.find(request.path)
         request.endpoint = route.template
         view = route.marked.of(request.method)
-        return Asked(request, view, self._plan(request, view), route)
+        return MatchedRequest(request, view, self._plan(request, view), route)
 
-    def note(self, asked: Asked, verdict: Verdict, current: Current) -> None:
+    def note(self, asked: MatchedRequest, verdict: Verdict, current: Current) -> None:
         """The verdict is there; from now on its slots are held."""
         current.add(Pending(self.limiter, asked.plan, verdict, self.guard.writer))
-        if verdict.allowed and asked.plan.holds:
+        if verdict.allowed and asked.plan.has_slots:
             self.limiter.hold(verdict)
 
-    def answer(self, asked: Asked, current: Current, own: Any) -> HttpResponseBase:
-        """The response to a refusal: what your own function gave, else the package's."""
+    def answer(self, asked: MatchedRequest, current: Current, own: Any) -> HttpResponseBase:
+        """The response to a rejection: what your own function gave, else the package's."""
         pending = current.pending[-1]
         answer = own
         if answer is None:
@@ -131,7 +131,7 @@ class Enforcer:
             raise TypeError(f"rejection gave {answer!r}; expected a response of Django's or a Rejection")
         return answer
 
-    def compare(self, asked: Asked) -> None:
+    def compare(self, asked: MatchedRequest) -> None:
         """Count, and say once, that Django went elsewhere: limits were decided for the wrong route."""
         match = asked.django.resolver_match
         if asked.route is None or match is None or asked.route.callback is match.func:
@@ -151,7 +151,7 @@ class Enforcer:
             self._known_facts = _Facts(self.guard.rules)
         return self._known_facts
 
-    def _plan(self, request: Any, view: View) -> Plan:
+    def _plan(self, request: Any, view: ViewMarks) -> Plan:
         """Without the rules of throttles, and without those that were decided before.
 
         That was around Django, or here, because the middleware is listed twice.
@@ -174,7 +174,7 @@ class _Facts:
         self.by_route = any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
         self.by_scope: dict[str, list[str]] = {}
         for rule in rules.rules:
-            for scope in dict(rule.rule.matches.features).get(SCOPE, ()):
+            for scope in dict(rule.source.matches.features).get(SCOPE, ()):
                 self.by_scope.setdefault(scope, []).append(rule.name)
         self.scoped = tuple(dict.fromkeys(name for names in self.by_scope.values() for name in names))
 

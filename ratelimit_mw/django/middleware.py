@@ -15,7 +15,7 @@ from ..rules.marks import decided, undecided
 from . import conf
 from .admission import Current
 from .deciding import adecide, decide, later, now
-from .limits import Asked, Enforcer
+from .limits import MatchedRequest, ProjectLimits
 from .streaming import ends_later
 
 __all__ = ["RateLimitMiddleware"]
@@ -70,11 +70,11 @@ class RateLimitMiddleware:
         if isinstance(error, MissingMiddlewareError):
             error.add_note(_HIDDEN)
 
-    def _handle(self, enforcer: Enforcer, asked: Asked, current: Current) -> Any:
-        verdict = decide(enforcer, asked, current) if asked.plan.looks else _NOTHING
+    def _handle(self, enforcer: ProjectLimits, asked: MatchedRequest, current: Current) -> Any:
+        verdict = decide(enforcer, asked, current) if not asked.plan.is_empty else _NOTHING
         if verdict:
             try:
-                if asked.plan.delays and verdict.delay:
+                if asked.plan.may_delay and verdict.delay:
                     time.sleep(verdict.delay)
                 response = self.get_response(asked.django)
                 enforcer.compare(asked)
@@ -82,18 +82,18 @@ class RateLimitMiddleware:
                 current.over(_status_of(error))
                 raise
         else:
-            refuse = enforcer.guard.refuse
-            response = enforcer.answer(asked, current, refuse and now(refuse(asked.django, verdict)))
+            reject = enforcer.guard.reject
+            response = enforcer.answer(asked, current, reject and now(reject(asked.django, verdict)))
         current.add_headers(response)
         if not ends_later(response, current):
             current.over(response.status_code)
         return response
 
-    async def _ahandle(self, enforcer: Enforcer, asked: Asked, current: Current) -> Any:
-        verdict = await adecide(enforcer, asked, current) if asked.plan.looks else _NOTHING
+    async def _ahandle(self, enforcer: ProjectLimits, asked: MatchedRequest, current: Current) -> Any:
+        verdict = await adecide(enforcer, asked, current) if not asked.plan.is_empty else _NOTHING
         if verdict:
             try:
-                if asked.plan.delays and verdict.delay:
+                if asked.plan.may_delay and verdict.delay:
                     await asyncio.sleep(verdict.delay)
                 response = await self.get_response(asked.django)
                 enforcer.compare(asked)
@@ -101,8 +101,8 @@ class RateLimitMiddleware:
                 await current.aover(_status_of(error))
                 raise
         else:
-            refuse = enforcer.guard.refuse
-            response = enforcer.answer(asked, current, refuse and await later(refuse(asked.django, verdict)))
+            reject = enforcer.guard.reject
+            response = enforcer.answer(asked, current, reject and await later(reject(asked.django, verdict)))
         current.add_headers(response)
         if not ends_later(response, current):
             await current.aover(response.status_code)

@@ -11,7 +11,7 @@ from django.conf import settings
 from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.charset import is_utf8
-from ..keys.features import UNREADABLE
+from ..keys.features import INVALID
 from ..wsgi.middleware import WSGIRequest
 
 __all__ = ["SCOPE", "DjangoRequest", "of_django", "user_of"]
@@ -58,13 +58,13 @@ class DjangoRequest:
         limit = limit if most is None else min(limit, most)
         told = self.django.META.get("CONTENT_LENGTH") or ""
         if told and not (told.isascii() and told.isdigit() and len(told) < 20 and int(told) <= limit):
-            return UNREADABLE
+            return INVALID
         if not told and _size(self.django) > limit:
-            return UNREADABLE
+            return INVALID
         try:
             return self.django.body or None
         except OSError:  # the client went away, or told a length that is not its body's
-            return UNREADABLE
+            return INVALID
 
 
 class _OverWSGI(DjangoRequest, WSGIRequest):
@@ -129,4 +129,4 @@ def _form_of(request: Any, one_of: Callable[[list[str]], str]) -> Body:
     """The form that Django has parsed, as it does with multipart; without one nobody knows what was in the body."""
     if hasattr(request, "_post") and (request.POST or request.FILES):
         return Body.of_form(((name, value) for name, values in request.POST.lists() for value in values), one_of)
-    return Body(UNREADABLE, "", one_of)
+    return Body(INVALID, "", one_of)

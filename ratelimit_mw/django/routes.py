@@ -16,9 +16,9 @@ from django.urls import URLResolver
 from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
 from django.utils import translation
 
-from ..http.views import MarkedView
+from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
-from ..rules.marks import View
+from ..rules.marks import ViewMarks
 from .template import template_of
 from .views import UNMARKED, marked_view
 
@@ -34,11 +34,11 @@ class Route:
 
     template: str
     callback: Any
-    marked: MarkedView
+    marked: ViewMarksByMethod
     parameters: frozenset[str] = frozenset()
 
 
-NOWHERE: Final = Route(UNMATCHED, None, MarkedView(None))
+NOWHERE: Final = Route(UNMATCHED, None, ViewMarksByMethod(None))
 """Where requests go that no route matches."""
 
 Found = tuple[Route, dict[str, Any]]
@@ -54,7 +54,7 @@ class Routes:
         self.all = list(self._top.routes())
         self.marked = any(view != UNMARKED for view in self.views())
 
-    def views(self) -> Iterator[View]:
+    def views(self) -> Iterator[ViewMarks]:
         """Everything that some request may meet."""
         for route in self.all:
             yield from route.marked.all()

@@ -7,20 +7,20 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, Final
 
-from ..http.views import MarkedView, class_of, handlers_of
-from ..rules.marks import View, marked_form
+from ..http.views import ViewMarksByMethod, class_of, handlers_of
+from ..rules.marks import ViewMarks, marked_form
 from .decorators import marked_on
 
 __all__ = ["UNMARKED", "marked_view", "scopes_of"]
 
-UNMARKED: Final = View()
+UNMARKED: Final = ViewMarks()
 _STOOD_ON_NOTHING: Final = "django.utils.decorators."
 
 
-def marked_view(callback: Any) -> MarkedView:
+def marked_view(callback: Any) -> ViewMarksByMethod:
     """The limits and exemptions of what a route leads to, by method."""
     _name_marks(callback)
-    return MarkedView(callback, marks=_marks_of, handlers=_handlers_of)
+    return ViewMarksByMethod(callback, marks=_marks_of, handlers=_handlers_of)
 
 
 def scopes_of(callback: Any) -> Iterator[str]:
@@ -48,7 +48,7 @@ def _is_of_ninja(cls: type) -> bool:
     return any(base.__module__.startswith("ninja.") for base in cls.__mro__)
 
 
-def _marks_of(thing: Any) -> View:
+def _marks_of(thing: Any) -> ViewMarks:
     """What is marked on a thing; or on the one marked function that it calls, where a decorator hides that."""
     found = marked_on(thing)
     if found != UNMARKED:

@@ -9,9 +9,9 @@ from werkzeug.exceptions import HTTPException
 
 from ..errors import ConfigError
 from ..keys.features import UNMATCHED
-from ..rules.marks import View
+from ..rules.marks import ViewMarks
 from ..rules.overview import Overview, Route
-from .hooks import Enforcer
+from .hooks import FlaskHooks
 from .request import template_of
 
 __all__ = ["EXTENSION", "commands"]
@@ -45,8 +45,8 @@ def explain(method: str, path: str, host: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _enforcer() -> Enforcer:
-    enforcer: Enforcer = current_app.extensions[EXTENSION]
+def _enforcer() -> FlaskHooks:
+    enforcer: FlaskHooks = current_app.extensions[EXTENSION]
     try:
         enforcer.views()
     except ConfigError as error:
@@ -54,22 +54,24 @@ def _enforcer() -> Enforcer:
     return enforcer
 
 
-def _overview(enforcer: Enforcer) -> Overview:
+def _overview(enforcer: FlaskHooks) -> Overview:
     marked = enforcer.views()
     routes = [
         Route(
-            template_of(rule.rule), tuple(sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})), marked[rule.endpoint]
+            template_of(rule.rule),
+            tuple(sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})),
+            marked[rule.endpoint],
         )
         for rule in current_app.url_map.iter_rules()
         if rule.endpoint in marked
     ]
-    return Overview(enforcer.limiter.rules, enforcer.limiter.settings.replacements, routes)
+    return Overview(enforcer.limiter.rules, enforcer.limiter.settings.overrides, routes)
 
 
-def _answering(enforcer: Enforcer, method: str, path: str, host: str) -> tuple[str, View]:
+def _answering(enforcer: FlaskHooks, method: str, path: str, host: str) -> tuple[str, ViewMarks]:
     try:
         rule, _ = current_app.url_map.bind(host).match(path, method, return_rule=True)
     except HTTPException:
-        return UNMATCHED, View()
+        return UNMATCHED, ViewMarks()
     marked = enforcer.views().get(rule.endpoint)
-    return template_of(rule.rule), View() if marked is None else marked.of(method)
+    return template_of(rule.rule), ViewMarks() if marked is None else marked.of(method)

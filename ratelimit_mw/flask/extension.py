@@ -10,12 +10,12 @@ from flask import Flask, current_app, got_request_exception, request_finished
 from ..decision import Verdict
 from ..errors import ConfigError, placed
 from ..http.features import checked_functions
-from ..http.limiter import Guard, HttpOptions, SettingsSource
+from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
 from ..limiter.limiter import Limiter
 from ..rules.callables import checked_call
 from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands
-from .hooks import Enforcer
+from .hooks import FlaskHooks
 from .request import current_user_of
 
 __all__ = ["RateLimiter"]
@@ -55,7 +55,7 @@ class RateLimiter:
         """Put limits on this application. Its views may still come; its settings are checked now."""
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
-        enforcer = Enforcer(app, self._guard(app))
+        enforcer = FlaskHooks(app, self._guard(app))
         app.extensions[EXTENSION] = enforcer
         app.before_request(enforcer.decide)
         app.after_request(enforcer.add_headers)
@@ -91,14 +91,14 @@ class RateLimiter:
             return {}, None
         return (None, given) if isinstance(given, Limiter) else (given, None)
 
-    def _guard(self, app: Flask) -> Guard:
+    def _guard(self, app: Flask) -> HttpLimiter:
         settings, limiter = self._source(app)
         own = {name: _of_flask(app, read) for name, read in checked_functions(self._features).items()}
-        refuse = self._rejection
-        if callable(refuse):
+        reject = self._rejection
+        if callable(reject):
             with placed("rejection"):
-                refuse = app.ensure_sync(checked_call(refuse, "the request", "the verdict"))
-        return Guard(settings, limiter, own, refuse, current_user_of, self._options, routes=True)
+                reject = app.ensure_sync(checked_call(reject, "the request", "the verdict"))
+        return HttpLimiter(settings, limiter, own, reject, current_user_of, self._options, routes=True)
 
 
 def _of_flask(app: Flask, read: Any) -> Any:
@@ -107,7 +107,7 @@ def _of_flask(app: Flask, read: Any) -> Any:
     return lambda request: called(request.flask)
 
 
-def _enforcer_of(app: Flask | None) -> Enforcer:
+def _enforcer_of(app: Flask | None) -> FlaskHooks:
     app = app or current_app
     enforcer = app.extensions.get(EXTENSION)
     if enforcer is None:

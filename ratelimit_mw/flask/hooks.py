@@ -1,4 +1,4 @@
-"""What happens to each request of one Flask application: decide, refuse or go on, add headers, settle."""
+"""What happens to each request of one Flask application: decide, reject or go on, add headers, settle."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from werkzeug.exceptions import default_exceptions
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Pending, left_of
-from ..http.limiter import Guard
+from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection
-from ..http.route_checks import Place, check_parameters, marks_in
-from ..http.views import MarkedView
+from ..http.route_checks import RouteInfo, check_parameters, marks_in
+from ..http.views import ViewMarksByMethod
 from ..limiter.limiter import Limiter
-from ..rules.marks import Mark, View, decided, marked_form, marks_of, undecided
+from ..rules.marks import Mark, ViewMarks, decided, marked_form, marks_of, undecided
 from ..rules.plan import Plan
 from ..settings.framework import SETTING
 from ..wsgi.middleware import DECIDED, VERDICT
 from .request import FlaskRequest, template_of
 
-__all__ = ["Enforcer"]
+__all__ = ["FlaskHooks"]
 
-_UNMARKED = View()
+_UNMARKED = ViewMarks()
 _HIDDEN: Final = (
     "RateLimiter is there, but does not see the limit. Does a decorator above @limit not use functools.wraps,"
     " did another view call this one, or was the limit put on it after the first request?"
@@ -43,17 +43,17 @@ class _Current:
         self.at_close = False
 
 
-class Enforcer:
+class FlaskHooks:
     """The limits of one application. Its views are read when the first request comes: by then all are there.
 
     Whoever looks at them before, as ``check`` does, reads them by himself.
     """
 
-    def __init__(self, app: Flask, guard: Guard) -> None:
+    def __init__(self, app: Flask, guard: HttpLimiter) -> None:
         self._app = app
         self._guard = guard
         self._configured = app.config.get(SETTING)
-        self._known: dict[str, MarkedView] | None = None
+        self._known: dict[str, ViewMarksByMethod] | None = None
         self._reading = threading.Lock()
         self._key = f"ratelimit_mw.flask.{id(self)}"  # one environment may pass through several applications
 
@@ -61,7 +61,7 @@ class Enforcer:
     def limiter(self) -> Limiter:
         return self._guard.limiter
 
-    def views(self) -> dict[str, MarkedView]:
+    def views(self) -> dict[str, ViewMarksByMethod]:
         """What is marked by now, by Flask's endpoint. ``ConfigError``, each time, for marks that cannot work."""
         self._check_configured()
         found = {endpoint: self._marked(endpoint) for endpoint in self._app.view_functions}
@@ -69,7 +69,7 @@ class Enforcer:
         self._check_parameters(found)
         return found
 
-    def _served(self) -> dict[str, MarkedView]:
+    def _served(self) -> dict[str, ViewMarksByMethod]:
         """``views``, kept from the first request on; read again should there be others after all."""
         known = self._known
         if known is None or len(known) != len(self._app.view_functions):
@@ -84,16 +84,16 @@ class Enforcer:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it; set it before", f"app.config[{SETTING!r}]")
 
-    def _check_parameters(self, views: dict[str, MarkedView]) -> None:
+    def _check_parameters(self, views: dict[str, ViewMarksByMethod]) -> None:
         """``ConfigError`` for a limit by a parameter that no route has, unless functions of yours may add some."""
         if self._app.url_value_preprocessors:
             return
         rules = self._app.url_map.iter_rules()
         ways = [(rule, views[rule.endpoint].all()) for rule in rules if rule.endpoint in views]
-        places = [Place(template_of(rule.rule), rule.arguments, marks_in(marked)) for rule, marked in ways]
+        places = [RouteInfo(template_of(rule.rule), rule.arguments, marks_in(marked)) for rule, marked in ways]
         check_parameters(places, self._guard.rules)
 
-    def _marked(self, endpoint: str) -> MarkedView:
+    def _marked(self, endpoint: str) -> ViewMarksByMethod:
         functions = self._app.view_functions
         view: Any = functions[endpoint]
         late = marked_form(view)
@@ -102,7 +102,7 @@ class Enforcer:
         names = endpoint.split(".")[:-1]
         outer = [".".join(names[: i + 1]) for i in range(len(names))]
         blueprints = [self._app.blueprints[name] for name in outer if name in self._app.blueprints]
-        return MarkedView(view, [self._app, *blueprints])
+        return ViewMarksByMethod(view, [self._app, *blueprints])
 
     # -- the hooks, in the order in which Flask calls them ---------------------------------------------------
 
@@ -114,7 +114,7 @@ class Enforcer:
         request = FlaskRequest(native)
         plan = self._plan(request, view)
         current = request.native[self._key] = _Current(decided(view))
-        if not plan.looks:
+        if plan.is_empty:
             g.ratelimit = request.native.get(VERDICT) or Verdict((), ())
             return None
         verdict = self.limiter.decide(plan, self._guard.reader.of(plan, request), request=native)
@@ -122,10 +122,10 @@ class Enforcer:
         g.ratelimit = request.native[VERDICT] = verdict
         request.native[DECIDED] = (*request.native.get(DECIDED, ()), self.limiter)
         if not verdict.allowed:
-            return self._refuse(request, current.pending)
-        if plan.delays and verdict.delay:
+            return self._reject(request, current.pending)
+        if plan.may_delay and verdict.delay:
             time.sleep(verdict.delay)
-        if plan.holds:
+        if plan.has_slots:
             self.limiter.hold(verdict)
         return None
 
@@ -143,12 +143,12 @@ class Enforcer:
         if current is None or current.pending is None:
             return
         current.status = response.status_code
-        if current.pending.plan.holds:
+        if current.pending.plan.has_slots:
             response.direct_passthrough = False  # Werkzeug does not close a file that the server sends by itself
         if response.is_streamed and not response.direct_passthrough:
             over, status = current.pending.over, current.status
             # Errors and redirects of Werkzeug come as iterators, too; they are short, and test clients leave them open.
-            current.at_close = current.pending.plan.holds and status < 300
+            current.at_close = current.pending.plan.has_slots and status < 300
             response.call_on_close(lambda: over(status))
 
     def end(self, error: BaseException | None) -> None:
@@ -172,17 +172,17 @@ class Enforcer:
     def _current(self) -> _Current | None:
         return flask.request.environ.get(self._key)
 
-    def _plan(self, request: FlaskRequest, view: View) -> Plan:
+    def _plan(self, request: FlaskRequest, view: ViewMarks) -> Plan:
         plan = self._guard.plan(request, view)
         others = request.native.get(DECIDED, ())
         if others and self._guard.has_decided(others):
             return left_of(plan, request.native[VERDICT].rules)
         return plan
 
-    def _refuse(self, request: FlaskRequest, pending: Pending) -> Response:
+    def _reject(self, request: FlaskRequest, pending: Pending) -> Response:
         """Your own answer; else an error, which an error handler of the application may take."""
-        if self._guard.refuse is not None:
-            answer = self._guard.refuse(request.flask, pending.verdict)
+        if self._guard.reject is not None:
+            answer = self._guard.reject(request.flask, pending.verdict)
             return self._response(answer) if isinstance(answer, Rejection) else self._app.make_response(answer)
         answer = self._guard.rejection(request, pending.verdict, pending.headers)
         error = default_exceptions[answer.status](response=self._response(answer))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import flask
 
 from ..http.body import Body
-from ..keys.features import UNMATCHED, UNREADABLE
+from ..keys.features import INVALID, UNMATCHED
 from ..wsgi.middleware import WSGIRequest
 
 try:
@@ -41,7 +41,7 @@ class FlaskRequest(WSGIRequest):
             return super().body(limit)
         length = self.flask.content_length or 0
         content = self.flask.get_data() if length <= limit else b""
-        return (content or None) if len(content) == length else UNREADABLE
+        return (content or None) if len(content) == length else INVALID
 
 
 @lru_cache(10_000)

@@ -1,1 +1,1 @@
-"""What is HTTP and the same for every adapter: client addresses, features, headers, refusals."""
+"""What is HTTP and the same for every adapter: client addresses, features, headers, rejections."""

@@ -20,7 +20,7 @@ class Pending:
     def __init__(self, limiter: Limiter, plan: Plan, verdict: Verdict, writer: HeaderWriter) -> None:
         self.plan = plan
         self.verdict = verdict
-        self.headers = writer.headers(verdict)  # once, as a refusal's Retry-After may have a random part
+        self.headers = writer.headers(verdict)  # once, as a rejection's Retry-After may have a random part
         self._limiter = limiter
         self._settled_at: object = self  # no cost, not even None
 
@@ -54,7 +54,7 @@ class Pending:
         return self._settles()
 
     def _settles(self) -> bool:
-        return self.plan.ends or self.verdict.ledger is not None
+        return self.plan.needs_settlement or self.verdict.receipt is not None
 
 
 @lru_cache(1024)

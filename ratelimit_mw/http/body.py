@@ -2,7 +2,7 @@
 
 What a body holds for ``form:`` is what a framework's form would hold, by the content type; ``json:`` is read from
 whatever is JSON, as applications do not all ask for its content type. What may hold a field and cannot be read is
-``UNREADABLE``, not unknown: nobody escapes a limit by a malformed body.
+``INVALID``, not unknown: nobody escapes a limit by a malformed body.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 from ..keys.email import normalized_email
-from ..keys.features import UNREADABLE
+from ..keys.features import INVALID
 from .charset import is_utf8
 from .multipart import fields_of
 from .request import Request
@@ -32,7 +32,7 @@ Read = Callable[[Request], Any]
 
 
 class Body:
-    """One body. ``content``: its bytes, None when there is none, ``UNREADABLE``.
+    """One body. ``content``: its bytes, None when there is none, ``INVALID``.
 
     ``one_of``: which of several values with a name counts.
 
@@ -41,7 +41,7 @@ class Body:
     """
 
     def __init__(self, content: object, content_type: str, one_of: Callable[[list[str]], str]) -> None:
-        self._content = UNREADABLE if content and not is_utf8(content_type) else content or None
+        self._content = INVALID if content and not is_utf8(content_type) else content or None
         self._content_type = content_type
         self._kind = content_type.partition(";")[0].strip().lower()
         self._one_of = one_of
@@ -56,13 +56,13 @@ class Body:
         if not isinstance(self._content, bytes):
             return self._content
         if self._is_json:
-            return UNREADABLE if self._document is UNREADABLE else None
+            return INVALID if self._document is INVALID else None
         fields = self._fields
         if fields is None or self._is_read_in_two_ways(name, fields):
-            return UNREADABLE
+            return INVALID
         values = fields.get(name, [])
         if None in values:
-            return UNREADABLE
+            return INVALID
         return self._one_of(values) if values else None  # type: ignore[arg-type]
 
     def json(self, path: str) -> Any:
@@ -70,10 +70,10 @@ class Body:
         if not isinstance(self._content, bytes):
             return self._content
         if not self._is_json and self._fields is None:
-            return UNREADABLE
+            return INVALID
         value = self._document
-        if value is UNREADABLE:
-            return UNREADABLE if self._is_json else None
+        if value is INVALID:
+            return INVALID if self._is_json else None
         for name in path.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         return _text(value)
@@ -84,7 +84,7 @@ class Body:
         if not self._is_json:
             in_form = self.form(field)
             # One text that is form and JSON: nobody knows which of them the application reads.
-            found = in_form if found is None else found if in_form is None else UNREADABLE
+            found = in_form if found is None else found if in_form is None else INVALID
         return normalized_email(found) if isinstance(found, str) else found
 
     @property
@@ -96,7 +96,7 @@ class Body:
         try:
             return json.loads(self._content)  # type: ignore[arg-type]
         except (ValueError, RecursionError):
-            return UNREADABLE
+            return INVALID
 
     @cached_property
     def _fields(self) -> dict[str, list[str | None]] | None:
@@ -141,7 +141,7 @@ class Bodies:
             headers = request.headers
             content = request.body(self._limit)
             if content and headers.get("content-encoding", "identity").strip().lower() != "identity":
-                content = UNREADABLE
+                content = INVALID
             body = request.parsed_body = Body(content, headers.get("content-type", ""), request.one_of)
         return body
 
@@ -166,12 +166,12 @@ def _grouped(pairs: list[tuple[str, str | None]] | None) -> dict[str, list[str |
 def _text(value: Any) -> Any:
     """A value of JSON as the text that stands in keys: 7, 7.0 and "7" are one. Lists and tables have none."""
     if value is None or isinstance(value, str):
-        return UNREADABLE if value and not _is_writable(value) else value
+        return INVALID if value and not _is_writable(value) else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return str(value) if isinstance(value, int | float) else UNREADABLE
+    return str(value) if isinstance(value, int | float) else INVALID
 
 
 def _is_writable(text: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError, placed
-from ..keys.features import UNREADABLE, checked_name
+from ..keys.features import INVALID, checked_name
 from ..rules.callables import checked_call
 from ..rules.plan import Plan
 from .body import Bodies
@@ -24,7 +24,7 @@ _PLANS_KEPT: Final = 10_000
 _FAMILIES: dict[str, Callable[[str], Read]] = {
     "header": lambda name: lambda request: request.header(name),
     "cookie": lambda name: lambda request: request.cookie(name),
-    "query": lambda name: lambda request: UNREADABLE if request.query is None else request.query.get(name),
+    "query": lambda name: lambda request: INVALID if request.query is None else request.query.get(name),
 }
 
 _SETTINGS = {

@@ -79,14 +79,14 @@ class HeaderWriter:
         """The headers of one response; none when no rule that shows itself looked at the request."""
         decisions = verdict.decisions
         lone = len(decisions) == 1
-        if not lone or decisions[0].bound.shadow:
-            decisions = [decision for decision in decisions if not decision.bound.shadow]
+        if not lone or decisions[0].source.shadow:
+            decisions = [decision for decision in decisions if not decision.source.shadow]
             if not decisions:
                 return []
         if not verdict.allowed:
-            return self._refused(decisions, [decision for decision in decisions if not decision.allowed])
+            return self._rejected(decisions, [decision for decision in decisions if not decision.allowed])
         shown = decisions[0] if lone else min(decisions, key=_remaining)
-        fixed = self._fixed.get(shown.bound) or self._fix(shown.bound)
+        fixed = self._fixed.get(shown.source) or self._fix(shown.source)
         reset = -(-shown.reset_us // SECOND) or 1
         if reset > _MOST:
             reset = _MOST
@@ -96,14 +96,14 @@ class HeaderWriter:
             found.append((_LIMIT_FIELD, fixed.item + _LIMIT_VALUES % (shown.remaining, reset)))
         return found
 
-    def _refused(self, decisions: Sequence[Decision], refusing: Sequence[Decision]) -> list[Header]:
-        longest = max(refusing, key=_wait)
+    def _rejected(self, decisions: Sequence[Decision], rejecting: Sequence[Decision]) -> list[Header]:
+        longest = max(rejecting, key=_wait)
         wait = self._spread(_told(longest))
-        fixed = self._fix(longest.bound)
+        fixed = self._fix(longest.source)
         found = self._x_headers(longest, fixed, _seconds(longest.reset_us)) if self._x else []
         if self._draft:
             found.append(self._policy(decisions))
-            items = [self._refused_item(one, wait if one is longest else _told(one)) for one in refusing]
+            items = [self._rejected_item(one, wait if one is longest else _told(one)) for one in rejecting]
             found.append((_LIMIT_FIELD, b", ".join(items)))
         if wait is not None:
             found.append((_RETRY_AFTER, _NUMBER % wait))
@@ -115,8 +115,8 @@ class HeaderWriter:
             return wait
         return min(wait + random.randint(0, self._jitter), _MOST)  # noqa: S311 - it spreads, hides nothing
 
-    def _refused_item(self, decision: Decision, wait: int | None) -> bytes:
-        item = self._fix(decision.bound).item
+    def _rejected_item(self, decision: Decision, wait: int | None) -> bytes:
+        item = self._fix(decision.source).item
         if wait is None:
             return item + _NUMBER % decision.remaining
         return item + _LIMIT_VALUES % (decision.remaining, wait)
@@ -130,7 +130,7 @@ class HeaderWriter:
         return self._fixed.get(limit) or _kept(self._fixed, limit, _Fixed(limit))
 
     def _policy(self, decisions: Sequence[Decision]) -> Header:
-        limits = tuple(decision.bound for decision in decisions)
+        limits = tuple(decision.source for decision in decisions)
         found = self._policies.get(limits)
         if found is None:
             found = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
@@ -170,9 +170,9 @@ def _wait(decision: Decision) -> float:
     return float("inf") if decision.retry_us is None else decision.retry_us
 
 
-def _told(refusing: Decision) -> int | None:
+def _told(rejecting: Decision) -> int | None:
     """The wait in whole seconds; None where it does not help."""
-    return None if refusing.retry_us is None else _seconds(refusing.retry_us)
+    return None if rejecting.retry_us is None else _seconds(rejecting.retry_us)
 
 
 def _seconds(us: int) -> int:

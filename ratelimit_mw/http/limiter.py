@@ -1,4 +1,4 @@
-"""What every middleware is made of: limiter, features, headers and refusals, put together once at start-up."""
+"""What every middleware is made of: limiter, features, headers and rejections, put together once at start-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import ConfigError, placed
 from ..limiter.limiter import Limiter
 from ..rules.callables import checked_call
 from ..rules.client_checks import check_lists, check_rule
-from ..rules.marks import Mark, View
+from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
@@ -24,7 +24,7 @@ from .region import Region
 from .rejection import Rejection, rejection
 from .request import Request
 
-__all__ = ["Guard", "HttpOptions"]
+__all__ = ["HttpLimiter", "HttpOptions"]
 
 
 class HttpOptions(TypedDict, total=False):
@@ -47,7 +47,7 @@ SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
 
 
-class Guard:
+class HttpLimiter:
     """Built by a middleware from its arguments; raises ``ConfigError`` for any that cannot work.
 
     ``routes``: whether the middleware knows the application's routes.
@@ -58,7 +58,7 @@ class Guard:
         settings: SettingsSource | None,
         limiter: Limiter | None,
         features: Mapping[str, Callable[[Any], Any]],
-        refuse: Callable[[Any, Verdict], Any] | None,
+        reject: Callable[[Any, Verdict], Any] | None,
         user: Read,
         options: HttpOptions,
         routes: bool = False,
@@ -72,7 +72,7 @@ class Guard:
         if not isinstance(self.limiter, Limiter):
             raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
         with placed("rejection"):
-            self.refuse = None if refuse is None else checked_call(refuse, "the request", "the verdict")
+            self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
         http = _with_options(self.limiter.settings, options)
         self.http = http
         self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
@@ -85,7 +85,7 @@ class Guard:
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self._prepare()
 
-    def adopt(self, views: Iterable[View], later: Mapping[Mark, Collection[str]] | None = None) -> None:
+    def adopt(self, views: Iterable[ViewMarks], later: Mapping[Mark, Collection[str]] | None = None) -> None:
         """What an application's views are marked with, once they are known; ``ConfigError`` for what cannot work.
 
         ``later``: marks that are decided on the way to the view, with the features that are given there.
@@ -107,7 +107,7 @@ class Guard:
         given = self._given(rules)
         needs = dict.fromkeys(rules.lists.needs, "a list")
         for rule in rules.rules:
-            for name in rule.rule.needs:
+            for name in rule.source.needs:
                 if name not in given.get(rule, ()):
                     needs.setdefault(name, f"rule {rule.name!r}")
         return needs
@@ -124,7 +124,7 @@ class Guard:
         given = self._given(rules)
         for rule in rules.rules:
             if "ip" not in given.get(rule, ()):
-                check_rule(rule.rule, self.http.ipv6_prefix, f"rule {rule.name!r}")
+                check_rule(rule.source, self.http.ipv6_prefix, f"rule {rule.name!r}")
 
     def _prepare(self) -> None:
         rules = self.limiter.rules
@@ -141,11 +141,11 @@ class Guard:
         )
         self.rules = rules
 
-    def plan(self, request: Request, view: View | None = None) -> Plan:
+    def plan(self, request: Request, view: ViewMarks | None = None) -> Plan:
         rules = self.rules
         return rules.plan(request.method, request.path, request.host if rules.needs_host else "", view)
 
-    def plan_of(self, marks: Iterable[Mark], request: Request, view: View | None) -> Plan:
+    def plan_of(self, marks: Iterable[Mark], request: Request, view: ViewMarks | None) -> Plan:
         """The plan of marks alone, for what is decided after the request; of ``view`` only exemptions count."""
         rules = self.rules
         return rules.plan_of(marks, request.method, request.host if rules.needs_host else "", view)
@@ -156,7 +156,7 @@ class Guard:
         return await self.limiter.adecide(plan, features, request=request)
 
     def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
-        """The package's own answer to a refused request, without the rate limit headers."""
+        """The package's own answer to a rejected request, without the rate limit headers."""
         waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
         return rejection(verdict, request.headers.get("accept", ""), waits[0] if waits else None)
 

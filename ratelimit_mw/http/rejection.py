@@ -1,4 +1,4 @@
-"""The answer to a refused request, 429, 403 or 503, in the form that its ``Accept`` asks for."""
+"""The answer to a rejected request, 429, 403 or 503, in the form that its ``Accept`` asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..decision import Verdict
 
 __all__ = ["Rejection", "rejection"]
 
-# What a refusal of each status is called: its title and its problem type.
+# What a rejection of each status is called: its title and its problem type.
 _KINDS: Final = {
     429: ("Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded"),
     403: ("Forbidden", "about:blank"),
@@ -33,7 +33,7 @@ class Rejection:
     @property
     def reason(self) -> str:
         """The phrase beside the status, which WSGI asks for."""
-        return HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Refused"
+        return HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Rejected"
 
 
 class _Problem(NamedTuple):
@@ -45,13 +45,13 @@ class _Problem(NamedTuple):
 
 
 def rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
-    """The answer to a refused verdict. ``retry_after`` is the value of the header that will stand beside it."""
+    """The answer to a rejected verdict. ``retry_after`` is the value of the header that will stand beside it."""
     media, write = _FORMS[_preferred(accept) if len(accept) <= _LONGEST_ACCEPT else 0]
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
     status = verdict.status or 429
-    problem = _Problem(status, *_KINDS[status], detail, [decision.bound.policy for decision in verdict.refusing])
+    problem = _Problem(status, *_KINDS[status], detail, [decision.source.policy for decision in verdict.rejected_by])
     body = write(problem)
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Rejection(problem.status, headers, body)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from ..keys.features import UNREADABLE
+from ..keys.features import INVALID
 
 if TYPE_CHECKING:
     from .body import Body
@@ -71,7 +71,7 @@ class Request(Mapping[str, Any]):
         """The one of several values with a name that the framework's users would see."""
 
     def body(self, limit: int) -> object:
-        """The body's bytes; None when there is none, ``UNREADABLE`` for one over ``limit`` and one cut short.
+        """The body's bytes; None when there is none, ``INVALID`` for one over ``limit`` and one cut short.
 
         Whatever of it is read here, the application has to receive all the same.
         """
@@ -93,11 +93,11 @@ class Request(Mapping[str, Any]):
         return _only(lines) if lines else None
 
     def cookie(self, name: str) -> Any:
-        """A cookie as a feature: ``UNREADABLE`` where frameworks may show different values."""
+        """A cookie as a feature: ``INVALID`` where frameworks may show different values."""
         values = self._cookies.get(name)
         if values is None:
             return None
-        return _only(values) if values[0].isascii() else UNREADABLE
+        return _only(values) if values[0].isascii() else INVALID
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -159,7 +159,7 @@ class Headers(Mapping[str, str]):
 
 def _only(values: list[str]) -> Any:
     """The one value that all of them are."""
-    return values[0] if values.count(values[0]) == len(values) else UNREADABLE
+    return values[0] if values.count(values[0]) == len(values) else INVALID
 
 
 def _unquoted(value: str) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from ..rules.marks import View, marks_of, view_of
+from ..rules.marks import ViewMarks, marks_of, view_of
 from ..rules.rule import METHODS
 
-__all__ = ["MarkedView", "class_of", "handlers_of"]
+__all__ = ["ViewMarksByMethod", "class_of", "handlers_of"]
 
 _ENTRIES: Final = ("dispatch_request", "dispatch")
 """The methods that Flask's and Django's class-based views are entered by, whatever the request's method."""
 
-MarksOf = Callable[[object], View]
+MarksOf = Callable[[object], ViewMarks]
 HandlersOf = Callable[[object, str], list[object]]
 
 
@@ -29,7 +29,7 @@ def handlers_of(view: object, method: str) -> list[object]:
     return _in_all_bases(cls, actions.get(name, name))
 
 
-class MarkedView:
+class ViewMarksByMethod:
     """The limits and exemptions that a request meets at one view, by the request's method.
 
     ``within`` is what the view stands in, such as blueprints, the outermost first. A mark on a method of a class holds
@@ -52,11 +52,11 @@ class MarkedView:
             if (answering := handlers(view, method))
         }
 
-    def of(self, method: str) -> View:
+    def of(self, method: str) -> ViewMarks:
         """What is marked for requests of this method."""
         return self._by_method.get(method, self._common)
 
-    def all(self) -> Iterator[View]:
+    def all(self) -> Iterator[ViewMarks]:
         """Everything that some request may meet."""
         yield self._common
         yield from dict.fromkeys(self._by_method.values())

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import Any, Final
 
-from .features import UNREADABLE, counted_as
+from .features import INVALID, counted_as
 
 __all__ = ["normalized_email", "spellings"]
 
@@ -28,18 +28,18 @@ _SPELLED = re.compile(r"(?!xn--)[^.@\s\u3002]+")
 
 
 def normalized_email(text: str) -> Any:
-    """The one spelling of an address, "" for none; ``UNREADABLE`` for more than 320 characters.
+    """The one spelling of an address, "" for none; ``INVALID`` for more than 320 characters.
 
     >>> normalized_email(" Ann@B\u00dcCHER.example. "), normalized_email("\uff41nn@xn--bcher-kva.example")
     ('ann@xn--bcher-kva.example', 'ann@xn--bcher-kva.example')
     """
     text = text.strip()
     if len(text) > _LONGEST:
-        return UNREADABLE
+        return INVALID
     folded = text.lower() if text.isascii() else _folded(text).strip()
     local, at, domain = folded.rpartition("@")
     found = f"{local}{at}{_domain(domain) if at else domain}"
-    return found if len(found) <= _LONGEST else UNREADABLE
+    return found if len(found) <= _LONGEST else INVALID
 
 
 def spellings(feature: str, value: str) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def spellings(feature: str, value: str) -> tuple[str, ...]:
         written = normalized_email(value)
     if feature == "region":
         written = value.upper()
-    return (value,) if written in (value, UNREADABLE) else (value, written)
+    return (value,) if written in (value, INVALID) else (value, written)
 
 
 def _folded(text: str) -> str:

@@ -22,7 +22,7 @@ __all__ = [
     "UNKNOWN_IP",
     "UnknownIP",
     "UNMATCHED",
-    "UNREADABLE",
+    "INVALID",
     "Features",
     "KeyMaker",
     "checked_name",
@@ -43,7 +43,7 @@ UNKNOWN_IP: Final = "unknown"
 UNMATCHED: Final = "unmatched"
 """The one value of ``endpoint`` for requests that no route matched."""
 
-UNREADABLE: Final = object()
+INVALID: Final = object()
 """The value of a feature that is there but cannot be read. No text equals it, so no client can choose it."""
 
 # django-ratelimit's names of the same things.
@@ -172,7 +172,7 @@ class KeyMaker:
                 if name == "ip":
                     self._unknown_ip.warn()
             if type(value) is not str:
-                if value is UNREADABLE:
+                if value is INVALID:
                     made += f"{name}!&"
                     continue
                 if type(value) is Digest:

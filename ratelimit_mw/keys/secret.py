@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from ..errors import ConfigError
-from .features import UNMATCHED, UNREADABLE, Digest, Features, KeyMaker, UnknownIP, counted_as, text_of
+from .features import INVALID, UNMATCHED, Digest, Features, KeyMaker, UnknownIP, counted_as, text_of
 
 __all__ = ["PERSONAL", "Secret", "key_maker"]
 
@@ -77,7 +77,7 @@ class _SecretKeyMaker(KeyMaker):
         seen = dict(features)
         for name in self._hides:
             value = seen.get(name)
-            if value is not None and value != "" and value is not UNREADABLE:
+            if value is not None and value != "" and value is not INVALID:
                 text = counted_as(name, value if isinstance(value, str) else text_of(name, value))
                 seen[name] = Digest(self._digest(name, text))
         return super().of(seen)

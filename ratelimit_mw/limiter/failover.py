@@ -1,7 +1,7 @@
 """What happens when a shared store does not answer: each limit's policy, until the store answers again.
 
 "local" counts in this process, by one of ``fleet_size`` shares of the limit; "allow" leaves the limit out; "deny"
-refuses with 503. While the breaker is open no request touches the store: a probe asks it, in a thread of its own, one
+rejects with 503. While the breaker is open no request touches the store: a probe asks it, in a thread of its own, one
 at a time. One log line says that a store went, one that it came back.
 """
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from ..algorithms.limit import Limit
 from ..clock import Clock, now_us, to_seconds
-from ..decision import Change, Decision, Hit
+from ..decision import Correction, Decision, Hit
 from ..errors import StoreError
 from ..stores import MemoryStore, Store
 from .breaker import Breaker
 
-__all__ = ["Answer", "Resilient"]
+__all__ = ["Answer", "FailoverStore"]
 
 Times = Sequence[int | None]
 
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     unavailable: bool = False
 
 
-class Resilient:
+class FailoverStore:
     """A store that always answers: itself, or by the policies."""
 
     def __init__(self, store: Store, policy: str = "local", fleet_size: int = 1, clock: Clock | None = None) -> None:
@@ -49,9 +49,9 @@ class Resilient:
         self.breaker = Breaker()
 
     def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        return self.asked(hits, now, spend) or self.without_store(hits, spend)
+        return self.ask_store(hits, now, spend) or self.decide_by_policy(hits, spend)
 
-    def asked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
+    def ask_store(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
         """What the store says; None when it does not answer, or is left alone."""
         if self._is_left_alone():
             return None
@@ -65,9 +65,9 @@ class Resilient:
         return Answer(hits, decisions, self.store)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        return await self.aasked(hits, now, spend) or self.without_store(hits, spend)
+        return await self.aask_store(hits, now, spend) or self.decide_by_policy(hits, spend)
 
-    async def aasked(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
+    async def aask_store(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
         if self._is_left_alone():
             return None
         began = now_us()
@@ -79,7 +79,7 @@ class Resilient:
         self.breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
-    def correct(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
+    def correct(self, store: Store | None, changes: Sequence[Correction], now: int | None) -> Times | None:
         """The times of the changes in ``store``, the local one or else the shared one.
 
         Of a store that was asked and did not answer, nobody knows them; None: it was not asked.
@@ -95,7 +95,7 @@ class Resilient:
             self._failed(error, began)
             return [None] * len(changes)
 
-    async def acorrect(self, store: Store | None, changes: Sequence[Change], now: int | None) -> Times | None:
+    async def acorrect(self, store: Store | None, changes: Sequence[Correction], now: int | None) -> Times | None:
         if store is self.local:
             return self.local.correct(changes, self._clock())
         if self.breaker.open:
@@ -107,7 +107,7 @@ class Resilient:
             self._failed(error, began)
             return [None] * len(changes)
 
-    def without_store(self, hits: Sequence[Hit], spend: bool) -> Answer:
+    def decide_by_policy(self, hits: Sequence[Hit], spend: bool) -> Answer:
         """What the policies say."""
         policies = [hit.limit.on_store_error or self._policy for hit in hits]
         denied = [hit for hit, policy in zip(hits, policies, strict=True) if policy == "deny" and not hit.limit.shadow]
@@ -151,5 +151,5 @@ class Resilient:
 
 def _denial(limit: Limit, now: int) -> Decision:
     decision = Decision(False, 0, _RETRY_DENIED, _RETRY_DENIED, now)
-    decision.bound = limit
+    decision.source = limit
     return decision

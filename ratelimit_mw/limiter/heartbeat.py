@@ -14,7 +14,7 @@ from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import to_seconds
 from ..forksafe import guarded
 
-__all__ = ["Keeper"]
+__all__ = ["Heartbeat"]
 
 _BETWEEN: Final = to_seconds(SLOT_LIFE) / 3
 _NAME: Final = "ratelimit_mw leases"
@@ -24,14 +24,14 @@ _log = logging.getLogger("ratelimit_mw")
 _Held = TypeVar("_Held")
 
 
-class Keeper(Generic[_Held]):
+class Heartbeat(Generic[_Held]):
     """Calls ``renew`` with all that is held; by default three times in the life of a lease."""
 
     def __init__(self, renew: Callable[[_Held], None], between: float = _BETWEEN) -> None:
         self._renew = renew
         self._between = between
         self._held: set[_Held] = set()
-        self._lock = guarded(self, "_lock", threading.Lock, Keeper._forget_parent)
+        self._lock = guarded(self, "_lock", threading.Lock, Heartbeat._forget_parent)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 

@@ -17,10 +17,10 @@ from typing import Final
 
 from ..algorithms.limit import Limit
 from ..clock import Clock
-from ..decision import Change, Decision, Hit, Spent
-from .failover import Answer, Resilient
+from ..decision import Charge, Correction, Decision, Hit
+from .failover import Answer, FailoverStore
 
-__all__ = ["Leases"]
+__all__ = ["QuotaLeases"]
 
 _KEPT: Final = 10_000
 _LIVES: Final = 20
@@ -59,18 +59,18 @@ class _Lease:
         told, passed = self.decision, now - self.drawn_at
         assert told is not None
         decision = Decision(True, told.remaining + self.left, 0, max(0, told.reset_us - passed), told.at_us)
-        decision.bound = limit
+        decision.source = limit
         return decision
 
-    def unused(self) -> Change | None:
+    def unused(self) -> Correction | None:
         """What gives the rest back."""
         if self.decision is None or not self.left:
             return None
         limit, key, cost = self.drawn
-        return Change(limit, key, self.left, Spent(self.decision.at_us, cost))
+        return Correction(limit, key, self.left, Charge(self.decision.at_us, cost))
 
 
-class _Book:
+class _LeaseTable:
     """The leases of this process, by key; bounded."""
 
     def __init__(self) -> None:
@@ -115,10 +115,10 @@ class _Book:
         return seen is not None and now - seen <= _life(hit.limit)
 
 
-class Leases:
+class QuotaLeases:
     """Stands between a limiter and a shared store; what it cannot decide goes on to the store."""
 
-    def __init__(self, shared: Resilient, clock: Clock) -> None:
+    def __init__(self, shared: FailoverStore, clock: Clock) -> None:
         self._shared = shared
         self._clock = clock
         self.begin()
@@ -127,7 +127,7 @@ class Leases:
     def begin(self) -> None:
         """Without any lease."""
         self._lock = threading.Lock()
-        self._book = _Book()
+        self._book = _LeaseTable()
 
     def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
         if not spend:
@@ -136,11 +136,11 @@ class Leases:
             return local
         leases, unused = self._draw(hits)
         if unused and _is_lost(self._shared.correct(None, unused, now)):
-            return self._shared.without_store(hits, spend)
+            return self._shared.decide_by_policy(hits, spend)
         if leases:
-            answer = self._shared.asked([lease.drawn for lease in leases], now, spend)
+            answer = self._shared.ask_store([lease.drawn for lease in leases], now, spend)
             if answer is None:
-                return self._shared.without_store(hits, spend)
+                return self._shared.decide_by_policy(hits, spend)
             if drawn := self._drawn(hits, leases, answer.decisions):
                 return drawn
         return self._shared.apply(hits, now, spend)
@@ -152,11 +152,11 @@ class Leases:
             return local
         leases, unused = self._draw(hits)
         if unused and _is_lost(await self._shared.acorrect(None, unused, now)):
-            return self._shared.without_store(hits, spend)
+            return self._shared.decide_by_policy(hits, spend)
         if leases:
-            answer = await self._shared.aasked([lease.drawn for lease in leases], now, spend)
+            answer = await self._shared.aask_store([lease.drawn for lease in leases], now, spend)
             if answer is None:
-                return self._shared.without_store(hits, spend)
+                return self._shared.decide_by_policy(hits, spend)
             if drawn := self._drawn(hits, leases, answer.decisions):
                 return drawn
         return await self._shared.aapply(hits, now, spend)
@@ -185,10 +185,10 @@ class Leases:
             if _is_lost(await self._shared.acorrect(None, changes, now)):
                 return
 
-    def _closed(self) -> list[list[Change]]:
+    def _closed(self) -> list[list[Correction]]:
         with self._lock:
             unused = _unused(self._book.all())
-            self._book = _Book()
+            self._book = _LeaseTable()
         return [unused[i : i + _AT_CLOSE] for i in range(0, len(unused), _AT_CLOSE)]
 
     def _taken(self, hits: Sequence[Hit]) -> Answer | None:
@@ -204,7 +204,7 @@ class Leases:
             decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
         return Answer(hits, decisions, self._shared.store)
 
-    def _draw(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Change]]:
+    def _draw(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Correction]]:
         """Leases to ask for, of keys that are hot and that nobody is drawing, and what to give back before."""
         now = self._clock()
         with self._lock:
@@ -255,11 +255,11 @@ def _is_lost(times: Sequence[int | None] | None) -> bool:
     return times is not None and None in times
 
 
-def _unused(leases: Iterable[_Lease]) -> list[Change]:
+def _unused(leases: Iterable[_Lease]) -> list[Correction]:
     return [change for lease in leases if (change := lease.unused())]
 
 
-_of_this_process: weakref.WeakSet[Leases] = weakref.WeakSet()
+_of_this_process: weakref.WeakSet[QuotaLeases] = weakref.WeakSet()
 
 
 def _begin_anew() -> None:

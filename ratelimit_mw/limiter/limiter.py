@@ -14,18 +14,18 @@ from ..decision import Hit, Verdict
 from ..errors import ConfigError, placed
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..rules.access_lists import Listed
+from ..rules.access_lists import ListVerdict
 from ..rules.marks import Mark
-from ..rules.plan import Plan, UnknownKeyError
+from ..rules.plan import MissingKeyError, Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import MemoryStore, Store, open_store
-from ..testmode import switch
-from .failover import Answer, Resilient
-from .leases import Leases
-from .rejection_cache import Refusals
-from .settlement import Afterwards
+from ..testmode import testmode
+from .failover import Answer, FailoverStore
+from .leases import QuotaLeases
+from .rejection_cache import RejectionCache
+from .settlement import Settlement
 from .slot import Slot
 
 __all__ = ["Limiter"]
@@ -67,17 +67,17 @@ class Limiter:
         self._memory_clock = self._clock or (now_us if self._memory is None else self._memory.clock)
         self._steady = self._clock or _steady_us
         # Who gives a clock wants to the microsecond what the store says.
-        self._refusals = Refusals(self.settings.remember_refusals if clock is None else 0)
+        self._rejections = RejectionCache(self.settings.rejection_cache if clock is None else 0)
         told = self.settings
         shared = (self.store, told.on_store_error, told.fleet_size, self._steady)
-        self._shared = None if self._memory is not None else Resilient(*shared)
+        self._shared = None if self._memory is not None else FailoverStore(*shared)
         self.breaker = None if self._shared is None else self._shared.breaker
         # Whether deciding may wait for I/O, so that an event loop has to await it.
         self.waits = self._shared is not None
-        self._leases: Leases | None = None
+        self._leases: QuotaLeases | None = None
         self._lease()
-        self._afterwards = Afterwards(
-            self.store, self._shared, self._refusals, self._now, lambda rule: self.rules.statuses(rule)
+        self._afterwards = Settlement(
+            self.store, self._shared, self._rejections, self._now, lambda rule: self.rules.statuses(rule)
         )
 
     @classmethod
@@ -90,13 +90,13 @@ class Limiter:
 
     def _ruled(self) -> RuleSet:
         told = self.settings
-        return RuleSet(self._everywhere, self._marks, told.replacements, told.lists, told.secret)
+        return RuleSet(self._everywhere, self._marks, told.overrides, told.lists, told.secret)
 
     def _lease(self) -> None:
         """Have leases stand before a shared store where some rule has one."""
         leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
         if leased and self._shared is not None and self._leases is None:
-            self._leases = Leases(self._shared, self._steady)
+            self._leases = QuotaLeases(self._shared, self._steady)
         self._decides = self._leases or self._shared
 
     def adopt(self, marks: Iterable[Mark]) -> None:
@@ -133,9 +133,9 @@ class Limiter:
         self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
     ) -> Verdict:
         """``hit`` or ``peek`` for a plan that is known already. ``request`` is what cost functions are given."""
-        if plan.lone is not None and spend and self._memory is not None and not switch.thrown:
+        if plan.single is not None and spend and self._memory is not None and not testmode.active:
             # One limit on the memory store: no list of hits, nothing to agree on.
-            limit, key_of, own_cost = plan.lone
+            limit, key_of, own_cost = plan.single
             key = key_of(features)
             if key is None:
                 return Verdict((), ())
@@ -150,7 +150,7 @@ class Limiter:
         if self._decides is None:
             return Verdict.of(hits, self.store.apply(hits, self._now(), spend), spend)
         steady = self._steady()
-        if spend and (known := self._refusals.recall(hits, steady)):
+        if spend and (known := self._rejections.recall(hits, steady)):
             return Verdict(*known, allowed=False)
         return self._answered(self._decides.apply(hits, self._now(), spend), spend, steady)
 
@@ -165,19 +165,21 @@ class Limiter:
         if isinstance(hits, Verdict):
             return hits
         steady = self._steady()
-        if spend and (known := self._refusals.recall(hits, steady)):
+        if spend and (known := self._rejections.recall(hits, steady)):
             return Verdict(*known, allowed=False)
         asked = self._asked(self._decides, hits, spend, steady)
-        return await (self._afterwards.kept(asked) if spend and plan.holds else asked)
+        return await (self._afterwards.kept(asked) if spend and plan.has_slots else asked)
 
-    async def _asked(self, decides: Resilient | Leases, hits: Sequence[Hit], spend: bool, steady: int) -> Verdict:
+    async def _asked(
+        self, decides: FailoverStore | QuotaLeases, hits: Sequence[Hit], spend: bool, steady: int
+    ) -> Verdict:
         return self._answered(await decides.aapply(hits, self._now(), spend), spend, steady)
 
-    def _taken(self, leases: Leases, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
+    def _taken(self, leases: QuotaLeases, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
         """One limit out of a lease, with as little ado as in memory; None when it takes more."""
-        if plan.lone is None or switch.off:
+        if plan.single is None or testmode.off:
             return None
-        limit, key_of, own_cost = plan.lone
+        limit, key_of, own_cost = plan.single
         key, spending = key_of(features), own_cost if cost is None else checked_cost(cost)
         if key is None or (decision := leases.take(limit, key, spending)) is None:
             return None
@@ -188,34 +190,34 @@ class Limiter:
         verdict = Verdict.of(answer.hits, answer.decisions, spend, elsewhere, answer.unavailable)
         if spend and elsewhere is None:
             if verdict.allowed:
-                self._refusals.spent(answer.hits)
+                self._rejections.spent(answer.hits)
             else:
-                self._refusals.note(answer.hits, answer.decisions, steady)
+                self._rejections.note(answer.hits, answer.decisions, steady)
         return verdict
 
     def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit] | Verdict:
         """The hits of a request, or its verdict where there is nothing to ask a store."""
-        if switch.off:
+        if testmode.off:
             return Verdict((), ())
         if cost is not None:
             checked_cost(cost)
         try:
             hits = plan.hits(features, cost, request)
-            if switch.thrown:
+            if testmode.active:
                 hits = [hit._replace(key=self._own(hit.key)) for hit in hits]
             return hits or Verdict((), ())
-        except UnknownKeyError as refusal:
-            return refusal.verdict(self._steady())
-        except Listed as listed:
+        except MissingKeyError as rejection:
+            return rejection.verdict(self._steady())
+        except ListVerdict as listed:
             return listed.verdict()
 
     def _now(self) -> int | None:
-        clock = self._clock or switch.clock
+        clock = self._clock or testmode.clock
         return None if clock is None else clock()
 
     def _own(self, key: str) -> str:
         """The key, apart from all others while a test has put this limiter on its clock."""
-        return key if self._clock is not None else key + switch.ending
+        return key if self._clock is not None else key + testmode.key_suffix
 
     # -- afterwards ----------------------------------------------------------------------------------------
 
@@ -239,7 +241,7 @@ class Limiter:
     def slot(self, features: Features, cost: int | None = None) -> Slot:
         """``with`` or ``async with``: hold a slot of every concurrency rule that matches while the block runs.
 
-        Raises ``RateLimitExceeded`` when a rule refuses. Other rules that match count the request, too.
+        Raises ``RateLimitExceeded`` when a rule rejects. Other rules that match count the request, too.
         """
         return Slot(self, features, cost)
 
@@ -270,7 +272,7 @@ class Limiter:
 
     def _forget(self, keys: Sequence[str]) -> None:
         """What this process knows of keys beside the store."""
-        self._refusals.forget(keys)
+        self._rejections.forget(keys)
         if self._leases is not None:
             self._leases.forget(keys)
         if self._shared is not None:
@@ -295,5 +297,5 @@ class Limiter:
 
 def _steady_us() -> int:
     """What passes in this process, for limiters that were given no clock."""
-    clock = switch.clock
+    clock = testmode.clock
     return now_us() if clock is None else clock()

@@ -1,7 +1,7 @@
-"""Refusals remembered: a key that a shared store has just refused is refused here, without asking again.
+"""Rejections remembered: a key that a shared store has just rejected is rejected here, without asking again.
 
-Only what cannot change without this process knowing: no log that counts refusals, no slots, and never for less than the
-cost that was refused. Bounded: two tables that take turns.
+Only what cannot change without this process knowing: no log that counts rejections, no slots, and never for less than
+the cost that was rejected. Bounded: two tables that take turns.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from ..algorithms.window_log import RefusalCountingLog
+from ..algorithms.window_log import RejectionCountingLog
 from ..decision import Decision, Hit
 
-__all__ = ["Refusals"]
+__all__ = ["RejectionCache"]
 
 _KEPT: Final = 50_000
 
@@ -26,10 +26,10 @@ class _Known(NamedTuple):
     decision: Decision
 
 
-class Refusals:
+class RejectionCache:
     """Remembers for a decision's ``retry_us``, at most ``span_us``; 0 remembers nothing."""
 
-    everywhere: Final[WeakValueDictionary[int, Refusals]] = WeakValueDictionary()
+    everywhere: Final[WeakValueDictionary[int, RejectionCache]] = WeakValueDictionary()
     """Those of all limiters in this process, each under a number of its own."""
 
     def __init__(self, span_us: int) -> None:
@@ -39,30 +39,30 @@ class Refusals:
         self.everywhere[id(self)] = self
 
     def recall(self, hits: Sequence[Hit], now: int) -> tuple[list[Hit], list[Decision]] | None:
-        """Of the hits that are known to be refused now the one with the longest wait, with its decision as of now."""
+        """Of the hits that are known to be rejected now the one with the longest wait, with its decision as of now."""
         if not self._young and not self._old:
             return None
         known = [(hit, decision) for hit in hits if (decision := self._known(hit, now)) is not None]
-        if not known or any(map(_counts_refusals, hits)):
+        if not known or any(map(_counts_rejections, hits)):
             return None
         hit, decision = max(known, key=_wait)
         return [hit], [decision]
 
     def _known(self, hit: Hit, now: int) -> Decision | None:
         known = self._young.get(hit.key) or self._old.get(hit.key)
-        if known is None or hit.cost < known.cost or now >= known.until or known.decision.bound is not hit.limit:
+        if known is None or hit.cost < known.cost or now >= known.until or known.decision.source is not hit.limit:
             return None
         return _later(known.decision, hit, now - known.noted)
 
     def note(self, hits: Sequence[Hit], decisions: Sequence[Decision], now: int) -> None:
-        """Learn from a refused request; nothing where one of those that refuse has to be asked each time."""
+        """Learn from a rejected request; nothing where one of those that reject has to be asked each time."""
         if not self._span:
             return
         pairs = zip(hits, decisions, strict=True)
-        refusing = [(hit, decision) for hit, decision in pairs if not (decision.allowed or hit.limit.shadow)]
-        if not all(decision.retry_us and _may_be_remembered(hit) for hit, decision in refusing):
+        rejecting = [(hit, decision) for hit, decision in pairs if not (decision.allowed or hit.limit.shadow)]
+        if not all(decision.retry_us and _may_be_remembered(hit) for hit, decision in rejecting):
             return
-        for hit, decision in refusing:
+        for hit, decision in rejecting:
             if len(self._young) >= _KEPT // 2:
                 self._old, self._young = self._young, {}
             self._young[hit.key] = _Known(now, now + min(decision.retry_us or 0, self._span), hit.cost, decision)
@@ -74,8 +74,8 @@ class Refusals:
 
     def forget(self, keys: Sequence[str]) -> None:
         """These keys have got something back, for all limiters of this process."""
-        for refusals in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
-            refusals._drop(keys)
+        for rejections in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
+            rejections._drop(keys)
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -84,12 +84,12 @@ class Refusals:
 
 
 def _may_be_remembered(hit: Hit) -> bool:
-    return not (hit.limit.by_outcome or hit.limit.quota.concurrent or _counts_refusals(hit))
+    return not (hit.limit.counts_outcomes or hit.limit.quota.concurrent or _counts_rejections(hit))
 
 
-def _counts_refusals(hit: Hit) -> bool:
-    """Whether the store has to hear of each refusal."""
-    return isinstance(hit.limit.algorithm, RefusalCountingLog)
+def _counts_rejections(hit: Hit) -> bool:
+    """Whether the store has to hear of each rejection."""
+    return isinstance(hit.limit.algorithm, RejectionCountingLog)
 
 
 def _wait(known: tuple[Hit, Decision]) -> float:
@@ -101,5 +101,5 @@ def _later(decision: Decision, hit: Hit, passed: int) -> Decision:
     """A remembered decision after ``passed`` microseconds, for a hit that may cost more, even more than fits."""
     retry = None if decision.retry_us is None or hit.cost > hit.limit.limit else decision.retry_us - passed
     later = Decision(False, decision.remaining, retry, max(0, decision.reset_us - passed), decision.at_us + passed)
-    later.bound = decision.bound
+    later.source = decision.source
     return later

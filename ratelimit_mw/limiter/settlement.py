@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Change, Verdict
+from ..decision import Correction, Verdict
 from ..quota import checked_cost
-from ..receipt import Noted
+from ..receipt import PendingCorrection
 from ..stores import Store
-from .failover import Resilient
-from .heartbeat import Keeper
-from .rejection_cache import Refusals
+from .failover import FailoverStore
+from .heartbeat import Heartbeat
+from .rejection_cache import RejectionCache
 
-__all__ = ["Afterwards"]
+__all__ = ["Settlement"]
 
 _TRIES_EVERY: Final = 0.5  # seconds between one try to give a slot back and the next
 _OWED_AT_MOST: Final = 10_000
@@ -29,28 +29,28 @@ _OWED_AT_MOST: Final = 10_000
 class _Owed(NamedTuple):
     """A slot that a store did not take back when it was to; after ``until`` it has ended by itself."""
 
-    change: Change
+    change: Correction
     until: int
 
 
-class Afterwards:
+class Settlement:
     """``shared`` stands before a store that may fail. ``statuses`` tells which outcomes of a rule count, None all."""
 
     def __init__(
         self,
         store: Store,
-        shared: Resilient | None,
-        refusals: Refusals,
+        shared: FailoverStore | None,
+        rejections: RejectionCache,
         now: Callable[[], int | None],
         statuses: Callable[[str], frozenset[int] | None],
     ) -> None:
         self._store = store
         self._shared = shared
-        self._refusals = refusals
+        self._rejections = rejections
         self._now = now
         self._statuses = statuses
-        self._keeper = Keeper(self._renew)
-        self._returns = Keeper(self._return, _TRIES_EVERY)
+        self._keeper = Heartbeat(self._renew)
+        self._returns = Heartbeat(self._return, _TRIES_EVERY)
         self._abandoned: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
@@ -123,9 +123,11 @@ class Afterwards:
             changes = [change for _, _, change in noted]
             self._answered(verdict, noted, await self._shared.acorrect(verdict.spending.store, changes, self._now()))
 
-    def _answered(self, verdict: Verdict, noted: Sequence[Noted], times: Sequence[int | None] | None) -> None:
+    def _answered(
+        self, verdict: Verdict, noted: Sequence[PendingCorrection], times: Sequence[int | None] | None
+    ) -> None:
         verdict.spending.answered(noted, times)
-        self._refusals.forget([change.key for _, _, change in noted])
+        self._rejections.forget([change.key for _, _, change in noted])
         for (_, _, change), at in zip(noted, times or repeat(None), strict=False):
             if at is None and change.limit.quota.concurrent and len(self._returns) < _OWED_AT_MOST:
                 self._returns.hold(_Owed(change, now_us() + SLOT_LIFE))
@@ -137,7 +139,7 @@ class Afterwards:
         if (times and None not in times) or now_us() >= owed.until:
             self._returns.release(owed)
 
-    def _carry_out(self, verdict: Verdict, changes: Sequence[Change]) -> Sequence[int | None] | None:
+    def _carry_out(self, verdict: Verdict, changes: Sequence[Correction]) -> Sequence[int | None] | None:
         if self._shared is None:
             return self._store.correct(changes, self._now())
         return self._shared.correct(verdict.spending.store, changes, self._now())

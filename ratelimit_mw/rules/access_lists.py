@@ -11,12 +11,12 @@ from ..keys.email import spellings
 from ..keys.features import Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
 
-__all__ = ["Listed", "Lists"]
+__all__ = ["ListVerdict", "AccessLists"]
 
 _KINDS: Final = ("allow", "deny")
 
 
-class Listed(Exception):  # noqa: N818 - it says who, it is no error
+class ListVerdict(Exception):  # noqa: N818 - it says who, it is no error
     """The request is on a list, and that decides it. Never leaves the package."""
 
     def __init__(self, allowed: bool) -> None:
@@ -28,10 +28,10 @@ class Listed(Exception):  # noqa: N818 - it says who, it is no error
         return Verdict((), (), self.allowed)
 
 
-class Lists:
+class AccessLists:
     """From ``{"allow": {"ip": ["10.0.0.0/8"]}, "deny": {"user": ["mallory"]}}``.
 
-    >>> lists = Lists({"deny": {"ip": ["203.0.113.0/24"]}})
+    >>> lists = AccessLists({"deny": {"ip": ["203.0.113.0/24"]}})
     >>> lists.needs, lists.allows({"ip": "203.0.113.9"}), lists.allows({"ip": "192.0.2.7"})
     (('ip',), False, None)
 
@@ -67,7 +67,7 @@ class Lists:
 
     def __eq__(self, other: object) -> bool:
         """Equal lists decide alike: settings that differ in them are not the same."""
-        return isinstance(other, Lists) and vars(self) == vars(other)
+        return isinstance(other, AccessLists) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -101,6 +101,6 @@ class Lists:
         return found
 
     def check(self, features: Features) -> None:
-        """Raise ``Listed`` when a list decides the request."""
+        """Raise ``ListVerdict`` when a list decides the request."""
         if (allowed := self.allows(features)) is not None:
-            raise Listed(allowed)
+            raise ListVerdict(allowed)

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 from ..errors import ConfigError, placed
 from ..keys.networks import Network, parse_network, unmapped
-from .access_lists import Lists
+from .access_lists import AccessLists
 from .rule import Rule
 
 __all__ = ["check_lists", "check_rule"]
 
 
-def check_lists(lists: Lists, ipv6_prefix: int) -> None:
+def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
     """``ConfigError`` for a network that is narrower than a client."""
     for place, networks in lists.networks:
         with placed(f"lists.{place}"):

@@ -16,7 +16,7 @@ _SHOWN: Final = 3
 
 def match_of(rule: CompiledRule) -> list[str]:
     """Which requests, a condition on a line: "POST /login", "host example.com", "region DE or AT"."""
-    match = rule.rule.matches
+    match = rule.source.matches
     methods = "/".join(sorted(match.methods))
     lines = [" ".join(part for part in (methods, _either(match.paths)) if part)]
     lines += [f"host {_either(match.hosts)}"] if match.hosts else []
@@ -25,21 +25,21 @@ def match_of(rule: CompiledRule) -> list[str]:
     return [line for line in lines if line] or ["all"]
 
 
-def replacing(replacements: Mapping[str, tuple[int, object]]) -> Iterator[str]:
+def replacing(overrides: Mapping[str, tuple[int, object]]) -> Iterator[str]:
     """Settings' rules that a file by itself says little of: by name, the index and the fields."""
-    for name, (index, _) in replacements.items():
+    for name, (index, _) in overrides.items():
         yield f"rules[{index}] is left out here: it changes the rule {name!r} of a decorator; see check --app"
 
 
 def key_of(rule: CompiledRule) -> str:
     """What is counted by, such as "endpoint + user|ip"."""
-    return " + ".join("|".join(names) for names in rule.rule.entries) or "one for everybody"
+    return " + ".join("|".join(names) for names in rule.source.entries) or "one for everybody"
 
 
 def limits_of(rule: CompiledRule) -> list[str]:
     """One limit on a line, then those that some clients have instead."""
     lines = [str(limit.quota) for limit in rule.limits]
-    for name, table in rule.rule.tables:
+    for name, table in rule.source.tables:
         lines += [f"{name or 'key'} {value}: {_quotas(quotas)}" for value, quotas in islice(table.items(), _SHOWN)]
         if len(table) > _SHOWN:
             lines.append(f"and {len(table) - _SHOWN} more")
@@ -53,14 +53,14 @@ def algorithm_of(rule: CompiledRule) -> str:
 
 def cost_of(rule: CompiledRule) -> str:
     """The cost, and when it counts."""
-    statuses = rule.rule.statuses
-    return str(rule.rule.cost) if statuses is None else f"{rule.rule.cost} if {_either(map(str, sorted(statuses)))}"
+    statuses = rule.source.statuses
+    return str(rule.source.cost) if statuses is None else f"{rule.source.cost} if {_either(map(str, sorted(statuses)))}"
 
 
 def as_json(rule: CompiledRule) -> dict[str, Any]:
     """A rule as a program reads it. ``per_key`` and ``per`` are only there when there are such limits."""
-    match = rule.rule.matches
-    tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in rule.rule.tables}
+    match = rule.source.matches
+    tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in rule.source.tables}
     per_key = tables.pop("", None)
     return {
         "name": rule.name,
@@ -71,15 +71,15 @@ def as_json(rule: CompiledRule) -> dict[str, Any]:
             **{name: sorted(values) for name, values in match.features},
             **({"ip": [str(network) for network in match.networks]} if match.networks else {}),
         },
-        "key": ["|".join(names) for names in rule.rule.entries],
+        "key": ["|".join(names) for names in rule.source.entries],
         "limits": [str(limit.quota) for limit in rule.limits],
         **({"per_key": per_key} if per_key else {}),
         **({"per": tables} if tables else {}),
         "algorithm": algorithm_of(rule),
-        "mode": rule.rule.mode,
-        "cost": rule.rule.cost,
-        "when_unknown": rule.rule.when_unknown,
-        "count_when": None if rule.rule.statuses is None else {"status": sorted(rule.rule.statuses)},
+        "mode": rule.source.mode,
+        "cost": rule.source.cost,
+        "when_missing": rule.source.when_missing,
+        "count_when": None if rule.source.statuses is None else {"status": sorted(rule.source.statuses)},
     }
 
 

@@ -1,6 +1,6 @@
 """The decorators ``limit``, ``exempt`` and ``messages``: they mark a view, and the adapter that sees it enforces.
 
-A marked function refuses to run in a request in which nobody decided its limits: a limit is never silently absent.
+A marked function rejects to run in a request in which nobody decided its limits: a limit is never silently absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from ..errors import ConfigError, MissingMiddlewareError, placed
-from ..testmode import switch
+from ..testmode import testmode
 from .callables import caller
 from .names import class_behind, holds_views, name_of, no_view, place_of, printable
 from .rule import Rule, one_of
@@ -25,8 +25,8 @@ from .rule import Rule, one_of
 __all__ = [
     "Mark",
     "MessageMark",
-    "View",
-    "check_decided",
+    "ViewMarks",
+    "require_decided",
     "decided",
     "exempt",
     "limit",
@@ -69,7 +69,7 @@ class MessageMark(Mark):
 
 
 @dataclass(frozen=True)
-class View:
+class ViewMarks:
     """What is marked on a view. ``exempt`` names the rules that leave it alone, () means all; None: none do."""
 
     marks: tuple[Mark, ...] = ()
@@ -170,24 +170,24 @@ def _check_called(limits: object, of: str) -> None:
         raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {place_of(limits)}")
 
 
-def marks_of(view: object) -> View:
+def marks_of(view: object) -> ViewMarks:
     """What is marked on a function, a class, a method, or a function that a framework made of a class."""
-    if isinstance(view, View):
+    if isinstance(view, ViewMarks):
         return view
-    found: View = getattr(view, _ATTRIBUTE, None) or View()
+    found: ViewMarks = getattr(view, _ATTRIBUTE, None) or ViewMarks()
     behind = class_behind(view)
     return found if behind is None else _together(marks_of(behind), found)
 
 
-def view_of(views: Iterable[object]) -> View:
+def view_of(views: Iterable[object]) -> ViewMarks:
     """What is marked on several things that a request passes through, such as blueprint and view."""
-    return functools.reduce(_together, map(marks_of, views), View())
+    return functools.reduce(_together, map(marks_of, views), ViewMarks())
 
 
-def _together(outer: View, inner: View) -> View:
+def _together(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
     """All marks of both, each once; the inner one's exemption, where it has one."""
     exempting = inner if inner.exempt is not None else outer
-    return View(
+    return ViewMarks(
         tuple(dict.fromkeys((*outer.marks, *inner.marks))),
         exempting.exempt,
         tuple(dict.fromkeys((*outer.messages, *inner.messages))),
@@ -205,7 +205,7 @@ def marked_form(view: object) -> Any:
     return None if form is not None and getattr(module, form.__name__, None) is view else form
 
 
-def decided(view: View) -> frozenset[Mark]:
+def decided(view: ViewMarks) -> frozenset[Mark]:
     """For adapters: the limits marked on ``view`` are taken care of in this request. Returns what was before."""
     before = _decided.get()
     _decided.set(before.union(view.marks, view.messages))
@@ -217,14 +217,14 @@ def undecided(before: frozenset[Mark]) -> None:
     _decided.set(before)
 
 
-def check_decided(marks: Iterable[Mark]) -> None:
+def require_decided(marks: Iterable[Mark]) -> None:
     """For decorators that stand for several views: ``MissingMiddlewareError`` unless one of the marks is decided."""
     marks = tuple(marks)
-    if _decided.get().isdisjoint(marks) and not switch.off:
+    if _decided.get().isdisjoint(marks) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)
 
 
-def _marked(view: AnyView, marks: View) -> AnyView:
+def _marked(view: AnyView, marks: ViewMarks) -> AnyView:
     guarded = view
     if inspect.isclass(view):
         _guard_dispatcher(view)
@@ -281,7 +281,7 @@ def _guard_dispatcher(view: type) -> None:
 
 
 def _check(view: object) -> None:
-    known: View = getattr(view, _ATTRIBUTE)
+    known: ViewMarks = getattr(view, _ATTRIBUTE)
     marks = (*known.marks, *known.messages)
-    if not _decided.get().issuperset(marks) and not switch.off:
+    if not _decided.get().issuperset(marks) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from . import describe as described
-from .marks import Mark, MessageMark, View
+from .marks import Mark, MessageMark, ViewMarks
 from .paths import pattern_matches
 from .plan import CompiledRule
-from .ruleset import Replacement, RuleSet
+from .ruleset import Override, RuleSet
 
 __all__ = ["Marked", "Overview", "Route"]
 
@@ -23,7 +23,7 @@ _PRECEDENCE: Final = (
 class Marked(Protocol):
     """What is marked on a view, by the request's method."""
 
-    def of(self, method: str) -> View: ...
+    def of(self, method: str) -> ViewMarks: ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Route:
     methods: tuple[str, ...]
     marked: Marked
 
-    def views(self) -> dict[str, View]:
+    def views(self) -> dict[str, ViewMarks]:
         """What is marked, by method."""
         return {method: self.marked.of(method) for method in self.methods}
 
@@ -47,9 +47,9 @@ class Route:
 class Overview:
     """What a limiter's rules come to for an application with these routes."""
 
-    def __init__(self, rules: RuleSet, replacements: Mapping[str, Replacement], routes: Iterable[Route]) -> None:
+    def __init__(self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route]) -> None:
         self._rules = rules
-        self._replaced = replacements
+        self._replaced = overrides
         self._stands: dict[str, list[str]] = {}
         self._of_messages: set[str] = set()
         self.exempt: list[str] = []
@@ -88,7 +88,7 @@ class Overview:
             yield f"deny list: {denying}; goes before all rules"
         yield from _PRECEDENCE
 
-    def explained(self, method: str, path: str, host: str, endpoint: str, view: View) -> Iterator[str]:
+    def explained(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> Iterator[str]:
         """Which rules look at one request, and why the others do not."""
         looking = self._rules.plan(method, path, host, view).rules
         yield f"{method} {path} is answered by {endpoint}"
@@ -100,7 +100,7 @@ class Overview:
         ]
         yield from _table(rows)
 
-    def looks(self, method: str, path: str, host: str, view: View) -> bool:
+    def looks(self, method: str, path: str, host: str, view: ViewMarks) -> bool:
         """Whether any rule does."""
         return bool(self._rules.plan(method, path, host, view).rules)
 
@@ -116,16 +116,16 @@ class Overview:
         stands = self._stands.get(rule.name)
         if stands is None:
             return described.match_of(rule)
-        methods = "/".join(sorted(rule.rule.matches.methods))
+        methods = "/".join(sorted(rule.source.matches.methods))
         return [" ".join(filter(None, (methods, ", ".join(dict.fromkeys(stands)), _features(rule))))]
 
     def _row(self, rule: CompiledRule) -> tuple[str, ...]:
         looks_at = ", ".join(self.looks_at(rule))
         return (rule.name, self.given_by(rule), looks_at, described.key_of(rule), _limits(rule))
 
-    def why_not(self, rule: CompiledRule, method: str, path: str, host: str, view: View) -> str:
+    def why_not(self, rule: CompiledRule, method: str, path: str, host: str, view: ViewMarks) -> str:
         """The first reason why a rule does not look at a request that this view answers."""
-        match = rule.rule.matches
+        match = rule.source.matches
         if any(self._rules.of(mark) is rule for mark in view.messages):
             return "it counts the messages that come afterwards"
         if rule.name in self._stands and all(self._rules.of(mark) is not rule for mark in _all_of(view)):
@@ -141,11 +141,11 @@ class Overview:
         return f"host: not {' or '.join(match.hosts)}"
 
 
-def _exempt(view: View, rule: str) -> bool:
+def _exempt(view: ViewMarks, rule: str) -> bool:
     return view.exempt is not None and (not view.exempt or rule in view.exempt)
 
 
-def _all_of(view: View) -> tuple[Mark, ...]:
+def _all_of(view: ViewMarks) -> tuple[Mark, ...]:
     return (*view.marks, *view.messages)
 
 
@@ -155,7 +155,7 @@ def _limits(rule: CompiledRule) -> str:
 
 def _features(rule: CompiledRule) -> str:
     """What else has to hold, which only a real request can tell."""
-    conditions = (f"{name} is {' or '.join(sorted(values))}" for name, values in rule.rule.matches.features)
+    conditions = (f"{name} is {' or '.join(sorted(values))}" for name, values in rule.source.matches.features)
     return " ".join(f"when {condition}" for condition in conditions)
 
 

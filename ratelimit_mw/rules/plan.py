@@ -10,7 +10,7 @@ from ..decision import Decision, Hit, Verdict, make_hit
 from ..keys.features import UNMATCHED, Features, UnknownIP, counted_as
 from ..keys.secret import NO_SECRET, Secret, key_maker
 from ..quota import Quota, checked_cost
-from .access_lists import Lists
+from .access_lists import AccessLists
 from .rule import Rule
 
 __all__ = ["CompiledRule", "Plan"]
@@ -20,7 +20,7 @@ class CompiledRule:
     """A rule with its limits built and its key ready to be made."""
 
     def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET, unknown_ip: UnknownIP | None = None) -> None:
-        self.rule = rule
+        self.source = rule
         self.name = name
         self.shadow = rule.mode == "shadow"
         self.limits = self._limits(rule.quotas)
@@ -28,18 +28,18 @@ class CompiledRule:
         patterns = rule.matches.paths
         self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret, unknown_ip)
         self.where = rule.matches.takes_features if rule.matches.needs else None
-        self.refuses_unknown = rule.when_unknown == "refuse" and not self.shadow
+        self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost
 
     def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
-        rule = self.rule
+        rule = self.source
         told = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error, rule.lease_percent)
         return tuple(Limit(self.name, i, quota, *told) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:
         """The limits of this client: by its key, else by a feature, else the rule's own."""
         for by, table in self.tables:
-            names = (by,) if by else self.rule.entries[0]
+            names = (by,) if by else self.source.entries[0]
             name = next((name for name in names if features.get(name) not in (None, "")), None)
             if name is not None and (limits := table.get(counted_as(name, str(features[name])))):
                 return limits
@@ -51,39 +51,39 @@ class CompiledRule:
 
     def cost_of(self, request: Any) -> int:
         """What a cost function says of this request; ``ConfigError`` unless it is a whole number."""
-        return checked_cost(self.rule.cost(request)) if callable(self.rule.cost) else self.rule.cost
+        return checked_cost(self.source.cost(request)) if callable(self.source.cost) else self.source.cost
 
 
 class Plan:
     """The rules that look at one request, compiled."""
 
-    def __init__(self, rules: Sequence[CompiledRule], lists: Lists | None = None) -> None:
+    def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None) -> None:
         self.rules = tuple(rules)
         self.lists = lists if lists is not None and lists.needs else None
-        # False: nothing is asked of such a request, and nothing done with it.
-        self.looks = bool(self.rules or self.lists)
+        # True: the request is passed on as it is.
+        self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
-        self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.rule.needs))))
+        self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.source.needs))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
-        self.holds = any(limit.quota.concurrent for limit in every)
-        self.ends = self.holds or any(rule.rule.statuses is not None for rule in rules)
-        self.delays = any(limit.algorithm.delays for limit in every)
-        self.lone = self._lone()
+        self.has_slots = any(limit.quota.concurrent for limit in every)
+        self.needs_settlement = self.has_slots or any(rule.source.statuses is not None for rule in rules)
+        self.may_delay = any(limit.algorithm.delays for limit in every)
+        self.single = self._lone()
 
     def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
         """The one limit, its key and its cost, when there is nothing else to ask: the fast path."""
         if len(self.rules) != 1 or len(self.limits) != 1 or self.lists:
             return None
         rule, limit = self.rules[0], self.limits[0]
-        if rule.tables or rule.shadow or rule.where or rule.refuses_unknown or rule.fixed_cost is None:
+        if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
         return limit, rule.key.after(limit.prefix), rule.fixed_cost
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
         """One hit for each limit of each rule that applies.
 
-        Raises ``Listed`` where a list decides, ``UnknownKeyError`` where a rule refuses unknown keys.
+        Raises ``ListVerdict`` where a list decides, ``MissingKeyError`` where a rule rejects unknown keys.
         """
         if self.lists is not None:
             self.lists.check(features)
@@ -93,8 +93,8 @@ class Plan:
                 continue
             key = rule.key.of(features)
             if key is None:
-                if rule.refuses_unknown:
-                    raise UnknownKeyError(rule)
+                if rule.rejects_missing:
+                    raise MissingKeyError(rule)
                 continue
             spend = cost
             if spend is None:
@@ -106,18 +106,18 @@ class Plan:
         return hits
 
 
-class UnknownKeyError(Exception):
-    """A rule refuses requests whose key is unknown, and this one's is. Never leaves the package."""
+class MissingKeyError(Exception):
+    """A rule rejects requests whose key is unknown, and this one's is. Never leaves the package."""
 
     def __init__(self, rule: CompiledRule) -> None:
         super().__init__(rule.name)
         self.rule = rule
 
     def verdict(self, now: int) -> Verdict:
-        """The refusal, without a store: waiting does not help."""
+        """The rejection, without a store: waiting does not help."""
         decisions = []
         for limit in self.rule.limits:
             decision = Decision(False, 0, None, 0, now)
-            decision.bound = limit
+            decision.source = limit
             decisions.append(decision)
         return Verdict([Hit(limit, "", 0) for limit in self.rule.limits], decisions, allowed=False)

@@ -13,7 +13,7 @@ from ..algorithms import DEFAULT, checked_spec
 from ..algorithms.limit import Limit
 from ..errors import ConfigError, placed
 from ..keys.email import spellings
-from ..keys.features import UNREADABLE, Features, checked_name, parse_key
+from ..keys.features import INVALID, Features, checked_name, parse_key
 from ..keys.networks import Network, is_in, parse_network
 from ..quota import Quota, checked_cost, parse_quotas
 from .callables import checked_call
@@ -74,11 +74,11 @@ class Match:
         return not self.hosts or any(_host_matches(pattern, host) for pattern in self.hosts)
 
     def takes_features(self, features: Features) -> bool:
-        """What cannot be read may be any of the values: a rule is not evaded by making its feature unreadable."""
+        """What cannot be read may be any of the values: a rule is not evaded by making its feature invalid."""
         if self.networks and not is_in(str(features.get("ip")), self.networks):
             return False
         found = ((features.get(name), values) for name, values in self.features)
-        return all(value is UNREADABLE or (value is not None and str(value) in values) for value, values in found)
+        return all(value is INVALID or (value is not None and str(value) in values) for value, values in found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Rule:
 
     ``limits``: a quota, its text, or a list; ``key``: features joined, "a|b" the first that is known, ``[]`` one
     limit for everybody; ``match``: omitted, every request; ``cost``: a whole number, or a function of the request;
-    ``when_unknown``: "skip" or "refuse" a request whose key is unknown; ``mode``: "enforce" or "shadow";
+    ``when_missing``: "skip" or "reject" a request whose key is unknown; ``mode``: "enforce" or "shadow";
     ``count_when``: ``{"status": [401, 403]}``, only responses with these count; ``per_key``: limits by the value of
     a one-part key; ``per``: limits by feature and value; ``on_store_error``: "allow", "deny" or "local", else what
     the settings say; ``lease``: "2%", the share that a process draws of a hot key at once; ``priority``: there
@@ -104,7 +104,7 @@ class Rule:
     match: Any = field(default_factory=dict)
     algorithm: Any = DEFAULT
     cost: int | Callable[[Any], int] = 1
-    when_unknown: str = "skip"
+    when_missing: str = "skip"
     mode: str = "enforce"
     count_when: Any = None
     per_key: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Rule:
             "entries": ("key", lambda: parse_key(self.key)),
             "matches": ("match", lambda: Match.of(self.match)),
             "cost": ("cost", lambda: _cost(self.cost)),
-            "when_unknown": ("when_unknown", lambda: one_of(self.when_unknown, "skip", "refuse")),
+            "when_missing": ("when_missing", lambda: one_of(self.when_missing, "skip", "reject")),
             "mode": ("mode", lambda: one_of(self.mode, "enforce", "shadow")),
             "on_store_error": (
                 "on_store_error",

@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple
 from ..errors import ConfigError, placed
 from ..keys.features import Features, UnknownIP
 from ..keys.secret import NO_SECRET, Secret
-from .access_lists import Lists
-from .marks import Mark, View
+from .access_lists import AccessLists
+from .marks import Mark, ViewMarks
 from .names import printable
 from .paths import PathTree
 from .plan import CompiledRule, Plan
 from .rule import Rule
 
-__all__ = ["Replacement", "RuleSet"]
+__all__ = ["Override", "RuleSet"]
 
 _PATHS_KEPT: Final = 10_000
 _PLANS_KEPT: Final = 10_000
@@ -30,7 +30,7 @@ _METHODS_KEPT: Final = 32
 _OTHER_METHOD: Final = "*"
 
 
-class Replacement(NamedTuple):
+class Override(NamedTuple):
     """The fields that ``rules[at]`` of the settings gives in place of a decorator's."""
 
     at: int
@@ -40,32 +40,32 @@ class Replacement(NamedTuple):
 class RuleSet:
     """Rules that were checked together: unique names, and no pair that would share a policy name.
 
-    While there are ``replacements`` of rules that no mark gives, nothing is decided: see ``complete``.
+    While there are ``overrides`` of rules that no mark gives, nothing is decided: see ``complete``.
     """
 
     def __init__(
         self,
         rules: Iterable[Rule],
         marks: Iterable[Mark] = (),
-        replacements: Mapping[str, Replacement] | None = None,
-        lists: Lists | None = None,
+        overrides: Mapping[str, Override] | None = None,
+        lists: AccessLists | None = None,
         secret: Secret = NO_SECRET,
     ) -> None:
         rules, marks = _rules(rules), sorted(set(marks), key=lambda mark: mark.order)
-        replacements = replacements or {}
+        overrides = overrides or {}
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
-        places = _places(len(rules), replacements) + [f"the limit on {mark.view}" for mark in marks]
+        places = _places(len(rules), overrides) + [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
-        self._unadopted = {name: given for name, given in replacements.items() if name not in self._marked}
-        rules += [_retuned(mark.rule, name, replacements) for mark, name in zip(marks, self._marked, strict=True)]
+        self._unadopted = {name: given for name, given in overrides.items() if name not in self._marked}
+        rules += [_retuned(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
         unknown_ip = UnknownIP()
         self.rules = [CompiledRule(rule, name, secret, unknown_ip) for rule, name in zip(rules, names, strict=True)]
         _check_unique(
             (limit.policy, place) for rule, place in zip(self.rules, places, strict=True) for limit in rule.limits
         )
         self.by_name = dict(zip(names, self.rules, strict=True))
-        self.lists = lists or Lists()
+        self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         everywhere = len(rules) - len(marks)
         self.everywhere = self.rules[:everywhere]
@@ -76,7 +76,7 @@ class RuleSet:
         self._methods = frozenset({"OPTIONS"}.union(*(rule.matches.methods for rule in rules)))
         self._anywhere: dict[str, _Choice] = {}
         self._by_path: dict[str, dict[str, _Choice]] = {}
-        self._by_view: dict[tuple[_Choice, View, str], _Choice] = {}
+        self._by_view: dict[tuple[_Choice, ViewMarks, str], _Choice] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
         self._number_of = {rule: i for i, rule in enumerate(self.rules)}
         self._any_path = all(not rule.matches.paths for rule in rules)
@@ -84,9 +84,9 @@ class RuleSet:
     @property
     def needs(self) -> tuple[str, ...]:
         """Every feature that some rule looks at."""
-        return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.rule.needs))))
+        return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
-    def plan(self, method: str, path: str, host: str = "", view: View | None = None) -> Plan:
+    def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """The plan of a request; the same object for every request with the same rules."""
         try:
             choice = (self._anywhere if self._any_path else self._by_path[path])[method]
@@ -103,7 +103,7 @@ class RuleSet:
             raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name) or 'none'}")
         key = rule.key.of(features)
         if key is None:
-            raise ConfigError(f"the key of rule {name!r} needs {rule.rule.key!r}; got {sorted(features)}")
+            raise ConfigError(f"the key of rule {name!r} needs {rule.source.key!r}; got {sorted(features)}")
         return list(dict.fromkeys(limit.prefix + key for limit in rule.all_limits()))
 
     def complete(self) -> RuleSet:
@@ -111,20 +111,20 @@ class RuleSet:
         for name, replacement in self._unadopted.items():
             raise ConfigError(
                 f"no decorator gives a rule named {name!r}; there are {', '.join(self._marked) or 'none'}",
-                f"rules[{replacement.at}].replaces",
+                f"rules[{replacement.at}].overrides",
             )
         return self
 
     def statuses(self, name: str) -> frozenset[int] | None:
         """The outcomes of a rule that count; None: all, also of a rule that is not here."""
         rule = self.by_name.get(name)
-        return None if rule is None else rule.rule.statuses
+        return None if rule is None else rule.source.statuses
 
     def of(self, mark: Mark) -> CompiledRule:
         """The rule of a mark."""
         return self.rules[self._of_mark[mark]]
 
-    def plan_of(self, marks: Iterable[Mark], method: str, host: str, view: View | None) -> Plan:
+    def plan_of(self, marks: Iterable[Mark], method: str, host: str, view: ViewMarks | None) -> Plan:
         """The plan of marks alone, without those that do not apply to the request or that ``view`` is exempt from."""
         named = self._named(method)
         numbers = sorted(self._of_mark[mark] for mark in marks)
@@ -132,19 +132,19 @@ class RuleSet:
         return self._plan_of(tuple(i for i, rule in rules if self._takes(rule, named, host, view)))
 
     @staticmethod
-    def _takes(rule: CompiledRule, method: str, host: str, view: View | None) -> bool:
-        matches = rule.rule.matches
+    def _takes(rule: CompiledRule, method: str, host: str, view: ViewMarks | None) -> bool:
+        matches = rule.source.matches
         left_alone = view is not None and _is_exempt(view, rule)
         return not left_alone and matches.takes_method(method) and matches.takes_host(host)
 
-    def check(self, view: View) -> None:
+    def check(self, view: ViewMarks) -> None:
         """``ConfigError`` unless a view's exemptions name rules that exist."""
         for name in view.exempt or ():
             if name not in self.by_name:
                 known, where = ", ".join(self.by_name) or "none", f"@exempt on {view.exempt_on}"
                 raise ConfigError(f"there is no rule {name!r}; there are {known}", of=where)
 
-    def _with_view(self, choice: _Choice, view: View, method: str) -> _Choice:
+    def _with_view(self, choice: _Choice, view: ViewMarks, method: str) -> _Choice:
         """The rules of the file, then those marked on the view, less those that it is exempt from."""
         named = self._named(method)
         known = self._by_view.get((choice, view, named))
@@ -152,7 +152,7 @@ class RuleSet:
             numbers = choice if isinstance(choice, tuple) else tuple(self._number_of[rule] for rule in choice.rules)
             numbers += tuple(self._of_mark[mark] for mark in view.marks)
             numbers = tuple(i for i in numbers if not _is_exempt(view, self.rules[i]))
-            numbers = tuple(i for i in numbers if self.rules[i].rule.matches.takes_method(named))
+            numbers = tuple(i for i in numbers if self.rules[i].source.matches.takes_method(named))
             known = self._by_view[choice, view, named] = self._compiled(numbers)
         return known
 
@@ -168,7 +168,7 @@ class RuleSet:
                 self._by_path[path] = by_method
         numbers = sorted({*self._pathless, *self._tree.match(path)})
         named = self._named(method)
-        choice = self._compiled(tuple(i for i in numbers if self.rules[i].rule.matches.takes_method(named)))
+        choice = self._compiled(tuple(i for i in numbers if self.rules[i].source.matches.takes_method(named)))
         if len(by_method) < _METHODS_KEPT:
             by_method[method] = choice
         return choice
@@ -179,10 +179,10 @@ class RuleSet:
         return method if method in self._methods else _OTHER_METHOD
 
     def _compiled(self, numbers: tuple[int, ...]) -> _Choice:
-        return numbers if any(self.rules[i].rule.matches.hosts for i in numbers) else self._plan_of(numbers)
+        return numbers if any(self.rules[i].source.matches.hosts for i in numbers) else self._plan_of(numbers)
 
     def _for_host(self, numbers: tuple[int, ...], host: str) -> Plan:
-        return self._plan_of(tuple(i for i in numbers if self.rules[i].rule.matches.takes_host(host)))
+        return self._plan_of(tuple(i for i in numbers if self.rules[i].source.matches.takes_host(host)))
 
     def _plan_of(self, numbers: tuple[int, ...]) -> Plan:
         plan = self._plans.get(numbers)
@@ -218,18 +218,18 @@ def _names(marks: Sequence[Mark]) -> list[str]:
     return found
 
 
-def _places(count: int, replacements: Mapping[str, Replacement]) -> list[str]:
+def _places(count: int, overrides: Mapping[str, Override]) -> list[str]:
     """Where the rules stand in the settings, among those that replace others."""
-    replacing = {given.at for given in replacements.values()}
+    replacing = {given.at for given in overrides.values()}
     others = (i for i in itertools.count() if i not in replacing)
     return [f"rules[{i}]" for i in itertools.islice(others, count)]
 
 
-def _retuned(rule: Rule, name: str, replacements: Mapping[str, Replacement]) -> Rule:
+def _retuned(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
     """A decorator's rule with the fields that the settings give in place of its own."""
-    if name not in replacements:
+    if name not in overrides:
         return rule
-    given = replacements[name]
+    given = overrides[name]
     with placed(f"rules[{given.at}]"):
         rule = dataclasses.replace(rule, **given.fields)
         if rule.matches.paths:
@@ -237,7 +237,7 @@ def _retuned(rule: Rule, name: str, replacements: Mapping[str, Replacement]) -> 
     return rule
 
 
-def _is_exempt(view: View, rule: CompiledRule) -> bool:
+def _is_exempt(view: ViewMarks, rule: CompiledRule) -> bool:
     return view.exempt is not None and (not view.exempt or rule.name in view.exempt)
 
 

@@ -13,11 +13,11 @@ import msgspec
 
 from ..errors import ConfigError, placed
 from ..keys.secret import NO_SECRET, Secret
-from ..rules.access_lists import Lists
+from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.names import printable
 from ..rules.rule import Rule
-from ..rules.ruleset import Replacement, RuleSet
+from ..rules.ruleset import Override, RuleSet
 from ..stores import check_address
 from .files import limits_file, read
 from .values import budget, checked_proxy, database_file, duration, email_field, header_name, secret_of, size
@@ -51,13 +51,13 @@ class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One ``[[rules]]`` table."""
 
     limits: Limits | msgspec.UnsetType = msgspec.UNSET
-    replaces: str | None = None
+    overrides: str | None = None
     name: str | None = None
     match: Match = {}
     key: str | list[str] = msgspec.field(default_factory=lambda: ["ip"])
     algorithm: str | dict[str, Any] = "sliding-window-counter"
     cost: int = 1
-    when_unknown: Literal["skip", "refuse"] = "skip"
+    when_missing: Literal["skip", "reject"] = "skip"
     mode: Literal["enforce", "shadow"] = "enforce"
     count_when: Outcome | None = None
     per_key: PerKey = {}
@@ -88,7 +88,7 @@ class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     on_store_error: Literal["allow", "deny", "local"] = "local"
     store_timeout: Duration = "50ms"
     fleet_size: int = 1
-    remember_refusals: Duration = "1s"
+    rejection_cache: Duration = "1s"
     lists: ListsTable = msgspec.field(default_factory=lambda: ListsTable())
     email_field: str = "email"
     body_limit: Size = "64KiB"
@@ -106,7 +106,7 @@ class Settings:
     """Loaded settings. Durations are whole microseconds."""
 
     rules: tuple[Rule, ...] = ()
-    replacements: Mapping[str, Replacement] = field(default_factory=dict)
+    overrides: Mapping[str, Override] = field(default_factory=dict)
     store: str = field(default="memory://", repr=False)  # may hold a password
     trusted_proxies: tuple[str, ...] = ()
     forwarded_header: str = "x-forwarded-for"
@@ -117,8 +117,8 @@ class Settings:
     on_store_error: str = "local"
     store_timeout: int = 50_000
     fleet_size: int = 1
-    remember_refusals: int = 1_000_000
-    lists: Lists = field(default_factory=Lists)
+    rejection_cache: int = 1_000_000
+    lists: AccessLists = field(default_factory=AccessLists)
     email_field: str = "email"
     body_limit: int = 65_536
     body_timeout: int = 1_000_000
@@ -170,15 +170,15 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     with placed("store"):
         check_address(table.store)
     _check_http(table)
-    rules, replacements = _rules(table, data, folder)
+    rules, overrides = _rules(table, data, folder)
     with placed("lists"):
-        lists = Lists(msgspec.structs.asdict(table.lists))
+        lists = AccessLists(msgspec.structs.asdict(table.lists))
     check_lists(lists, table.ipv6_prefix)
     if table.fleet_size < 1:
         raise ConfigError(f"expected the number of processes on the store; got {table.fleet_size}", "fleet_size")
     return Settings(
         rules=rules,
-        replacements=replacements,
+        overrides=overrides,
         store=table.store,
         trusted_proxies=tuple(table.trusted_proxies),
         forwarded_header=table.forwarded_header,
@@ -189,7 +189,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         on_store_error=table.on_store_error,
         store_timeout=budget("store_timeout", table.store_timeout),
         fleet_size=table.fleet_size,
-        remember_refusals=duration("remember_refusals", table.remember_refusals),
+        rejection_cache=duration("rejection_cache", table.rejection_cache),
         lists=lists,
         email_field=email_field(table.email_field),
         body_limit=size("body_limit", table.body_limit),
@@ -201,24 +201,22 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     )
 
 
-def _rules(
-    table: SettingsTable, data: Mapping[str, Any], folder: Path
-) -> tuple[tuple[Rule, ...], dict[str, Replacement]]:
+def _rules(table: SettingsTable, data: Mapping[str, Any], folder: Path) -> tuple[tuple[Rule, ...], dict[str, Override]]:
     """The rules, and what replaces fields of decorators' rules."""
     rules: list[Rule] = []
-    replacements: dict[str, Replacement] = {}
+    overrides: dict[str, Override] = {}
     for i, rule in enumerate(table.rules):
         with placed(f"rules[{i}]"):
-            if rule.replaces is None:
+            if rule.overrides is None:
                 rules.append(_rule(rule, folder))
                 check_rule(rules[-1], table.ipv6_prefix)
                 continue
-            name = printable(rule.replaces)
-            if name in replacements:
-                raise ConfigError(f"{rule.replaces!r} is replaced above already", "replaces")
-            replacements[name] = Replacement(i, _replacement(rule, data["rules"][i], folder, table.ipv6_prefix))
-    RuleSet(rules, replacements=replacements)
-    return tuple(rules), replacements
+            name = printable(rule.overrides)
+            if name in overrides:
+                raise ConfigError(f"{rule.overrides!r} is overridden above already", "overrides")
+            overrides[name] = Override(i, _override(rule, data["rules"][i], folder, table.ipv6_prefix))
+    RuleSet(rules, overrides=overrides)
+    return tuple(rules), overrides
 
 
 def _check_http(table: SettingsTable) -> None:
@@ -235,7 +233,7 @@ def _rule(table: RuleTable, folder: Path) -> Rule:
     return Rule(**_fields(table, folder))
 
 
-def _replacement(table: RuleTable, written: Mapping[str, Any], folder: Path, ipv6_prefix: int) -> dict[str, Any]:
+def _override(table: RuleTable, written: Mapping[str, Any], folder: Path, ipv6_prefix: int) -> dict[str, Any]:
     """The fields that are written there; checked here as far as they can be without the rule that they change."""
     given = {name: value for name, value in _fields(table, folder).items() if name in written}
     if "name" in given:
@@ -247,7 +245,7 @@ def _replacement(table: RuleTable, written: Mapping[str, Any], folder: Path, ipv
 
 def _fields(table: RuleTable, folder: Path) -> dict[str, Any]:
     """A rule's fields as ``Rule`` takes them."""
-    fields = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "replaces"}
+    fields = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "overrides"}
     if isinstance(table.per_key, str):
         fields["per_key"] = limits_file(folder / table.per_key)
     if table.count_when is not None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..decision import Change, Decision, Hit
+from ..decision import Correction, Decision, Hit
 
 __all__ = ["Store", "decide_all"]
 
@@ -14,8 +14,8 @@ __all__ = ["Store", "decide_all"]
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
     """All hits of a request at one instant: the decisions, and what to write when it is to be spent.
 
-    A refusal of a shadow limit refuses nobody. When the request is refused, the hits that would have passed report
-    a look (cost 0), and only what a log counts of its own refusals is to be written. Pure: every store that can
+    A rejection of a shadow limit rejects nobody. When the request is rejected, the hits that would have passed report
+    a look (cost 0), and only what a log counts of its own rejections is to be written. Pure: every store that can
     read, decide and write atomically is this function between its reading and its writing.
     """
     allowed = True
@@ -23,24 +23,24 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
     writes: list[tuple[Hit, Any]] = []
     for hit, state in zip(hits, states, strict=True):
         kept, decision = hit[0].decide(state, now, hit[2])
-        decision.bound = hit[0]
+        decision.source = hit[0]
         decisions.append(decision)
         if kept is not state:
             writes.append((hit, kept))
         if not decision.allowed and not hit[0].shadow:
             allowed = False
-    return (decisions, writes) if allowed else _refused(hits, states, decisions, writes, now)
+    return (decisions, writes) if allowed else _rejected(hits, states, decisions, writes, now)
 
 
-def _refused(
+def _rejected(
     hits: Sequence[Hit], states: Sequence[Any], decisions: list[Decision], writes: list[tuple[Hit, Any]], now: int
 ) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    refusing = {id(hit) for hit, decision in zip(hits, decisions, strict=True) if not decision.allowed}
+    rejecting = {id(hit) for hit, decision in zip(hits, decisions, strict=True) if not decision.allowed}
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        if id(hit) not in refusing:
+        if id(hit) not in rejecting:
             decisions[i] = hit.limit.decide(state, now, 0)[1]
-            decisions[i].bound = hit.limit
-    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in refusing]
+            decisions[i].source = hit.limit
+    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in rejecting]
 
 
 class Store(ABC):
@@ -59,7 +59,7 @@ class Store(ABC):
         """Decide all hits at one instant and commit all or none, as ``decide_all`` says; a peek commits nothing."""
 
     @abstractmethod
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         """Carry the changes out; the store's time of each, in microseconds."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Store(ABC):
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return self.apply(hits, now, spend)
 
-    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self.correct(changes, now)
 
     async def aforget(self, keys: Iterable[str]) -> None:

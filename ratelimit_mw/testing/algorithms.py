@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..algorithms import Algorithm
 from ..clock import SECOND
-from ..decision import Decision, Spent
+from ..decision import Charge, Decision
 from ..quota import Quota
 from .answers import answer, same
 
@@ -42,11 +42,11 @@ class AlgorithmCompliance:
                 return Mine(quota)
 
     ``quotas`` are the texts of the quotas that it is proven with; set your own where the defaults do not fit.
-    ``counts_refused`` says that a refused hit may change the state.
+    ``counts_rejected`` says that a rejected hit may change the state.
     """
 
     quotas: ClassVar[tuple[str, ...]] = ("1/second", "5/minute", "7/10s", "3/100ms", "100/hour", "9999/day")
-    counts_refused: ClassVar[bool] = False
+    counts_rejected: ClassVar[bool] = False
 
     def make(self, quota: Quota) -> Algorithm:
         """The algorithm for one quota."""
@@ -73,21 +73,21 @@ class AlgorithmCompliance:
             if decision.allowed:
                 passed += cost
                 same((passed <= full, decision.remaining), (True, full - passed), f"{passed} passed at one instant")
-        if not self.counts_refused:
+        if not self.counts_rejected:
             same(algorithm.decide(state, START, 0)[1].remaining, full - passed, "what remains")
 
     def test_a_cost_over_the_limit_never_fits(self, algorithm: Algorithm) -> None:
-        """It is refused with no time to retry, in any state; whatever is not over the limit has such a time."""
+        """It is rejected with no time to retry, in any state; whatever is not over the limit has such a time."""
         for step in self._steps(algorithm):
-            refused, retry = not step.decision.allowed, step.decision.retry_us
+            rejected, retry = not step.decision.allowed, step.decision.retry_us
             if step.cost > algorithm.limit:
-                same((refused, retry), (True, None), f"a cost of {step.cost} with a limit of {algorithm.limit}")
+                same((rejected, retry), (True, None), f"a cost of {step.cost} with a limit of {algorithm.limit}")
             else:
-                same(refused, retry is None or retry > 0, f"allowed, with retry_us {retry}")
+                same(rejected, retry is None or retry > 0, f"allowed, with retry_us {retry}")
                 same(retry is None, False, f"no time to retry a cost of {step.cost}, which fits the limit")
 
     def test_retry_after_is_exact(self, algorithm: Algorithm) -> None:
-        """The same cost is allowed at that microsecond, and refused one earlier."""
+        """The same cost is allowed at that microsecond, and rejected one earlier."""
         for step in self._steps(algorithm):
             retry = step.decision.retry_us
             if retry:
@@ -96,10 +96,10 @@ class AlgorithmCompliance:
                 early = algorithm.decide(step.kept, at - 1, step.cost)[1].allowed
                 same(early, False, f"{step.cost} already 1 us before retry_us {retry}")
 
-    def test_refused_and_looking_leave_the_state_alone(self, algorithm: Algorithm) -> None:
+    def test_rejected_and_looking_leave_the_state_alone(self, algorithm: Algorithm) -> None:
         """The state that comes back is the very object that was given, so that a store knows not to write."""
         for step in self._steps(algorithm):
-            if step.cost == 0 or not (step.decision.allowed or self.counts_refused):
+            if step.cost == 0 or not (step.decision.allowed or self.counts_rejected):
                 same(step.kept is step.state, True, f"the state after cost {step.cost}, {step.decision.allowed}")
             same(step.cost == 0 and not step.decision.allowed, False, "a look is always allowed")
 
@@ -159,7 +159,7 @@ class AlgorithmCompliance:
                     same(left, sorted(left), f"{what}, with {between} spent in between")
 
     def test_states_survive_as_bytes(self, algorithm: Algorithm) -> None:
-        """``load`` is the inverse of ``dump``, and refuses what no dump is."""
+        """``load`` is the inverse of ``dump``, and rejects what no dump is."""
         for step in self._steps(algorithm):
             if step.kept is not None:
                 data = algorithm.dump(step.kept)
@@ -251,8 +251,8 @@ def _pause(algorithm: Algorithm, decision: Decision, chance: random.Random, back
     return chance.randrange(2 * period) if kind < 0.85 else 0
 
 
-def _spent(step: Step) -> Spent:
-    return Spent(step.decision.at_us, step.cost, step.decision.delay_us)
+def _spent(step: Step) -> Charge:
+    return Charge(step.decision.at_us, step.cost, step.decision.delay_us)
 
 
 def _fractions(value: Any) -> list[Any]:

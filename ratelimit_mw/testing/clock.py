@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..clock import Clock, checked_clock, to_seconds, to_us
-from ..testmode import switch
+from ..testmode import testmode
 
 __all__ = ["ManualClock", "limits_timed_by"]
 
@@ -59,9 +59,9 @@ def limits_timed_by(clock: Clock) -> Iterator[None]:
     ...     (first.allowed, second.allowed, limiter.hit({}).allowed)
     (True, False, True)
     """
-    before = switch.clock, switch.ending
-    switch.turn_to(checked_clock(clock), f"|test={secrets.token_hex(8)}")
+    before = testmode.clock, testmode.key_suffix
+    testmode.turn_to(checked_clock(clock), f"|test={secrets.token_hex(8)}")
     try:
         yield
     finally:
-        switch.turn_to(*before)
+        testmode.turn_to(*before)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..decision import Change, Decision, Hit
+from ..decision import Correction, Decision, Hit
 from ..stores import Store
 
 __all__ = ["AsyncHandle", "Handle"]
@@ -23,7 +23,7 @@ class Handle:
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return self.store.apply(hits, now, spend)
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self.store.correct(changes, now)
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -55,7 +55,7 @@ class AsyncHandle(Handle):
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return self._runner.run(self.store.aapply(hits, now, spend))
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self._runner.run(self.store.acorrect(changes, now))
 
     def forget(self, keys: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..algorithms.limit import Limit
-from ..decision import Change, Decision, Hit, Spent
+from ..decision import Charge, Correction, Decision, Hit
 from ..stores.base import decide_all
 from .answers import answers, same
 from .handles import Handle
@@ -29,7 +29,7 @@ class Model:
         self._limits.update((hit.key, hit.limit) for hit in hits)
         return decisions
 
-    def correct(self, changes: Sequence[Change], now: int) -> None:
+    def correct(self, changes: Sequence[Correction], now: int) -> None:
         for limit, key, cost, spent in changes:
             state, algorithm = self._states.get(key), limit.algorithm
             if spent is None:
@@ -56,7 +56,7 @@ def play(handle: Handle, limits: Sequence[Limit], start: int, steps: int, seed: 
     """
     chance = random.Random(seed)  # noqa: S311 - the same every time
     model, now, latest = Model(), start, start
-    spent: list[tuple[Hit, Spent]] = []
+    spent: list[tuple[Hit, Charge]] = []
     for step in range(steps):
         hits = _hits(limits, chance)
         what = f"step {step} of seed {seed}, at {now}, {[(h.limit, h.key, h.cost) for h in hits]}"
@@ -74,7 +74,9 @@ def play(handle: Handle, limits: Sequence[Limit], start: int, steps: int, seed: 
         expected = model.apply(hits, now, spend)
         same(answers(handle.apply(hits, now, spend)), answers(expected), f"spend={spend}, {what}")
         if spend and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
-            spent += [(h, Spent(d.at_us, h.cost, d.delay_us)) for h, d in zip(hits, expected, strict=True) if d.allowed]
+            spent += [
+                (h, Charge(d.at_us, h.cost, d.delay_us)) for h, d in zip(hits, expected, strict=True) if d.allowed
+            ]
         latest = max(latest, now)
         if back and chance.random() < 0.15 and model.all_matter(latest):
             now -= chance.randrange(limits[0].algorithm.period)
@@ -91,13 +93,13 @@ def _hits(limits: Sequence[Limit], chance: random.Random) -> list[Hit]:
     return [Hit(limit, limit.prefix + client, cost) for limit in chosen]
 
 
-def _changes(hits: Sequence[Hit], spent: list[tuple[Hit, Spent]], chance: random.Random) -> list[Change]:
+def _changes(hits: Sequence[Hit], spent: list[tuple[Hit, Charge]], chance: random.Random) -> list[Correction]:
     """Corrections as a limiter makes them: what was spent is given back in part or whole, or more is charged."""
-    found = [Change(hit.limit, hit.key, chance.randint(1, 3), None) for hit in hits if chance.random() < 0.3]
+    found = [Correction(hit.limit, hit.key, chance.randint(1, 3), None) for hit in hits if chance.random() < 0.3]
     for _ in range(min(len(spent), chance.randint(0, 3))):
         hit, once = spent.pop(chance.randrange(max(0, len(spent) - 6), len(spent)))
         if once.cost:
-            found.append(Change(hit.limit, hit.key, chance.randint(1, once.cost), once))
+            found.append(Correction(hit.limit, hit.key, chance.randint(1, once.cost), once))
     return found
 
 

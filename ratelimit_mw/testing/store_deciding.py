@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..clock import SECOND
-from ..decision import Change, Hit
+from ..decision import Correction, Hit
 from .answers import answers, same
-from .suite import CLIENT, COUNTS_REFUSED, NOW, Spec, StoreSuite, hits_of, limit_of, look, one
+from .suite import CLIENT, COUNTS_REJECTED, NOW, Spec, StoreSuite, hits_of, limit_of, look, one
 
 __all__ = ["DecidingTests"]
 
@@ -20,7 +20,7 @@ HOSTILE = (
 
 
 class DecidingTests(StoreSuite):
-    """Decisions, all or nothing, refusals, looks, and keys."""
+    """Decisions, all or nothing, rejections, looks, and keys."""
 
     def test_counts_to_the_limit_and_says_what_is_left(self, way: str) -> None:
         """The plainest promise: five pass, the sixth is told when it may come again, and then it may."""
@@ -29,25 +29,25 @@ class DecidingTests(StoreSuite):
             seen = [one(store, limit, NOW + i) for i in range(6)]
             same([d.allowed for d in seen], [True] * 5 + [False], "six hits on 5/minute")
             same([d.remaining for d in seen], [4, 3, 2, 1, 0, 0], "remaining")
-            same([d.bound for d in seen], [limit] * 6, "each decision knows its limit")
+            same([d.source for d in seen], [limit] * 6, "each decision knows its limit")
             retry = seen[-1].retry_us or 0
             same(one(store, limit, NOW + 5 + retry - 1).allowed, False, "one microsecond before retry_us")
             same(one(store, limit, NOW + 5 + retry).allowed, True, "at retry_us")
 
     def test_all_or_nothing(self, way: str, spec: Spec) -> None:
-        """What one limit refuses spends nothing from the others, whichever comes first; they report a look."""
+        """What one limit rejects spends nothing from the others, whichever comes first; they report a look."""
         wide, narrow = limit_of("10/minute", spec), limit_of("1/minute")
         with self.opened(way) as store:
             same([d.remaining for d in store.apply(hits_of(wide, narrow), NOW)], [9, 0], "the first request")
             for limits in ((wide, narrow), (narrow, wide)):
-                by_limit = {d.bound: d for d in store.apply(hits_of(*limits), NOW)}
+                by_limit = {d.source: d for d in store.apply(hits_of(*limits), NOW)}
                 same(by_limit[narrow].allowed, False, "the narrow limit")
                 same((by_limit[wide].allowed, by_limit[wide].remaining), (True, 9), "the wide one is looked at")
             same(look(store, wide).remaining, 9, "the wide limit in the end")
 
-    def test_a_refusal_writes_nothing(self, way: str, spec: Spec) -> None:
-        """However often one is refused, the limit answers as if nobody had asked."""
-        spec = "sliding-window-log" if spec == COUNTS_REFUSED else spec
+    def test_a_rejection_writes_nothing(self, way: str, spec: Spec) -> None:
+        """However often one is rejected, the limit answers as if nobody had asked."""
+        spec = "sliding-window-log" if spec == COUNTS_REJECTED else spec
         limit, other = limit_of("5/minute", spec), limit_of("5/minute", spec)
         with self.opened(way) as store:
             for each in (limit, other):
@@ -56,7 +56,7 @@ class DecidingTests(StoreSuite):
                 same(one(store, limit, NOW + i, cost=2).allowed, False, "4 + 2 of 5")
             for later in (NOW + 20, NOW + 15 * SECOND, NOW + 45 * SECOND):
                 asked, never_asked = look(store, limit, later), look(store, other, later)
-                same(answers([asked]), answers([never_asked]), "refused often, and never")
+                same(answers([asked]), answers([never_asked]), "rejected often, and never")
 
     def test_a_peek_answers_as_a_hit_would_and_spends_nothing(self, way: str, spec: Spec) -> None:
         """The same answer twice, then from the hit itself."""
@@ -76,28 +76,28 @@ class DecidingTests(StoreSuite):
             looks = [one(store, limit, NOW + 1, cost=0) for _ in range(3)]
             same([(d.allowed, d.remaining) for d in looks], [(True, 0)] * 3, "a spent key")
 
-    def test_a_shadow_refuses_nobody(self, way: str, spec: Spec) -> None:
-        """A refusal of a shadow limit is reported and not counted; the limits beside it are spent."""
+    def test_a_shadow_rejects_nobody(self, way: str, spec: Spec) -> None:
+        """A rejection of a shadow limit is reported and not counted; the limits beside it are spent."""
         shadow, real = limit_of("1/minute", spec, shadow=True), limit_of("3/minute")
         with self.opened(way) as store:
             seen = [store.apply(hits_of(shadow, real), NOW) for _ in range(4)]
             same([d[0].allowed for d in seen], [True, False, False, False], "the shadow's own answers")
             same([d[1].remaining for d in seen], [2, 1, 0, 0], "the real limit")
-            same(seen[3][1].allowed, False, "the fourth, which the real limit refuses")
+            same(seen[3][1].allowed, False, "the fourth, which the real limit rejects")
             same(look(store, shadow).remaining, 0, "the shadow counted what passed")
 
-    def test_count_refused_counts_its_own_refusals_only(self, way: str) -> None:
-        """Who keeps knocking stays out; what another limit refused is not held against it; a peek is no knock."""
-        spec = COUNTS_REFUSED if COUNTS_REFUSED in self.algorithms else self.algorithms[0]
+    def test_count_rejected_counts_its_own_rejections_only(self, way: str) -> None:
+        """Who keeps knocking stays out; what another limit rejected is not held against it; a peek is no knock."""
+        spec = COUNTS_REJECTED if COUNTS_REJECTED in self.algorithms else self.algorithms[0]
         log, full = limit_of("2/minute", spec), limit_of("1/minute")
         with self.opened(way) as store:
             one(store, full, NOW)
-            same([d.allowed for d in store.apply(hits_of(log, full), NOW)], [True, False], "refused by the other")
-            same(look(store, log).remaining, 2, "the log after what the other refused")
+            same([d.allowed for d in store.apply(hits_of(log, full), NOW)], [True, False], "rejected by the other")
+            same(look(store, log).remaining, 2, "the log after what the other rejected")
             same(one(store, log, NOW, cost=2).allowed, True, "filled")
             same(one(store, log, NOW + 30 * SECOND).allowed, False, "a knock")
             store.apply(hits_of(log), NOW + 40 * SECOND, spend=False)
-            if spec == COUNTS_REFUSED:
+            if spec == COUNTS_REJECTED:
                 same(look(store, log, NOW + 61 * SECOND).remaining, 1, "the knock is still counted")
                 same(look(store, log, NOW + 90 * SECOND).remaining, 2, "a minute after the knock; a peek is none")
 
@@ -138,7 +138,7 @@ class DecidingTests(StoreSuite):
         limit = limit_of("2/minute")
         keys = [limit.prefix + text for text in HOSTILE]
         with self.opened(way) as store:
-            store.correct([Change(limit, key, 2, None) for key in keys], NOW)
+            store.correct([Correction(limit, key, 2, None) for key in keys], NOW)
             left = [store.apply([Hit(limit, key, 0)], NOW)[0].remaining for key in keys]
             same(left, [0] * len(keys), "charged")
             store.forget(keys)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Change, Decision, Hit, Spent
+from ..decision import Charge, Correction, Decision, Hit
 from .answers import same
 from .handles import Handle
-from .suite import CLIENT, COUNTS_REFUSED, DAY, NOW, Spec, StoreSuite, limit_of, look, one
+from .suite import CLIENT, COUNTS_REJECTED, DAY, NOW, Spec, StoreSuite, limit_of, look, one
 
 __all__ = ["LastingTests"]
 
@@ -20,7 +20,7 @@ class LastingTests(StoreSuite):
         limit = limit_of("5/minute", spec)
         with self.opened(way) as store:
             decision = one(store, limit, NOW, cost=5)
-            back = Change(limit, limit.prefix + CLIENT, 5, Spent(decision.at_us, 5, decision.delay_us))
+            back = Correction(limit, limit.prefix + CLIENT, 5, Charge(decision.at_us, 5, decision.delay_us))
             same(store.correct([back], NOW), [NOW], "the time of the correction")
             left = look(store, limit)
             same((left.remaining, left.reset_us), (5, 0), "what is left")
@@ -33,7 +33,7 @@ class LastingTests(StoreSuite):
             first = one(store, limit, NOW, cost=5)
             later = NOW + 120 * SECOND
             same(one(store, limit, later, cost=5).allowed, True, "full again")
-            store.correct([Change(limit, limit.prefix + CLIENT, 5, Spent(first.at_us, 5, first.delay_us))], later)
+            store.correct([Correction(limit, limit.prefix + CLIENT, 5, Charge(first.at_us, 5, first.delay_us))], later)
             same(look(store, limit, later).remaining, 0, "after giving back what was spent two minutes ago")
 
     def test_charging_goes_beyond_the_limit_and_is_remembered(self, way: str, spec: Spec) -> None:
@@ -41,10 +41,14 @@ class LastingTests(StoreSuite):
         limit = limit_of("5/minute", spec)
         with self.opened(way) as store:
             key = limit.prefix + CLIENT
-            same(store.correct([Change(limit, key, 40, None), Change(limit, key, 1, None)], NOW), [NOW] * 2, "times")
-            (refused,) = store.apply([Hit(limit, key, 1)], NOW, spend=False)
-            same((refused.allowed, refused.remaining), (False, 0), "41 of 5")
-            at = NOW + (refused.retry_us or 0)
+            same(
+                store.correct([Correction(limit, key, 40, None), Correction(limit, key, 1, None)], NOW),
+                [NOW] * 2,
+                "times",
+            )
+            (rejected,) = store.apply([Hit(limit, key, 1)], NOW, spend=False)
+            same((rejected.allowed, rejected.remaining), (False, 0), "41 of 5")
+            at = NOW + (rejected.retry_us or 0)
             (early,) = store.apply([Hit(limit, key, 1)], at - 1, spend=False)
             same(early.allowed, False, "one microsecond before retry_us")
             same(one(store, limit, at).allowed, True, "at retry_us")
@@ -69,7 +73,7 @@ class LastingTests(StoreSuite):
             one(store, limit, NOW, cost=5)
             (now,) = store.apply([Hit(limit, limit.prefix + CLIENT, 5)], NOW, spend=False)
             (then,) = store.apply([Hit(limit, limit.prefix + CLIENT, 5)], NOW - back, spend=False)
-            same((then.allowed, then.remaining), (False, 0), "refused at the earlier time too")
+            same((then.allowed, then.remaining), (False, 0), "rejected at the earlier time too")
             same(then.retry_us, (now.retry_us or 0) + back, "when to come again")
 
     def test_a_given_time_rules(self, way: str) -> None:
@@ -80,20 +84,20 @@ class LastingTests(StoreSuite):
                 for limit in limits:
                     one(store, limit, now, cost=2)
                 self.wait(0.05)
-                refused = [one(store, limit, now).allowed for limit in limits]
-                same(refused, [False] * len(limits), f"at {now} again, whatever has passed")
+                rejected = [one(store, limit, now).allowed for limit in limits]
+                same(rejected, [False] * len(limits), f"at {now} again, whatever has passed")
                 later = [one(store, limit, now + 2 * DAY, cost=2).allowed for limit in limits]
                 same(later, [True] * len(limits), "two days on")
 
     def test_nothing_is_forgotten_early(self, way: str) -> None:
-        """By the store's own clock: a refused client is let in when it was told, and not before."""
-        limits = [limit_of("2/300ms", spec) for spec in self.algorithms if spec != COUNTS_REFUSED]
+        """By the store's own clock: a rejected client is let in when it was told, and not before."""
+        limits = [limit_of("2/300ms", spec) for spec in self.algorithms if spec != COUNTS_REJECTED]
         with self.opened(way) as store:
             due = {}
             for limit in limits:
-                refused = _spent(store, limit)
-                same(refused.allowed, False, f"{limit}: right after it was spent")
-                due[limit] = refused.at_us + (refused.retry_us or 0)
+                rejected = _spent(store, limit)
+                same(rejected.allowed, False, f"{limit}: right after it was spent")
+                due[limit] = rejected.at_us + (rejected.retry_us or 0)
             for _ in range(200):
                 self.wait(0.01)
                 for limit, let_in_at in _let_in(store, list(due)).items():
@@ -115,7 +119,7 @@ class LastingTests(StoreSuite):
         limit = limit_of("5/day", "sliding-window-log")
         with self.opened(way) as store:
             before = one(store, limit, None).at_us
-            (at,) = store.correct([Change(limit, limit.prefix + CLIENT, 4, None)])
+            (at,) = store.correct([Correction(limit, limit.prefix + CLIENT, 4, None)])
             after = one(store, limit, None)
             same((after.allowed, after.remaining), (False, 0), "1 + 4 of 5")
             same(before <= at <= after.at_us, True, f"{before} <= {at} <= {after.at_us}")
@@ -129,7 +133,7 @@ class LastingTests(StoreSuite):
 
 
 def _spent(store: Handle, limit: Limit) -> Decision:
-    """The refusal after all was spent, unless the store forgets it at once; again where a window ended in between."""
+    """The rejection after all was spent, unless the store forgets it at once; again where a window ended in between."""
     decision = one(store, limit, None, cost=2)
     for _ in range(5):
         if decision.allowed:

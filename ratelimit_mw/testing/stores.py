@@ -9,7 +9,7 @@ from .handles import AsyncHandle, Handle
 from .model import play
 from .store_deciding import DecidingTests
 from .store_lasting import LastingTests
-from .suite import CLIENT, COUNTS_REFUSED, DAY, NOW, WAYS, Spec, hits_of, label, limit_of, look, one
+from .suite import CLIENT, COUNTS_REJECTED, DAY, NOW, WAYS, Spec, hits_of, label, limit_of, look, one
 
 __all__ = ["StoreCompliance"]
 
@@ -62,7 +62,7 @@ class StoreCompliance(DecidingTests, LastingTests):
             same(one(store, limit, NOW).allowed, False, "one more")
 
     def test_a_race_on_two_keys_is_all_or_nothing(self, way: str, spec: Spec) -> None:
-        """What passed is counted under both keys, and what was refused under neither."""
+        """What passed is counted under both keys, and what was rejected under neither."""
         wide, narrow = limit_of("100/minute", "sliding-window-log"), limit_of("20/minute", spec)
         with self.opened(way) as store:
             requests = [hits_of(wide, narrow), hits_of(narrow, wide)] * 60
@@ -70,8 +70,8 @@ class StoreCompliance(DecidingTests, LastingTests):
             same(passed <= 20, True, f"{passed} passed a limit of 20")
             same(look(store, wide).remaining, 100 - passed, f"what is left of 100 after {passed} passed")
             left = look(store, narrow).remaining
-            # A refusal that counts may have been by a hit that was given back afterwards.
-            least = 0 if spec == COUNTS_REFUSED else 20 - passed
+            # A rejection that counts may have been by a hit that was given back afterwards.
+            least = 0 if spec == COUNTS_REJECTED else 20 - passed
             same(least <= left <= 20 - passed, True, f"{left} left of 20 after {passed} passed")
 
     def test_a_race_of_two_handles_is_exact(self, way: str, spec: Spec) -> None:

@@ -18,7 +18,7 @@ from .handles import AsyncHandle, Handle
 
 __all__ = [
     "CLIENT",
-    "COUNTS_REFUSED",
+    "COUNTS_REJECTED",
     "DAY",
     "NOW",
     "WAYS",
@@ -37,7 +37,7 @@ NOW = 1_767_268_820 * SECOND + 500_000
 DAY = 86_400 * SECOND
 CLIENT = "ip=192.0.2.7"
 WAYS = {"sync": Handle, "async": AsyncHandle}
-COUNTS_REFUSED: Spec = {"name": "sliding-window-log", "count_refused": True}
+COUNTS_REJECTED: Spec = {"name": "sliding-window-log", "count_rejected": True}
 _numbers = itertools.count()
 
 
@@ -47,7 +47,7 @@ class StoreSuite:
     algorithms: ClassVar[Sequence[Spec]] = (
         "fixed-window",
         "sliding-window-log",
-        COUNTS_REFUSED,
+        COUNTS_REJECTED,
         "sliding-window-counter",
         "tiered-window",
         "token-bucket",

@@ -6,13 +6,13 @@ import io
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from ..keys.features import UNREADABLE
+from ..keys.features import INVALID
 
 __all__ = ["Replayed", "read_body"]
 
 
 def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
-    """The body; None when there is none, ``UNREADABLE`` for one that is too long, cut short or of an unknown length.
+    """The body; None when there is none, ``INVALID`` for one that is too long, cut short or of an unknown length.
 
     What was read stands in front of ``wsgi.input`` again. Nothing is read that the application could not read.
     """
@@ -26,11 +26,11 @@ def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
         if not told or length == 0:
             return None
         if length is None or length > limit:
-            return UNREADABLE
+            return INVALID
         content = _read(environ["wsgi.input"], length)
         complete = len(content) == length
     environ["wsgi.input"] = io.BytesIO(content) if complete else Replayed(content, environ["wsgi.input"])
-    return (content or None) if complete else UNREADABLE
+    return (content or None) if complete else INVALID
 
 
 class Replayed:

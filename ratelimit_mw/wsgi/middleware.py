@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.headers import TextHeader, as_text
-from ..http.limiter import Guard, HttpOptions, SettingsSource
+from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
 from ..http.rejection import Rejection
 from ..http.request import Request
 from ..limiter.limiter import Limiter
@@ -69,7 +69,7 @@ def _user(request: Request) -> str | None:
 
 
 class RateLimitMiddleware:
-    """Decides every request by the rules; refuses it, or adds the headers to its response.
+    """Decides every request by the rules; rejects it, or adds the headers to its response.
 
     Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
     functions of the request, by feature name; ``rejection`` is your own answer: a function of the request and the
@@ -91,7 +91,7 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._guard = Guard(settings, limiter, features or {}, rejection, _user, options)
+        self._guard = HttpLimiter(settings, limiter, features or {}, rejection, _user, options)
         self.limiter = self._guard.limiter
         if self._guard.reader.must_await:
             raise ConfigError("an async function cannot be awaited under WSGI", "features")
@@ -102,7 +102,7 @@ class RateLimitMiddleware:
         request = WSGIRequest(environ)
         plan = self._guard.plan(request)
         decided = environ.get(DECIDED, ())
-        if not plan.looks or (decided and self._guard.has_decided(decided)):
+        if plan.is_empty or (decided and self._guard.has_decided(decided)):
             if VERDICT not in environ:
                 environ[VERDICT] = Verdict((), ())
             return self.app(environ, start_response)
@@ -111,10 +111,10 @@ class RateLimitMiddleware:
         environ[VERDICT] = verdict
         environ[DECIDED] = (*decided, self.limiter)
         if not verdict.allowed:
-            return self._refuse(request, verdict, start_response)
+            return self._reject(request, verdict, start_response)
         response = _Response(start_response, as_text(self._guard.writer.headers(verdict)), self._names)
-        app = _Queued(self.app, verdict.delay) if plan.delays and verdict.delay else self.app
-        if plan.ends:
+        app = _Queued(self.app, verdict.delay) if plan.may_delay and verdict.delay else self.app
+        if plan.needs_settlement:
             self.limiter.hold(verdict)
             return _Concluded(app, environ, response, verdict, self.limiter)
         try:
@@ -123,14 +123,14 @@ class RateLimitMiddleware:
         finally:
             verdict.spending.settle_with(self.limiter)  # a cost that is stated from now on is settled at once
 
-    def _refuse(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
+    def _reject(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
         headers = self._guard.writer.headers(verdict)
         added = as_text(headers)
         response = _Response(start_response, added, frozenset(name.lower() for name, _ in added))
-        if self._guard.refuse is None:
+        if self._guard.reject is None:
             answer: Any = self._guard.rejection(request, verdict, headers)
         else:
-            answer = self._guard.refuse(request, verdict)
+            answer = self._guard.reject(request, verdict)
         if not isinstance(answer, Rejection):
             return answer(request.native, response.start)  # type: ignore[no-any-return]
         response.start(f"{answer.status} {answer.reason}", answer.headers)

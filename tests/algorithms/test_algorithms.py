@@ -64,14 +64,14 @@ def test_retry_after_is_exact_to_the_microsecond(kind: str, data: st.DataObject)
 @KINDS
 @EXAMPLES
 @given(data=st.data())
-def test_a_refused_hit_and_a_look_change_nothing(kind: str, data: st.DataObject) -> None:
-    """They return the very state object that was given; only a log that counts refusals keeps what it refused."""
+def test_a_rejected_hit_and_a_look_change_nothing(kind: str, data: st.DataObject) -> None:
+    """They return the very state object that was given; only a log that counts rejections keeps what it rejected."""
     shape = data.draw(shapes(kind))
     algorithm, state, now = shape.build(), None, data.draw(starts(shape))
     for pause, cost in data.draw(steps(shape)):
         now += pause
         kept, decision = algorithm.decide(state, now, cost)
-        spends = cost > 0 and (decision.allowed or kind.endswith("count-refused"))
+        spends = cost > 0 and (decision.allowed or kind.endswith("count-rejected"))
         assert (kept is not state) == spends
         state = kept
 
@@ -205,7 +205,7 @@ def test_what_no_state_looks_like_is_not_read(kind: str, data: bytes) -> None:
             "takes one option at most, got 'refill', 'x'",
         ),
         ({"name": "leaky-bucket", "mode": "fifo"}, "5/minute", "mode: expected 'meter' or 'queue'; got 'fifo'"),
-        ({"name": "sliding-window-log", "count_refused": "yes"}, "5/minute", "count_refused: expected true or false"),
+        ({"name": "sliding-window-log", "count_rejected": "yes"}, "5/minute", "count_rejected: expected true or false"),
         ({"name": "tiered-window", "precision": "0s"}, "5/minute", "precision: the precision is longer than 0"),
         ({"name": "tiered-window", "precision": "soon"}, "5/minute", "precision: expected a duration such as"),
         ({"name": "tiered-window", "precision": "7s"}, "5/minute", "not a multiple of the precision 7s"),
@@ -234,7 +234,7 @@ def test_states_that_do_not_fit_each_other_have_different_keys(kind: str) -> Non
     spelled = {
         "token-bucket": {"refill": "continuous"},
         "leaky-bucket": {"mode": "meter"},
-        "sliding-window-log": {"count_refused": False},
+        "sliding-window-log": {"count_rejected": False},
     }
     plain = build(kind if kind in spelled else SPECS[kind], quota)
     full = build({"name": kind, **spelled[kind]} if kind in spelled else SPECS[kind], quota)
@@ -257,7 +257,7 @@ def test_an_algorithm_of_your_own_joins_by_its_name(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("what", ["name", "variant"])
 @pytest.mark.parametrize("part", ["a|b", "a%7Cb", None])
-def test_what_would_break_keys_is_refused_with_the_rule(
+def test_what_would_break_keys_is_rejected_with_the_rule(
     monkeypatch: pytest.MonkeyPatch, what: str, part: str | None
 ) -> None:
     """A name or variant that could not be told from the rest of a key is an error that names the algorithm."""

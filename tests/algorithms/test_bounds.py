@@ -112,7 +112,7 @@ EVEN = [(3, SECOND), (5, MINUTE), (7, MINUTE), (90, SECOND), (1_000_000, DAY)]
 
 @KINDS
 @pytest.mark.parametrize(("amount", "period"), EVEN)
-def test_who_keeps_exactly_to_the_rate_is_never_refused(kind: str, amount: int, period: int) -> None:
+def test_who_keeps_exactly_to_the_rate_is_never_rejected(kind: str, amount: int, period: int) -> None:
     """100,000 hits, the k-th at ceil(k*P/N) microseconds, are all allowed, however the rate divides the period.
 
     Buckets hold two, the least that can make up for the rounding; the one refilled by interval holds its amount.
@@ -130,7 +130,7 @@ def test_who_keeps_exactly_to_the_rate_is_never_refused(kind: str, amount: int, 
 @KINDS
 @settings(max_examples=40)
 @given(data=st.data())
-def test_who_keeps_to_the_rate_is_never_refused_whenever_he_starts(kind: str, data: st.DataObject) -> None:
+def test_who_keeps_to_the_rate_is_never_rejected_whenever_he_starts(kind: str, data: st.DataObject) -> None:
     """The same from any microsecond on, for three periods of any quota."""
     shape = data.draw(shapes(kind, st.integers(2, 40)))
     whole = Shape(kind, shape.amount, shape.period, None, shape.precision)

@@ -13,7 +13,7 @@ import reference
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms import build
-from ratelimit_mw.decision import Decision, Spent
+from ratelimit_mw.decision import Charge, Decision
 from ratelimit_mw.quota import parse_duration
 from ratelimit_mw.stores import Store
 
@@ -53,11 +53,11 @@ class Function:
     def __init__(self, case: Case) -> None:
         self.algorithm = build(case["algorithm"], Quota.parse(case["quota"]))
         self.state: Any = None
-        self.spent: dict[int, Spent] = {}
+        self.spent: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         self.state, decision = self.algorithm.decide(self.state, now, cost)
-        self.spent[step] = Spent(decision.at_us, cost, decision.delay_us)
+        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
         return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
@@ -156,7 +156,7 @@ def test_every_path_gives_the_answers_worked_by_hand(case: Case, path: Callable[
 
 
 def test_the_vectors_cover_every_algorithm_and_every_kind_of_step() -> None:
-    """No algorithm or option is without vectors, and none without refunds, charges, refusals and a clock going back."""
+    """No algorithm or option is without vectors, or without refunds, charges, rejections and a clock going back."""
     files = {file: [case for case in CASES if case["file"] == file] for file in {case["file"] for case in CASES}}
     assert len(files) == 10
     for file, cases in files.items():

@@ -23,7 +23,7 @@ def test_an_allowed_response_gets_the_headers_once_and_stays_what_it_was() -> No
     assert "retry-after" not in answer.headers
 
 
-def test_a_refused_request_does_not_reach_the_application() -> None:
+def test_a_rejected_request_does_not_reach_the_application() -> None:
     """Beyond the limit the answer is a 429 that says when to come back, and the application is not called."""
     calls = []
 
@@ -176,7 +176,7 @@ def test_messages_of_extensions_pass_as_they_are(messages: list[Message]) -> Non
 
 
 def test_the_application_alone_reads_the_body() -> None:
-    """The request's body arrives as the server gave it, and a refusal leaves it unread."""
+    """The request's body arrives as the server gave it, and a rejection leaves it unread."""
 
     async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         first, second = await receive(), await receive()
@@ -266,7 +266,7 @@ def test_a_cancelled_request_does_not_stop_the_next() -> None:
         ({"limiter": limiter(key=["tenant"])}, "needs the feature 'tenant', and nothing gives it"),
     ],
 )
-def test_what_cannot_work_is_refused_when_built(arguments: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
     """A wrong argument is an error when the application starts, and says what was expected."""
     with pytest.raises(ConfigError, match=message):
         RateLimitMiddleware(sending(START, BODY), **arguments)

@@ -23,7 +23,7 @@ from calls import BODY, START, http_scope, send_bare, sending
     ],
 )
 def test_the_checker_sees_a_broken_response(breaks: list[Message]) -> None:
-    """The checker that the other tests stand on refuses what a server must not be sent."""
+    """The checker that the other tests stand on rejects what a server must not be sent."""
     with pytest.raises(ProtocolError):
         send_bare(checked(lambda inner: inner, sending(*breaks)), http_scope())
 

@@ -28,7 +28,7 @@ from ratelimit_mw.testing import ManualClock
 
 
 def test_a_queue_makes_requests_wait_their_turn() -> None:
-    """Under a leaky-bucket queue requests go on one period apart, and one that finds it full is refused."""
+    """Under a leaky-bucket queue requests go on one period apart, and one that finds it full is rejected."""
     rules = [Rule(name="queue", limits="50/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"})]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))  # which stands still, however slow the machine is
 

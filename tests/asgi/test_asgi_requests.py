@@ -147,7 +147,7 @@ def test_two_different_limiters_both_decide() -> None:
     answers = [ask(app) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert [answer.headers.get_list("x-ratelimit-limit") for answer in answers] == [["9"], ["9"]]
-    assert answers[1].headers["retry-after"] == "20"  # the refusal's own, which only the inner one has
+    assert answers[1].headers["retry-after"] == "20"  # the rejection's own, which only the inner one has
 
 
 def test_a_middleware_within_a_mount_decides_once_and_knows_the_mount() -> None:
@@ -176,12 +176,12 @@ def test_a_method_in_small_letters_is_no_way_around_a_rule() -> None:
 
 
 def test_head_spends_what_get_spends_and_has_no_body() -> None:
-    """HEAD counts with GET, and a refused HEAD has the headers of the refusal without its body."""
+    """HEAD counts with GET, and a rejected HEAD has the headers of the rejection without its body."""
     app = limited(OK, limiter("2/minute", match={"methods": ["GET"]}))
     assert [statuses(app, 1, method=m) for m in ("GET", "HEAD", "GET")] == [[200], [200], [429]]
-    refused = ask(app, method="HEAD")
-    assert (refused.status_code, refused.content) == (429, b"")
-    assert int(refused.headers["content-length"]) == len(ask(app).content) > 0
+    rejected = ask(app, method="HEAD")
+    assert (rejected.status_code, rejected.content) == (429, b"")
+    assert int(rejected.headers["content-length"]) == len(ask(app).content) > 0
 
 
 def test_preflights_are_left_alone_unless_a_rule_names_them() -> None:

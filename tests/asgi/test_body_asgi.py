@@ -21,7 +21,7 @@ from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.asgi.body import BODY as READ
 from ratelimit_mw.asgi.body import ReadAhead
 from ratelimit_mw.asgi.middleware import ASGIRequest, RateLimitMiddleware
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
 
 JSON = (b"content-type", b"application/json")
@@ -170,7 +170,7 @@ def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not() -> None:
         for content in (ANN.ljust(limit), ANN.ljust(limit + 1)):
             for length in ([], [(b"content-length", str(len(content)).encode())]):
                 send_bare(app, post(*length), chunks(content))
-    assert [remaining(rate, user) for user in ("ann", UNREADABLE)] == [3, 3]
+    assert [remaining(rate, user) for user in ("ann", INVALID)] == [3, 3]
 
 
 # -- what is read ------------------------------------------------------------------------------------------
@@ -303,10 +303,10 @@ def test_a_body_in_single_bytes_takes_no_hundred_times_its_size() -> None:
 
 
 def test_an_answer_of_your_own_may_read_the_body() -> None:
-    """A refusal that is an application receives it, too."""
+    """A rejection that is an application receives it, too."""
     app = Reader()
-    refused = RateLimitMiddleware(Reader(), settings=settings(), rejection=lambda request, verdict: app)
-    statuses(refused, (post(), chunks(ANN)), (post(), chunks(ANN, b" ")))
+    rejected = RateLimitMiddleware(Reader(), settings=settings(), rejection=lambda request, verdict: app)
+    statuses(rejected, (post(), chunks(ANN)), (post(), chunks(ANN, b" ")))
     assert app.body == ANN + b" "
 
 
@@ -368,14 +368,14 @@ def slow(run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: A
 
 
 def test_a_slow_body_is_given_up_and_still_arrives_whole() -> None:
-    """It is counted as unreadable; the message that was waited for is the application's, and was asked for once."""
+    """It is counted as invalid; the message that was waited for is the application's, and was asked for once."""
     first, last = chunks(b'{"user":', b'"ann"}')
 
     async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
         asyncio.get_running_loop().call_later(0.05, client.go_on)
         await limited_app(post(), client.receive, client.send)
         assert [message is given for message, given in zip(app.received, (first, last), strict=True)] == [True, True]
-        assert [remaining(limited_app.limiter, user) for user in ("ann", UNREADABLE)] == [1, 0]
+        assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
 
     client = slow(run, first, None, last)
     assert (client.status, client.asked, client.cancelled) == (200, 2, 0)
@@ -498,7 +498,7 @@ def test_a_dripping_body_has_the_time_of_one() -> None:
         return asked, found
 
     asked, found = asyncio.run(run())
-    assert found is UNREADABLE
+    assert found is INVALID
     assert 1 <= asked <= 11
 
 

@@ -110,8 +110,8 @@ def test_a_client_that_waits_to_be_asked_is_asked(port: int) -> None:
         assert client.say(ANN).next() == (200, ANN)
 
 
-def test_a_refused_upload_is_never_asked_for(uvicorn: int) -> None:
-    """A body that is announced as too long and refused is not sent for: the answer comes instead of "100 Continue"."""
+def test_a_rejected_upload_is_never_asked_for(uvicorn: int) -> None:
+    """A body that is announced as too long and rejected is not sent for: the answer comes instead of "100 Continue"."""
     statuses = []
     for _ in range(2):
         with talk(uvicorn) as client:

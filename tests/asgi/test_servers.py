@@ -107,7 +107,7 @@ def status(target: str | int, line: str, *headers: str) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-def test_a_client_that_forges_headers_is_refused_all_the_same(port: int) -> None:
+def test_a_client_that_forges_headers_is_rejected_all_the_same(port: int) -> None:
     """Over one connection, another address in every request: three pass, the fourth is told when to come again."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}/plain") as client:
         answers = [
@@ -116,10 +116,10 @@ def test_a_client_that_forges_headers_is_refused_all_the_same(port: int) -> None
         ]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0"]
-    refused = answers[3]
-    assert json.loads(refused.text)["violated-policies"] == ["page"]
-    assert 3590 <= int(refused.headers["retry-after"]) <= 3600
-    assert refused.headers["cache-control"] == "no-store"
+    rejected = answers[3]
+    assert json.loads(rejected.text)["violated-policies"] == ["page"]
+    assert 3590 <= int(rejected.headers["retry-after"]) <= 3600
+    assert rejected.headers["cache-control"] == "no-store"
 
 
 def test_behind_a_trusted_proxy_the_rightmost_address_counts(port: int) -> None:
@@ -136,8 +136,8 @@ def test_behind_a_trusted_proxy_the_rightmost_address_counts(port: int) -> None:
     assert [status(port, "GET /behind/page", *headers) for headers in lines] == [200, 200, 200, 429, 200]
 
 
-def test_a_refused_head_has_no_body_and_keeps_the_connection(port: int) -> None:
-    """Two requests on one connection: after a HEAD that was refused the next answer starts where it should."""
+def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None:
+    """Two requests on one connection: after a HEAD that was rejected the next answer starts where it should."""
     who = "X-Forwarded-For: 203.0.113.3"
     assert [status(port, "GET /behind/page", who) for _ in range(3)] == [200] * 3
     head = f"HEAD /behind/page HTTP/1.1\nHost: x\n{who}\n\n"
@@ -152,8 +152,8 @@ def test_a_refused_head_has_no_body_and_keeps_the_connection(port: int) -> None:
     assert lengths == [b"content-length: %d" % len(body)] * 2
 
 
-def test_a_refused_upload_is_answered_without_being_read(port: int) -> None:
-    """A POST whose body never comes whole is refused by its head alone."""
+def test_a_rejected_upload_is_answered_without_being_read(port: int) -> None:
+    """A POST whose body never comes whole is rejected by its head alone."""
     who = "X-Forwarded-For: 203.0.113.4"
     assert [status(port, "POST /behind/page", who, "Content-Length: 0") for _ in range(3)] == [200] * 3
     with connected(port) as sock:
@@ -184,7 +184,7 @@ def test_a_storm_of_failing_logins_lets_three_through(port: int) -> None:
 
 
 def test_a_method_in_small_letters_is_no_way_around_a_rule(uvicorn: int) -> None:
-    """uvicorn hands ``post`` on as it comes; gunicorn refuses it by itself."""
+    """uvicorn hands ``post`` on as it comes; gunicorn rejects it by itself."""
     who = "X-Forwarded-For: 203.0.113.5"
     assert [status(uvicorn, "post /behind/page", who) for _ in range(4)] == [405, 405, 405, 429]
 

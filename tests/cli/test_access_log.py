@@ -125,12 +125,12 @@ def test_time_in_any_zone(text: str, seconds: int) -> None:
     ],
 )
 def test_impossible_dates(text: str) -> None:
-    """A date that no calendar has, or one before 1970, makes the line unreadable and says so."""
+    """A date that no calendar has, or one before 1970, makes the line invalid and says so."""
     assert why_not(line(time=text)) == "the date is impossible"
 
 
 def test_no_date_at_all() -> None:
-    """Other text where the date belongs makes the line unreadable, digits of other scripts included."""
+    """Other text where the date belongs makes the line invalid, digits of other scripts included."""
     assert why_not(line(time="yesterday")) == "the date is not one"
     assert why_not(line(time="\u0661\u0667/May/2015:10:05:03 +0000")) == "the date is not one"
 
@@ -153,7 +153,7 @@ def test_other_text(text: str) -> None:
 
 
 def test_longest_line() -> None:
-    """A line over the bound is refused unread; one of just that length is read."""
+    """A line over the bound is rejected unread; one of just that length is read."""
     fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
     assert len(fits) == LONGEST_LINE
     assert parse_line(fits).status == 200
@@ -210,12 +210,12 @@ def test_query_fields() -> None:
     ],
 )
 def test_no_line_is_tried_in_every_way(hostile: str) -> None:
-    """Lines made to match in many ways are refused at once; a reader that tries them all would not come back."""
+    """Lines made to match in many ways are rejected at once; a reader that tries them all would not come back."""
     assert why_not(hostile)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300))
-def test_any_input_is_read_or_refused(noise: bytes | str) -> None:
+def test_any_input_is_read_or_rejected(noise: bytes | str) -> None:
     """Whatever a log holds, a line gives an entry or an ``UnreadableLineError``, and nothing else."""
     try:
         entry = parse_line(noise)

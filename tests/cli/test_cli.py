@@ -89,10 +89,10 @@ def test_files_that_are_not_there(command: str, tmp_path: Path) -> None:
 def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the file system ends with the file's name and its reason."""
 
-    def refuse(_path: Path) -> bytes:
+    def reject(_path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", "secret.toml")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "read_bytes", reject)
     result = run("check", settings(""))
     assert (result.exit_code, result.stderr) == (1, "Error: secret.toml: Permission denied\n")
 

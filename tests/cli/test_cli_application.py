@@ -182,7 +182,7 @@ def test_check_as_json() -> None:
         "late": ("@limit", ["/v1/outer/inner/late"]),
     }
     assert (answer["exempt"], answer["needs_from_application"]) == ([], {})
-    assert answer["problems"] == ["big refuses every request: its cost 9 can never fit in 5/day"]
+    assert answer["problems"] == ["big rejects every request: its cost 9 can never fit in 5/day"]
     assert result.exit_code == 1
 
 

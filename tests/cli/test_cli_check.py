@@ -65,14 +65,14 @@ def test_check_knows_what_requests_show(settings: Any) -> None:
     [
         ("", "there are no rules: nothing is limited"),
         (
-            '[[rules]]\nreplaces = "login"\nlimits = "1/s"',
+            '[[rules]]\noverrides = "login"\nlimits = "1/s"',
             "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
         ),
         ('[[rules]]\nlimits = "5/minute"', "called by its place"),
         ('[[rules]]\nname = "a"\nlimits = "5/minute"', "counts in each process by itself"),
         (
             '[[rules]]\nname = "a"\nlimits = ["100/minute", "50/hour"]',
-            "a: 100/minute hardly ever refuses, 50/hour is reached first",
+            "a: 100/minute hardly ever rejects, 50/hour is reached first",
         ),
         ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "has to supply the feature region, for a"),
         (
@@ -91,22 +91,22 @@ def test_check_notes(settings: Any, text: str, note: str) -> None:
 
 def test_check_does_not_call_nothing_what_changes_a_decorators_rule(settings: Any) -> None:
     """A file that only changes rules of decorators limits what they stand on."""
-    result = run("check", settings('[[rules]]\nreplaces = "login"\nlimits = "1/s"'), "--json")
+    result = run("check", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "--json")
     assert "nothing is limited" not in result.stdout
     assert len(json.loads(result.stdout)["notes"]) == 2
 
 
 def test_check_keeps_quiet_about_limits_that_both_count(settings: Any) -> None:
-    """Two limits that each can refuse first are not called idle."""
+    """Two limits that each can reject first are not called idle."""
     assert "hardly ever" not in run("check", settings(RULES)).stdout
 
 
 def test_check_finds_a_cost_that_never_fits(settings: Any) -> None:
-    """A rule that can only refuse is a mistake: said, and told by the exit code."""
+    """A rule that can only reject is a mistake: said, and told by the exit code."""
     path = settings('[[rules]]\nname = "big"\nlimits = "5/minute"\ncost = 6')
     result = run("check", path)
     assert result.exit_code == 1
-    assert "wrong: big refuses every request: its cost 6 can never fit in 5/minute" in result.stdout
+    assert "wrong: big rejects every request: its cost 6 can never fit in 5/minute" in result.stdout
     result = run("check", path, "--json")
     assert result.exit_code == 1
     assert len(json.loads(result.stdout)["problems"]) == 1
@@ -132,7 +132,7 @@ def test_check_as_json(settings: Any) -> None:
         "algorithm": "token-bucket (interval)",
         "mode": "shadow",
         "cost": 1,
-        "when_unknown": "skip",
+        "when_missing": "skip",
         "count_when": None,
     }
     assert "per" not in rules[0]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import load_settings
-from ratelimit_mw.rules.plan import UnknownKeyError
+from ratelimit_mw.rules.plan import MissingKeyError
 from ratelimit_mw.rules.ruleset import RuleSet
 
 
@@ -49,7 +49,7 @@ def test_explain_as_json(settings: Any) -> None:
         "looks": True,
         "mode": "enforce",
         "key": "",
-        "refuses": None,
+        "rejects": None,
         "algorithm": "sliding-window-counter",
         "limits": [{"limit": "1000/second", "policy": "rule-3", "cost": 1}],
     }
@@ -85,12 +85,12 @@ def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
     assert [limit["limit"] for limit in by_plan["limits"]] == ["500/minute"]
 
 
-def test_explain_a_rule_that_refuses_unknown_keys(settings: Any) -> None:
-    """A rule that refuses whom it cannot tell apart looks at the request, and says that it refuses."""
-    path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_unknown = 'refuse'")
+def test_explain_a_rule_that_rejects_unknown_keys(settings: Any) -> None:
+    """A rule that rejects whom it cannot tell apart looks at the request, and says that it rejects."""
+    path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_missing = 'reject'")
     rule = explained(path, "GET", "/", "--feature", "user=bob")["a"]
-    assert (rule["looks"], rule["key"], rule["refuses"]) == (True, None, "email is unknown")
-    assert "refused: email and user is unknown" in run("explain", path, "GET", "/").stdout
+    assert (rule["looks"], rule["key"], rule["rejects"]) == (True, None, "email is unknown")
+    assert "rejected: email and user is unknown" in run("explain", path, "GET", "/").stdout
 
 
 def test_explain_nothing_limits_this_request(settings: Any) -> None:
@@ -102,7 +102,7 @@ def test_explain_nothing_limits_this_request(settings: Any) -> None:
 
 def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> None:
     """A file by itself does not tell what such a rule looks at; it is named, and nobody takes it for nothing."""
-    result = run("explain", settings('[[rules]]\nreplaces = "login"\nlimits = "1/s"'), "GET", "/")
+    result = run("explain", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "GET", "/")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
         "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
@@ -138,7 +138,7 @@ def test_explain_one_for_everybody(settings: Any) -> None:
     ],
 )
 def test_explain_misused(settings: Any, args: tuple[str, ...]) -> None:
-    """Arguments that cannot be meant are refused with exit code 2 and a message."""
+    """Arguments that cannot be meant are rejected with exit code 2 and a message."""
     result = run("explain", settings(RULES), *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Error: " in result.stderr
@@ -168,25 +168,25 @@ def test_explain_agrees_with_the_limiter(
 ) -> None:
     """What explain shows is what a limiter with these rules does: the same rules, keys and limits."""
     file = tmp_path_factory.getbasetemp() / "agrees.toml"
-    file.write_text(RULES + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_unknown = 'refuse'\nlimits = '9/s'\n")
+    file.write_text(RULES + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_missing = 'reject'\nlimits = '9/s'\n")
     given_features = [part for name, value in features.items() for part in ("--feature", f"{name}={value}")]
     result = run("explain", file, method, path, "--host", host, *given_features, "--json")
     answer = json.loads(result.stdout)
     plan = RuleSet(load_settings(file).rules).plan(method, path, host)
     looking = [rule for rule in answer["rules"] if rule["looks"]]
-    refusing = [rule["rule"] for rule in looking if rule["refuses"]]
+    rejecting = [rule["rule"] for rule in looking if rule["rejects"]]
     shown = [
         (limit["policy"], limit["limit"], rule["key"], limit["cost"]) for rule in looking for limit in rule["limits"]
     ]
     try:
         hits = plan.hits(answer["features"])
-    except UnknownKeyError as refusal:
-        refused_by = [refusal.rule.name]
+    except MissingKeyError as rejection:
+        rejected_by = [rejection.rule.name]
     else:
-        refused_by = []
+        rejected_by = []
         done = [(h.limit.policy, str(h.limit.quota), h.key.removeprefix(h.limit.prefix), h.cost) for h in hits]
         assert shown == done
-    assert refusing == refused_by
+    assert rejecting == rejected_by
 
 
 LISTED = RULES + '\n[lists.allow]\nip = ["10.0.0.0/8"]\n\n[lists.deny]\nip = ["203.0.113.0/24"]\n'

@@ -88,15 +88,17 @@ def test_it_shows_the_settings_word_for_word(shown: subprocess.CompletedProcess[
 
 
 def test_every_request_is_accounted_for(shown: subprocess.CompletedProcess[str]) -> None:
-    """What was served and what was refused is everything that was asked, in total and for each kind of client."""
-    total = re.search(r"^900 requests from (\d+) clients in [\d.]+ s\n(\d+) served, (\d+) refused$", shown.stdout, re.M)
+    """What was served and what was rejected is everything that was asked, in total and for each kind of client."""
+    total = re.search(
+        r"^900 requests from (\d+) clients in [\d.]+ s\n(\d+) served, (\d+) rejected$", shown.stdout, re.M
+    )
     assert total
     rows = {kind: numbers(cells[:4]) for kind, cells in table(shown.stdout, "Who asked").items()}
     planned = traffic(3, REQUESTS)
     assert list(rows) == list(KINDS)
-    for kind, (clients, requests, served, refused) in rows.items():
+    for kind, (clients, requests, served, rejected) in rows.items():
         assert clients == len({request.client for request in planned if request.kind == kind})
-        assert requests == sum(request.kind == kind for request in planned) == served + refused
+        assert requests == sum(request.kind == kind for request in planned) == served + rejected
     assert [int(total[2]), int(total[3])] == [
         sum(row[2] for row in rows.values()),
         sum(row[3] for row in rows.values()),
@@ -105,17 +107,17 @@ def test_every_request_is_accounted_for(shown: subprocess.CompletedProcess[str])
 
 
 def test_attacks_are_held_and_people_are_not(shown: subprocess.CompletedProcess[str]) -> None:
-    """Most guesses at passwords are refused; of the people who sign in meanwhile nobody is."""
+    """Most guesses at passwords are rejected; of the people who sign in meanwhile nobody is."""
     rows = table(shown.stdout, "Who asked")
     for attack in (ONE_ADDRESS, ONE_ACCOUNT):
-        _, requests, _, refused = numbers(rows[attack][:4])
-        assert refused > requests / 4
+        _, requests, _, rejected = numbers(rows[attack][:4])
+        assert rejected > requests / 4
     assert numbers(rows[SIGNING_IN][:4])[3] == 0
 
 
-def test_refusals_are_put_down_to_the_rule_that_refused(shown: subprocess.CompletedProcess[str]) -> None:
-    """A rule looks at what it matches; the rules for logins refuse the attacks, each the one that is its own."""
-    rules = table(shown.stdout, "Which rule refused")
+def test_rejections_are_put_down_to_the_rule_that_rejected(shown: subprocess.CompletedProcess[str]) -> None:
+    """A rule looks at what it matches; the rules for logins reject the attacks, each the one that is its own."""
+    rules = table(shown.stdout, "Which rule rejected")
     kinds = table(shown.stdout, "Who asked")
     logins = sum(numbers(kinds[kind][:4])[1] for kind in (SIGNING_IN, ONE_ADDRESS, ONE_ACCOUNT))
     assert numbers(rules["client"][-3:])[0] == REQUESTS
@@ -123,7 +125,7 @@ def test_refusals_are_put_down_to_the_rule_that_refused(shown: subprocess.Comple
     assert rules["login-account"][:2] == ["account", "4/2s"]
     assert numbers(rules["login-account"][-3:])[1] == numbers(kinds[ONE_ACCOUNT][:4])[3]
     assert numbers(rules["login-address"][-3:])[2] == 1
-    most = table(shown.stdout, "Refused most")
+    most = table(shown.stdout, "Rejected most")
     client, cells = next(iter(most.items()))
     assert client == "203.0.113.66"
     assert cells[0] == ONE_ADDRESS
@@ -131,8 +133,8 @@ def test_refusals_are_put_down_to_the_rule_that_refused(shown: subprocess.Comple
     assert "login-address" in cells[4]
 
 
-def test_it_shows_a_refusal_as_sent_and_that_its_word_is_kept(shown: subprocess.CompletedProcess[str]) -> None:
-    """Status line, headers and body of a 429; the same request after the wait is not refused."""
+def test_it_shows_a_rejection_as_sent_and_that_its_word_is_kept(shown: subprocess.CompletedProcess[str]) -> None:
+    """Status line, headers and body of a 429; the same request after the wait is not rejected."""
     head, _, rest = shown.stdout.partition("\nHTTP/1.1 429 Too Many Requests\n")[2].partition("\n\n")
     headers = dict(line.split(": ", 1) for line in head.splitlines())
     body = rest.splitlines()[0]
@@ -168,7 +170,7 @@ def test_without_a_terminal_there_are_no_colours_and_no_bar(shown: subprocess.Co
 
 
 def test_on_a_terminal_there_is_a_bar() -> None:
-    """A person sees how far it is, and how many were refused."""
+    """A person sees how far it is, and how many were rejected."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     with subprocess.Popen(
@@ -280,7 +282,7 @@ PLAYED = 120 + 5 + 5
 
 @pytest.mark.parametrize("form", ["plain", "gzip", "stdin"])
 def test_a_log_is_played_whole(form: str, tmp_path: Path) -> None:
-    """Every request of a log, however it comes, is asked from its client's address; the busy client is refused."""
+    """Every request of a log, however it comes, is asked from its client's address; the busy client is rejected."""
     path = tmp_path / "access.log"
     path.write_bytes(gzip.compress(LOG) if form == "gzip" else LOG)
     done = run("--log", "-", stdin=LOG) if form == "stdin" else run("--log", str(path))
@@ -291,12 +293,12 @@ def test_a_log_is_played_whole(form: str, tmp_path: Path) -> None:
     rows = {kind: numbers(cells[:4]) for kind, cells in table(done.stdout, "Who asked").items()}
     assert rows["asked once"] == [8, 8, 8, 0]
     assert rows["asked 2 to 9 times"] == [1, 2, 2, 0]
-    clients, requests, served, refused = rows["asked 100 or more"]
+    clients, requests, served, rejected = rows["asked 100 or more"]
     assert (clients, requests) == (1, 120)
     assert 30 <= served < 120
-    most = table(done.stdout, "Refused most")
+    most = table(done.stdout, "Rejected most")
     assert list(most) == ["192.0.2.1"]
-    assert numbers(most["192.0.2.1"][1:4]) == [120, served, refused]
+    assert numbers(most["192.0.2.1"][1:4]) == [120, served, rejected]
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -308,7 +310,7 @@ def test_of_a_log_as_many_requests_as_asked_for(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "playing the first 3 requests" in done.stderr
     assert "\n3 requests from 1 client in " in done.stdout
-    assert "3 served, 0 refused" in done.stdout
+    assert "3 served, 0 rejected" in done.stdout
 
 
 @pytest.mark.parametrize(

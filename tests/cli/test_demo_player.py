@@ -19,7 +19,7 @@ from ratelimit_mw.cli.demo.traffic import Request
 
 Seen = tuple[str, dict[str, str], bytes]
 
-REFUSAL = (
+REJECTION = (
     b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nx-Odd-Case: yes\r\n"
     b'RateLimit-Policy: "a";q=1;w=1, "b";q=1;w=1\r\nRateLimit: "b";r=0;t=1\r\n'
 )
@@ -27,7 +27,7 @@ PROBLEM = b'{"violated-policies": ["b"]}'
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """Notes what it is asked; refuses the first request for /refuse, and hangs up on /hang-up."""
+    """Notes what it is asked; rejects the first request for /reject, and hangs up on /hang-up."""
 
     protocol_version = "HTTP/1.1"
     seen: list[Seen]
@@ -41,9 +41,9 @@ class Recorder(BaseHTTPRequestHandler):
         self.seen.append((self.requestline, {k.lower(): v for k, v in self.headers.items()}, body))
         if self.path == "/hang-up":
             self.close_connection = True
-        elif self.path == "/refuse" and self._asked() == 1:
+        elif self.path == "/reject" and self._asked() == 1:
             content = b"" if self.command == "HEAD" else PROBLEM
-            self.wfile.write(REFUSAL + b"content-length: %d\r\n\r\n%b" % (len(content), content))
+            self.wfile.write(REJECTION + b"content-length: %d\r\n\r\n%b" % (len(content), content))
         else:
             self.wfile.write(b'HTTP/1.1 200 OK\r\nRateLimit-Policy: "a";q=1;w=1\r\ncontent-length: 0\r\n\r\n')
 
@@ -178,21 +178,21 @@ def test_proxies_of_the_machine_are_not_asked(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_the_refusing_rule_is_read_from_the_answer(method: str) -> None:
+def test_the_rejecting_rule_is_read_from_the_answer(method: str) -> None:
     """From the problem in the body; of HEAD, which has none, from the header."""
-    result, _ = played(asking("/refuse", method), asking("/", method))
-    refused, served = sorted(result.outcomes, key=lambda outcome: -outcome.status)
-    assert (refused.status, refused.looked, refused.refused) == (429, ("a", "b"), ("b",))
-    assert (served.status, served.looked, served.refused) == (200, ("a",), ())
+    result, _ = played(asking("/reject", method), asking("/", method))
+    rejected, served = sorted(result.outcomes, key=lambda outcome: -outcome.status)
+    assert (rejected.status, rejected.looked, rejected.rejected) == (429, ("a", "b"), ("b",))
+    assert (served.status, served.looked, served.rejected) == (200, ("a",), ())
 
 
 def test_the_sample_is_byte_for_byte_and_asked_again() -> None:
     """Names keep their case and order; after the wait the same request is asked once more, and not counted."""
-    result, seen = played(asking("/refuse"))
+    result, seen = played(asking("/reject"))
     assert result.sample is not None
     assert (
         result.sample.response.encode()
-        == (REFUSAL + b"content-length: %d\r\n\r\n" % len(PROBLEM)).replace(b"\r\n", b"\n") + PROBLEM
+        == (REJECTION + b"content-length: %d\r\n\r\n" % len(PROBLEM)).replace(b"\r\n", b"\n") + PROBLEM
     )
     assert (result.sample.wait, result.sample.then) == (1, "200 OK")
     assert len(seen) == 2
@@ -216,8 +216,8 @@ def test_playing_ends_with_the_server() -> None:
 # -- how it is counted ---------------------------------------------------------------------------------------
 
 
-def outcome(client: str, at: float, *refused: str, kind: str = "k") -> Outcome:
-    return Outcome(Request(at, client, kind, "GET", "/"), at, 429 if refused else 200, ("p", "q"), refused)
+def outcome(client: str, at: float, *rejected: str, kind: str = "k") -> Outcome:
+    return Outcome(Request(at, client, kind, "GET", "/"), at, 429 if rejected else 200, ("p", "q"), rejected)
 
 
 OUTCOMES = Played(
@@ -235,31 +235,31 @@ OUTCOMES = Played(
 
 
 def test_counts_by_kind_client_and_policy() -> None:
-    """Every refusal is counted once for its kind and client, and for each policy that took part."""
+    """Every rejection is counted once for its kind and client, and for each policy that took part."""
     kinds, clients, policies = by_kind(OUTCOMES), by_client(OUTCOMES), by_policy(OUTCOMES)
-    assert {k: (t.requests, t.served, t.refused, len(t.clients)) for k, t in kinds.items()} == {
+    assert {k: (t.requests, t.served, t.rejected, len(t.clients)) for k, t in kinds.items()} == {
         "k": (5, 2, 3, 2),
         "other": (1, 1, 0, 1),
     }
-    assert {c: (t.requests, t.refused, t.policies) for c, t in clients.items()} == {
+    assert {c: (t.requests, t.rejected, t.policies) for c, t in clients.items()} == {
         "b": (3, 2, {"p": 1, "q": 2}),
         "a": (2, 1, {"p": 1}),
     }
     assert list(clients) == ["b", "a"]
-    assert {p: (t.requests, t.refused, t.refused_clients) for p, t in policies.items()} == {
+    assert {p: (t.requests, t.rejected, t.rejected_clients) for p, t in policies.items()} == {
         "p": (6, 2, {"a", "b"}),
         "q": (6, 2, {"b"}),
     }
 
 
-def test_the_curve_has_every_refusal_in_its_slice() -> None:
+def test_the_curve_has_every_rejection_in_its_slice() -> None:
     """The time played in equal parts; what comes at its very end is in the last."""
     curve = by_kind(OUTCOMES)["k"].curve
     assert [(i, n) for i, n in enumerate(curve) if n] == [(2, 1), (4, 1), (SLICES - 1, 1)]
 
 
 def test_who_was_served_again() -> None:
-    """Only what comes after a refusal counts, whatever the order in which the answers arrived."""
+    """Only what comes after a rejection counts, whatever the order in which the answers arrived."""
     assert served_again(OUTCOMES) == {"k": (1, 2)}
     backwards = Played(6, OUTCOMES.outcomes[::-1], seconds=10.0)
     assert served_again(backwards) == {"k": (1, 2)}

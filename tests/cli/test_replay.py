@@ -35,24 +35,24 @@ def test_counts_at_the_times_of_the_log(rules: Write, log: Write) -> None:
     """Five requests at once meet a limit of three; spread over minutes they do not."""
     at_once = replayed(rules(SITE), log([line(at=0)] * 5))
     spread = replayed(rules(SITE), log([line(at=i * 120) for i in range(5)]))
-    assert (at_once["requests"], at_once["refused"]) == (5, 2)
-    assert (spread["requests"], spread["refused"]) == (5, 0)
+    assert (at_once["requests"], at_once["rejected"]) == (5, 2)
+    assert (spread["requests"], spread["rejected"]) == (5, 0)
 
 
 def test_report_as_json(rules: Write, log: Write) -> None:
-    """The report holds totals, times, rules with their limits, and the clients refused most, in their order."""
+    """The report holds totals, times, rules with their limits, and the clients rejected most, in their order."""
     lines = [line("192.0.2.1", i) for i in range(5)] + [line("192.0.2.2", i) for i in range(9)]
     two = {"name": "two", "limits": ["4/minute", "100/hour"], "match": {"path": "/nowhere"}}
     report = replayed(rules(SITE, two), log([*lines, line("192.0.2.3", 70)]))
     assert report == {
         "requests": 15,
-        "refused": 8,
+        "rejected": 8,
         "clients": 3,
-        "clients_refused": 2,
+        "clients_rejected": 2,
         "first": "2017-07-14T02:40:00+00:00",
         "last": "2017-07-14T02:41:10+00:00",
         "lines": 15,
-        "unreadable": 0,
+        "invalid": 0,
         "unreadable_examples": [],
         "out_of_order": 0,
         "rules": [
@@ -60,30 +60,30 @@ def test_report_as_json(rules: Write, log: Write) -> None:
                 "name": "site",
                 "mode": "enforce",
                 "looked_at": 15,
-                "refused": 8,
+                "rejected": 8,
                 "delayed": 0,
-                "clients_refused": 2,
-                "limits": [{"limit": "3/minute", "refused": 8}],
+                "clients_rejected": 2,
+                "limits": [{"limit": "3/minute", "rejected": 8}],
             },
             {
                 "name": "two",
                 "mode": "enforce",
                 "looked_at": 0,
-                "refused": 0,
+                "rejected": 0,
                 "delayed": 0,
-                "clients_refused": 0,
-                "limits": [{"limit": "4/minute", "refused": 0}, {"limit": "100/hour", "refused": 0}],
+                "clients_rejected": 0,
+                "limits": [{"limit": "4/minute", "rejected": 0}, {"limit": "100/hour", "rejected": 0}],
             },
         ],
-        "clients_refused_most": [
-            {"client": "192.0.2.2", "requests": 9, "refused": 6, "rules": ["site"]},
-            {"client": "192.0.2.1", "requests": 5, "refused": 2, "rules": ["site"]},
+        "clients_rejected_most": [
+            {"client": "192.0.2.2", "requests": 9, "rejected": 6, "rules": ["site"]},
+            {"client": "192.0.2.1", "requests": 5, "rejected": 2, "rules": ["site"]},
         ],
     }
 
 
 def test_report_for_people(rules: Write, log: Write) -> None:
-    """The same as tables: rules, and the clients refused most, as many as asked for."""
+    """The same as tables: rules, and the clients rejected most, as many as asked for."""
     lines = [line(f"192.0.2.{i}") for i in range(1, 5) for _ in range(3 + i)]
     result = run(
         "replay",
@@ -97,49 +97,49 @@ def test_report_for_people(rules: Write, log: Write) -> None:
     assert words[:3] == [
         "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC",
         "22 requests of 4 clients",
-        "10 refused (45.5%) of 4 clients",
+        "10 rejected (45.5%) of 4 clients",
     ]
     assert "site 3/minute 22 10 45.5% 4" in words
     assert "api 9/second: 0 0 0 - 0" in words
-    assert "The 2 clients refused most" in words
+    assert "The 2 clients rejected most" in words
     assert words[-3:-1] == ["192.0.2.4 7 4 57.1% site", "192.0.2.3 6 3 50.0% site"]
     assert result.stderr == ""
 
 
-def test_one_client_refused(rules: Write, log: Write) -> None:
+def test_one_client_rejected(rules: Write, log: Write) -> None:
     """One is said as one."""
     result = run("replay", rules(SITE), log([line()] * 4))
-    assert "4 requests of 1 client\n1 refused (25.0%) of 1 client\n" in result.stdout
-    assert "Clients refused most" in result.stdout
+    assert "4 requests of 1 client\n1 rejected (25.0%) of 1 client\n" in result.stdout
+    assert "Clients rejected most" in result.stdout
 
 
-def test_no_rules_and_no_refusals(rules: Write, log: Write) -> None:
-    """Settings without rules refuse nobody, and the report says so without empty tables."""
+def test_no_rules_and_no_rejections(rules: Write, log: Write) -> None:
+    """Settings without rules reject nobody, and the report says so without empty tables."""
     result = run("replay", rules(), log([line()]))
     assert result.stdout == (
-        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\n1 request of 1 client\n0 refused (0.0%) of 0 clients\n\n"
+        "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\n1 request of 1 client\n0 rejected (0.0%) of 0 clients\n\n"
     )
 
 
-def test_all_rules_that_refuse_are_named(rules: Write, log: Write) -> None:
-    """A request that two rules refuse is one refusal, told of both."""
+def test_all_rules_that_reject_are_named(rules: Write, log: Write) -> None:
+    """A request that two rules reject is one rejection, told of both."""
     tight = {"name": "tight", "limits": "3/hour"}
     report = replayed(rules(SITE, tight), log([line()] * 5))
-    assert report["refused"] == 2
-    assert [rule["refused"] for rule in report["rules"]] == [2, 2]
-    assert report["clients_refused_most"][0]["rules"] == ["site", "tight"]
+    assert report["rejected"] == 2
+    assert [rule["rejected"] for rule in report["rules"]] == [2, 2]
+    assert report["clients_rejected_most"][0]["rules"] == ["site", "tight"]
 
 
-def test_shadow_rules_refuse_nobody(rules: Write, log: Write) -> None:
-    """A shadow rule is reported apart, with what it would have refused; its refusals are nobody's."""
+def test_shadow_rules_reject_nobody(rules: Write, log: Write) -> None:
+    """A shadow rule is reported apart, with what it would have rejected; its rejections are nobody's."""
     settings = rules({**SITE, "mode": "shadow"})
     access_log = log([line()] * 5)
     report = replayed(settings, access_log)
-    assert (report["refused"], report["clients_refused"], report["clients_refused_most"]) == (0, 0, [])
-    assert report["rules"][0] | {"mode": "shadow", "refused": 2} == report["rules"][0]
+    assert (report["rejected"], report["clients_rejected"], report["clients_rejected_most"]) == (0, 0, [])
+    assert report["rules"][0] | {"mode": "shadow", "rejected": 2} == report["rules"][0]
     result = run("replay", settings, access_log)
-    assert "Shadow rules, which refuse nobody" in result.stdout
-    assert "would refuse" in result.stdout
+    assert "Shadow rules, which reject nobody" in result.stdout
+    assert "would reject" in result.stdout
     assert "\nRules" not in result.stdout
 
 
@@ -148,20 +148,20 @@ def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
     settings = rules({**SITE, "count_when": {"status": 401}})
     fine = replayed(settings, log([line(status=200)] * 9))
     failing = replayed(settings, log([line(status=401)] * 9))
-    assert (fine["refused"], failing["refused"]) == (0, 6)
+    assert (fine["rejected"], failing["rejected"]) == (0, 6)
 
 
 def test_limits_of_some_clients(rules: Write, log: Write) -> None:
-    """Limits by key hold for their clients, and are told by limit once they have refused."""
+    """Limits by key hold for their clients, and are told by limit once they have rejected."""
     settings = rules({**SITE, "key": "user", "per_key": {"alice": "6/minute", "bob": "9/minute"}})
     report = replayed(settings, log([line(user=user) for user in ("alice", "carol") for _ in range(8)]))
-    assert report["rules"][0]["limits"] == [{"limit": "3/minute", "refused": 5}, {"limit": "6/minute", "refused": 2}]
+    assert report["rules"][0]["limits"] == [{"limit": "3/minute", "rejected": 5}, {"limit": "6/minute", "rejected": 2}]
 
 
-def test_unknown_keys_are_refused_where_a_rule_says_so(rules: Write, log: Write) -> None:
-    """A rule that refuses unknown keys refuses requests of nobody in particular."""
-    report = replayed(rules({**SITE, "key": "user", "when_unknown": "refuse"}), log([line(), line(user="alice")]))
-    assert (report["refused"], report["rules"][0]["looked_at"]) == (1, 2)
+def test_unknown_keys_are_rejected_where_a_rule_says_so(rules: Write, log: Write) -> None:
+    """A rule that rejects unknown keys rejects requests of nobody in particular."""
+    report = replayed(rules({**SITE, "key": "user", "when_missing": "reject"}), log([line(), line(user="alice")]))
+    assert (report["rejected"], report["rules"][0]["looked_at"]) == (1, 2)
 
 
 def test_queues_delay(rules: Write, log: Write) -> None:
@@ -242,21 +242,21 @@ def test_what_a_log_does_not_tell_is_said(rules: Write, log: Write) -> None:
 
 def test_what_changes_a_decorators_rule_is_left_out_and_said(rules: Write, log: Write) -> None:
     """A log knows no decorators: the other rules are replayed, and a note tells of those that are not."""
-    result = run("replay", rules({"replaces": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
+    result = run("replay", rules({"overrides": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
     assert result.stderr == "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app\n"
-    assert json.loads(result.stdout)["refused"] == 2
+    assert json.loads(result.stdout)["rejected"] == 2
 
 
 def test_another_store_is_not_touched(rules: Write, log: Write) -> None:
     """Whatever store the settings name, replay counts in memory, and says so."""
     result = run("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5), "--json")
-    assert json.loads(result.stdout)["refused"] == 2
+    assert json.loads(result.stdout)["rejected"] == 2
     assert result.stderr == "counted in memory, not in redis\n"
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.sampled_from([200, 401])), max_size=60))
 def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
-    """Replay refuses what a limiter refuses that is asked at those times and told those outcomes."""
+    """Replay rejects what a limiter rejects that is asked at those times and told those outcomes."""
     settings = load_settings(
         {
             "rules": [
@@ -268,13 +268,13 @@ def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
     requests = sorted(requests, key=lambda request: request[0])
     now = [0]
     limiter = Limiter(settings.rules, clock=lambda: now[0])
-    refused = []
+    rejected = []
     for at, client, status in requests:
         now[0] = (START + at) * 1_000_000
         verdict = limiter.hit({"ip": client, "method": "GET", "path": "/"})
         limiter.conclude(verdict, status)
-        refused += [] if verdict else [START + at]
+        rejected += [] if verdict else [START + at]
     entries = [LogEntry(client, None, START + at, "GET", Target("/"), status) for at, client, status in requests]
     report = Simulation(settings).replay(entries)
-    assert list(report.refused_times) == refused
-    assert report.refused.total() == len(refused)
+    assert list(report.rejected_times) == rejected
+    assert report.rejected.total() == len(rejected)

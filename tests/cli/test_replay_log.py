@@ -1,4 +1,4 @@
-"""What replay promises of any log: order, unreadable lines, compression, pipes."""
+"""What replay promises of any log: order, invalid lines, compression, pipes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:
     settings = rules({"name": "steady", "limits": "1/second", "algorithm": "gcra"})
     ordered = [line(at=i) for i in range(60)]
     shuffled = [*ordered[31:], *ordered[:31]]
-    assert replayed(settings, log(ordered))["refused"] == 0
+    assert replayed(settings, log(ordered))["rejected"] == 0
     report = replayed(settings, log(shuffled))
-    assert (report["refused"], report["out_of_order"]) == (0, 0)
+    assert (report["rejected"], report["out_of_order"]) == (0, 0)
 
 
 def entry(time: int) -> LogEntry:
@@ -103,7 +103,7 @@ def test_unreadable_lines_are_counted_and_shown(rules: Write, log: Write) -> Non
     content = b"\n".join([line().encode().strip(), b"", *[bad.strip(b"\n") for bad in BAD], line().encode()])
     result = run("replay", rules(SITE), log(content), "--json")
     report = json.loads(result.stdout)
-    assert (report["requests"], report["lines"], report["unreadable"]) == (2, 10, 7)
+    assert (report["requests"], report["lines"], report["invalid"]) == (2, 10, 7)
     shown = [(example["number"], example["why"]) for example in report["unreadable_examples"]]
     assert shown == [
         (3, "not a line of the common or combined format"),

@@ -63,7 +63,7 @@ def test_plot_of_odd_names(rules: Write, log: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.svg", "a", "nowhere/a.png"])
 def test_plot_in_a_place_that_cannot_be(rules: Write, log: Write, tmp_path: Path, name: str) -> None:
-    """A picture that could not be written is refused before the work: exit code 2."""
+    """A picture that could not be written is rejected before the work: exit code 2."""
     result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Invalid value for '--plot'" in result.stderr

@@ -1,4 +1,4 @@
-"""The Django middleware: where its rules come from, what it decides, what a refused client is told; sync and async."""
+"""The Django middleware: where its rules come from, what it decides, what a rejected client is told; sync and async."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 @both
-def test_a_request_too_many_is_refused(is_async: bool) -> None:
+def test_a_request_too_many_is_rejected(is_async: bool) -> None:
     """Two pass, the third gets 429 with Retry-After, problem+json and the headers that all responses carry."""
     with project(one_rule(), is_async=is_async) as served:
         first, _, third = (served.ask() for _ in range(3))
@@ -62,7 +62,7 @@ def test_the_view_sees_the_verdict(is_async: bool) -> None:
         assert [json.loads(served.ask(where).content) for where in ("/limited", "/free")] == [[["api"], [1]], [[], []]]
 
 
-def refuse_with(answer: Any, is_async: bool) -> Any:
+def reject_with(answer: Any, is_async: bool) -> Any:
     def busy(request: Any, verdict: Any) -> Any:
         assert (request.path, verdict.allowed) == ("/", False)
         return answer
@@ -77,20 +77,20 @@ def refuse_with(answer: Any, is_async: bool) -> Any:
 @both
 @pytest.mark.parametrize("function_is_async", [False, True])
 def test_your_own_answer(is_async: bool, function_is_async: bool) -> None:
-    """A response of Django's or a Rejection answers a refusal, from a sync or async function in either stack."""
+    """A response of Django's or a Rejection answers a rejection, from a sync or async function in either stack."""
     for answer in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
-        given = {"limiter": one_rule("1/minute"), "rejection": refuse_with(answer, function_is_async)}
+        given = {"limiter": one_rule("1/minute"), "rejection": reject_with(answer, function_is_async)}
         with project(given, is_async=is_async) as served:
             served.ask()
-            refused = served.ask()
-            assert (refused.status_code, refused.content, refused["retry-after"]) == (420, b"busy", "60")
+            rejected = served.ask()
+            assert (rejected.status_code, rejected.content, rejected["retry-after"]) == (420, b"busy", "60")
 
 
 @both
 def test_an_answer_that_is_none_lets_nobody_in(is_async: bool) -> None:
     """What is no response of Django's is an error, and nothing at all leaves the answer to the package."""
     for answer, status in ((None, 429), ("busy", 500)):
-        given = {"limiter": one_rule("1/minute"), "rejection": refuse_with(answer, False)}
+        given = {"limiter": one_rule("1/minute"), "rejection": reject_with(answer, False)}
         with project(given, is_async=is_async) as served:
             assert served.statuses(times=2) == [200, status]
 
@@ -183,7 +183,7 @@ def test_listed_twice_it_decides_once(is_async: bool) -> None:
 
 @both
 def test_limits_can_be_turned_off(is_async: bool) -> None:
-    """In limits_off() nothing is refused and no header is added."""
+    """In limits_off() nothing is rejected and no header is added."""
     view = limit("1/minute", cost=2)(ahello if is_async else hello)
     with project(one_rule("1/minute", cost=2), path("", view), is_async=is_async) as served:
         with limits_off():
@@ -195,7 +195,7 @@ def test_limits_can_be_turned_off(is_async: bool) -> None:
 def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Django is async, all that the middleware does or calls is done on the event loop, and no thread is asked.
 
-    That is features, costs, bodies, a store that is awaited, outcomes, slots, refusals and their answers.
+    That is features, costs, bodies, a store that is awaited, outcomes, slots, rejections and their answers.
     """
     done: list[tuple[str, int]] = []
 

@@ -48,7 +48,7 @@ BEFORE = {
 def test_a_field_is_found_whoever_read_the_body_before(
     is_async: bool, before: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second request with one address is refused, another address is served, and the view has the whole body."""
+    """The second request with one address is rejected, another address is served, and the view has the whole body."""
 
     def reading(get_response: Any) -> Any:
         def middleware(request: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_client_that_goes_away_in_its_body_is_not_unknown() -> None:
 
 
 @both
-def test_a_bound_over_djangos_own_refuses_nothing(is_async: bool) -> None:
+def test_a_bound_over_djangos_own_rejects_nothing(is_async: bool) -> None:
     """A body that Django itself would not read at once is over the bound, and the view may still take its files."""
     parts = {"email": "ann@x.org", "file": SimpleUploadedFile("a.txt", b"x" * 300)}
     sent = {"data": encode_multipart(BOUNDARY, parts), "content_type": MULTIPART_CONTENT}

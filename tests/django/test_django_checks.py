@@ -113,7 +113,7 @@ def shop() -> Any:
     rules = [
         {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
         {"name": "login", "limits": ["5/minute", "20/hour"], "match": {"path": "/login", "methods": "POST"}},
-        {"replaces": "home", "limits": "7/minute"},
+        {"overrides": "home", "limits": "7/minute"},
     ]
     inner = urls(path("<int:pk>/", Items.as_view()), re_path(r"^health/$", exempt(hello)))
     return project(

@@ -127,8 +127,8 @@ def test_a_throttle_decides_rules_of_its_scope() -> None:
         assert served.ask("/free").json() == {"rules": ["all"]}
 
 
-def test_a_refusal_of_the_throttle_gives_the_first_decision_back() -> None:
-    """What the middleware has spent for a request that the throttle refuses is not spent."""
+def test_a_rejection_of_the_throttle_gives_the_first_decision_back() -> None:
+    """What the middleware has spent for a request that the throttle rejects is not spent."""
     with project(
         still({"rules": [UPLOADS, ALL]}), path("", Uploads.as_view()), path("free", Items.as_view())
     ) as served:
@@ -137,7 +137,7 @@ def test_a_refusal_of_the_throttle_gives_the_first_decision_back() -> None:
 
 
 def test_several_throttles_are_all_or_nothing() -> None:
-    """When one of two throttles refuses, the other has not spent, whichever comes first."""
+    """When one of two throttles rejects, the other has not spent, whichever comes first."""
     few = type("Few", (Throttle,), {"scope": "few"})
     rules = {"rules": [UPLOADS, {"name": "few", "limits": "1/minute", "match": {"scope": ["few", "rare"]}}]}
     for classes in ((few, Throttle), (Throttle, few)):
@@ -177,12 +177,12 @@ def test_a_throttle_can_hold_a_slot() -> None:
     """A limit on requests in flight that a throttle takes comes back when the view is done, or fails."""
     rules = {"rules": [{**UPLOADS, "limits": "1 concurrent"}]}
     failing = type("Failing", (Uploads,), {"get": lambda self, request: 1 / 0}).as_view()
-    refusing = type("Refusing", (Uploads,), {"get": functools.partialmethod(refuse)}).as_view()
-    with project(still(rules), path("", Uploads.as_view()), path("fail", failing), path("refuse", refusing)) as served:
-        assert [served.ask(where).status_code for where in ("/", "/fail", "/refuse", "/")] == [200, 500, 403, 200]
+    rejecting = type("Rejecting", (Uploads,), {"get": functools.partialmethod(reject)}).as_view()
+    with project(still(rules), path("", Uploads.as_view()), path("fail", failing), path("reject", rejecting)) as served:
+        assert [served.ask(where).status_code for where in ("/", "/fail", "/reject", "/")] == [200, 500, 403, 200]
 
 
-def refuse(self: Any, request: Any) -> None:
+def reject(self: Any, request: Any) -> None:
     raise PermissionDenied
 
 
@@ -277,7 +277,7 @@ def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [0.1]
 
 
-def test_a_refusal_of_the_throttle_is_not_stored() -> None:
+def test_a_rejection_of_the_throttle_is_not_stored() -> None:
     """Caches are told not to keep it, unless the application has said something of its own; others are left alone."""
 
     def told(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:

@@ -93,7 +93,7 @@ def test_the_true_cost_is_stated_in_the_view(is_async: bool) -> None:
 
 @both
 def test_a_slot_comes_back_when_the_view_is_done(is_async: bool) -> None:
-    """A response that is whole gives its slot back at once, and so do errors and refusals of the application."""
+    """A response that is whole gives its slot back at once, and so do errors and rejections of the application."""
     with project(one_rule("1 concurrent"), path("<int:status>", answering), is_async=is_async) as served:
         assert [served.ask(f"/{status}").status_code for status in (200, 500, 403, 200)] == [200, 500, 403, 200]
 
@@ -129,7 +129,7 @@ async def caught(serve: Any, request: Any) -> None:
 
 @both
 def test_a_queue_makes_requests_wait_their_turn(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a leaky-bucket queue a request waits until those before it have gone, and a full one refuses."""
+    """Under a leaky-bucket queue a request waits until those before it have gone, and a full one rejects."""
     slept: list[float] = []
 
     async def asleep(seconds: float) -> None:

@@ -114,7 +114,7 @@ def test_the_limiter_is_at_hand(is_async: bool) -> None:
         assert served.statuses() == [200, 200, 429]
 
 
-REPLACED = {"rules": [{"replaces": "home", "limits": "3/minute"}, {"name": "all", "limits": "9/minute"}]}
+REPLACED = {"rules": [{"overrides": "home", "limits": "3/minute"}, {"name": "all", "limits": "9/minute"}]}
 
 
 class Asking(BaseCommand):

@@ -234,7 +234,7 @@ def test_an_exempt_view_is_left_alone() -> None:
 
 def test_the_settings_retune_a_decorator() -> None:
     """A rule that replaces one of a decorator changes the fields that it gives and leaves the rest."""
-    rules = {"rules": [{"replaces": "home", "limits": "3/minute"}]}
+    rules = {"rules": [{"overrides": "home", "limits": "3/minute"}]}
     with project(still(rules), path("", limit("1/minute", name="home", key=[])(hello))) as served:
         assert [served.ask(client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
 
@@ -242,7 +242,7 @@ def test_the_settings_retune_a_decorator() -> None:
 @pytest.mark.parametrize(
     ("rules", "mark", "message"),
     [
-        ({"rules": [{"replaces": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
+        ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
         ({}, exempt("api"), "@exempt on .*<lambda>: there is no rule 'api'; there are none"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
         ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>' needs the feature 'plan'"),

@@ -48,8 +48,8 @@ def test_every_block_runs_as_printed(page: Path) -> None:
     assert len(result.stdout.splitlines()) == len(run_blocks.blocks_of(page.read_text()))
 
 
-def test_every_quickstart_refuses_the_sixth_request() -> None:
-    """Each program of the quickstart lets five requests pass and refuses the sixth."""
+def test_every_quickstart_rejects_the_sixth_request() -> None:
+    """Each program of the quickstart lets five requests pass and rejects the sixth."""
     statuses = re.findall(r"python: app (.*)", played(DOCS / "quickstart.md").stdout)
     assert len(statuses) == 9
     assert {line.replace("404", "200") for line in statuses} == {"200 200 200 200 200 429"}
@@ -71,7 +71,7 @@ WRONG = {
     "no output to compare with": "```text\na\n```\n",
     "an error": "```python\n1 / 0\n```\n",
     "an application without a limit": "```python\ndef app(_, start):\n    start('200 OK', [])\n    return ()\n```",
-    "settings that are refused": '```toml\n[[rules]]\nlimits = "5/minit"\n```\n',
+    "settings that are rejected": '```toml\n[[rules]]\nlimits = "5/minit"\n```\n',
     "settings that are fine and called wrong": "```toml\n# wrong.toml\nheaders = []\n```\n",
     "a command that is not known": "```sh\nrm -r /nowhere\n```\n",
     "a command that fails": "```sh\nratelimit-mw check absent.toml\n```\n",

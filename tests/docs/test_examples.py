@@ -92,8 +92,8 @@ def client(served: str) -> Iterator[httpx.Client]:
         yield client
 
 
-def until_refused(client: httpx.Client, method: str, path: str, **asked: object) -> list[httpx.Response]:
-    """The answers up to the first refusal, that included."""
+def until_rejected(client: httpx.Client, method: str, path: str, **asked: object) -> list[httpx.Response]:
+    """The answers up to the first rejection, that included."""
     answers = [client.request(method, path, **asked)]  # type: ignore[arg-type]
     while answers[-1].status_code != 429 and len(answers) < MORE_THAN_ANY_LIMIT:
         answers.append(client.request(method, path, **asked))  # type: ignore[arg-type]
@@ -109,16 +109,16 @@ def signed_in(client: httpx.Client, name: str, password: str) -> dict[str, str]:
 
 
 @every
-def test_it_serves_until_its_limit_and_then_refuses(client: httpx.Client) -> None:
+def test_it_serves_until_its_limit_and_then_rejects(client: httpx.Client) -> None:
     """It says how much is left, and answers 429 once nothing is."""
-    *answers, refused = until_refused(client, "GET", "/")
+    *answers, rejected = until_rejected(client, "GET", "/")
     first = answers[0]
     assert {answer.status_code for answer in answers} == {200}
     assert int(first.headers["x-ratelimit-remaining"]) == int(first.headers["x-ratelimit-limit"]) - 1
     assert "r=0" not in first.headers["ratelimit"]
     assert len(answers) >= int(first.headers["x-ratelimit-limit"])
-    assert int(refused.headers["retry-after"]) >= 1
-    assert "r=0" in refused.headers["ratelimit"]
+    assert int(rejected.headers["retry-after"]) >= 1
+    assert "r=0" in rejected.headers["ratelimit"]
 
 
 @whole
@@ -126,38 +126,38 @@ def test_only_wrong_passwords_count(client: httpx.Client) -> None:
     """Signing in works as often as one likes; five wrong passwords a minute, and not even the right one is heard."""
     for _ in range(7):
         signed_in(client, "ann", "sesame")
-    *wrong, refused = until_refused(client, "POST", "/login", json={"name": "ann", "password": "guess"})
+    *wrong, rejected = until_rejected(client, "POST", "/login", json={"name": "ann", "password": "guess"})
     assert {answer.status_code for answer in wrong} == {401}
     assert len(wrong) >= 5
-    assert '"login"' in refused.headers["ratelimit"]
+    assert '"login"' in rejected.headers["ratelimit"]
     assert client.post("/login", json={"name": "ann", "password": "sesame"}).status_code == 429
 
 
 @whole
 def test_users_are_counted_apart(client: httpx.Client) -> None:
-    """Ann's refusal is hers alone, though Bob comes from the same address."""
+    """Ann's rejection is hers alone, though Bob comes from the same address."""
     ann, bob = signed_in(client, "ann", "sesame"), signed_in(client, "bob", "lettuce")
-    *answers, _ = until_refused(client, "GET", "/api/report", headers=ann)
+    *answers, _ = until_rejected(client, "GET", "/api/report", headers=ann)
     assert [answer.json() for answer in answers] == [{"for": "ann"}] * len(answers)
     assert client.get("/api/report", headers=bob).json() == {"for": "bob"}
     assert client.get("/api/report").status_code == 401
 
 
 @whole
-def test_a_refusal_is_the_application_s_own_answer(client: httpx.Client) -> None:
+def test_a_rejection_is_the_application_s_own_answer(client: httpx.Client) -> None:
     """The body is its own, the headers are the package's."""
-    refused = until_refused(client, "POST", "/login", json={"name": "bob", "password": "guess"})[-1]
-    assert refused.json()["error"] == "slow down"
-    assert 0 < refused.json()["seconds"] <= int(refused.headers["retry-after"])
-    assert refused.headers["content-type"] == "application/json"
-    assert refused.headers["x-ratelimit-remaining"] == "0"
+    rejected = until_rejected(client, "POST", "/login", json={"name": "bob", "password": "guess"})[-1]
+    assert rejected.json()["error"] == "slow down"
+    assert 0 < rejected.json()["seconds"] <= int(rejected.headers["retry-after"])
+    assert rejected.headers["content-type"] == "application/json"
+    assert rejected.headers["x-ratelimit-remaining"] == "0"
 
 
 @decorated
 def test_views_have_limits_of_their_own(client: httpx.Client) -> None:
     """What stands on a view goes on top of the file: three reports a minute, where the file would allow ten."""
     bob = signed_in(client, "bob", "lettuce")
-    answers = until_refused(client, "GET", "/api/report", headers=bob)
+    answers = until_rejected(client, "GET", "/api/report", headers=bob)
     assert len(answers) <= 7  # also where a new minute begins on the way
     assert '"report"' in answers[-1].headers["ratelimit"]
     assert {'"api"', '"report"', '"site"'} <= set(re.findall(r'"[a-z]+"', answers[0].headers["ratelimit-policy"]))
@@ -167,7 +167,7 @@ def test_views_have_limits_of_their_own(client: httpx.Client) -> None:
 @decorated
 def test_an_exempt_view_is_left_alone(client: httpx.Client) -> None:
     """Health checks are answered when nothing else is."""
-    until_refused(client, "GET", "/")
+    until_rejected(client, "GET", "/")
     answers = [client.get("/health") for _ in range(5)]
     assert {answer.status_code for answer in answers} == {200}
     assert not [name for name in answers[0].headers if "ratelimit" in name]

@@ -90,7 +90,7 @@ def test_views_with_annotations_that_are_text_are_limited(path: str) -> None:
     assert {"id": 7, "user": "ann"}.items() <= answers[0].json().items()
 
 
-def test_parameters_are_read_and_refused_as_before() -> None:
+def test_parameters_are_read_and_rejected_as_before() -> None:
     """A decorated view has the parameters that it has: paths, queries, bodies, and what FastAPI hands in."""
     app = limited(application())
     assert ask(app, "/sync/7?q=x").json() == {"id": 7, "user": None, "q": "x"}
@@ -140,8 +140,8 @@ def test_marks_and_rules_are_one_question_to_the_store() -> None:
     assert store.calls == 3
 
 
-def test_a_refused_request_runs_no_dependency() -> None:
-    """What a refused request would have cost is not spent: neither view nor dependency is called."""
+def test_a_rejected_request_runs_no_dependency() -> None:
+    """What a rejected request would have cost is not spent: neither view nor dependency is called."""
     called: list[str] = []
     app = FastAPI(dependencies=[Depends(lambda: called.append("dependency"))])
 
@@ -185,11 +185,11 @@ def test_errors_of_a_view_are_counted_by_their_status() -> None:
 
 
 def test_the_applications_handler_answers() -> None:
-    """An exception handler of FastAPI's answers refusals."""
+    """An exception handler of FastAPI's answers rejections."""
     app = application()
 
     @app.exception_handler(RateLimitExceeded)
-    async def refused(request: Request, error: RateLimitExceeded) -> Any:
+    async def rejected(request: Request, error: RateLimitExceeded) -> Any:
         from fastapi.responses import JSONResponse
 
         return JSONResponse({"wait": error.verdict.retry_after}, status_code=429)
@@ -199,7 +199,7 @@ def test_the_applications_handler_answers() -> None:
     assert (answer.json(), answer.headers["retry-after"]) == ({"wait": 20.0}, "20")
 
 
-def test_a_view_without_the_middleware_refuses_to_run() -> None:
+def test_a_view_without_the_middleware_rejects_to_run() -> None:
     """The middleware that is missing is named, for views of both kinds; the switch for tests lets them run."""
     app = application()
     for path in ("/sync/7", "/async/7"):

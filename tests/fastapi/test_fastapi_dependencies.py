@@ -128,12 +128,12 @@ def test_the_settings_retune_a_dependency() -> None:
     """A rule of the file replaces numbers of a dependency's by its name."""
     app = FastAPI(dependencies=[Depends(RateLimit("9/minute", name="app"))])
     app.add_api_route("/", view)
-    limited(app, limiter=Limiter.from_settings({"rules": [{"replaces": "app", "limits": "1/hour"}]}))
+    limited(app, limiter=Limiter.from_settings({"rules": [{"overrides": "app", "limits": "1/hour"}]}))
     assert statuses(app, "/", "/") == [200, 429]
 
 
 def test_dependencies_limit_handshakes() -> None:
-    """On a WebSocket route a limit refuses the handshake, whether it is decided first or on the way."""
+    """On a WebSocket route a limit rejects the handshake, whether it is decided first or on the way."""
     app = FastAPI()
 
     @app.websocket("/first", dependencies=[Depends(RateLimit("1/minute"))])
@@ -161,7 +161,7 @@ def test_dependencies_limit_handshakes() -> None:
         assert [asyncio.run(connect(path)) for _ in range(2)] == [["websocket.accept"], ["websocket.close"]]
 
 
-def test_without_the_middleware_a_dependency_refuses_to_run() -> None:
+def test_without_the_middleware_a_dependency_rejects_to_run() -> None:
     """Both kinds name the missing middleware; the switch for tests lets them pass with an empty verdict."""
     app = FastAPI()
     app.add_api_route("/first", view, dependencies=[Depends(RateLimit("1/minute"))])
@@ -211,7 +211,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_what_cannot_work_is_refused_when_built(arguments: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
     """A dependency that cannot mean anything is an error where it is written."""
     with pytest.raises(ConfigError, match=message):
         RateLimit(**arguments)

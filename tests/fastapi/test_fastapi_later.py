@@ -30,8 +30,8 @@ def test_a_user_from_a_dependency_is_the_key() -> None:
     assert answers[3].headers["retry-after"] == "20"
 
 
-def test_what_was_spent_before_comes_back_with_a_refusal() -> None:
-    """When the later decision refuses, the request has spent nothing: not from the file, not from another later one."""
+def test_what_was_spent_before_comes_back_with_a_rejection() -> None:
+    """When the later decision rejects, the request has spent nothing: not from the file, not from another later one."""
     limiter = Limiter([Rule(name="file", limits="9/minute")], clock=ManualClock(1_000_000.0))
     first = RateLimit("9/minute", key=["user"], features={"user": current_user}, name="first")
     app = FastAPI()
@@ -70,7 +70,7 @@ def test_a_feature_that_is_given_is_asked_of_nobody_else(caplog: pytest.LogCaptu
     assert (asked, [record.getMessage() for record in caplog.records if "user" in record.getMessage()]) == ([], [])
 
 
-def test_a_later_refusal_passes_middleware_of_the_application() -> None:
+def test_a_later_rejection_passes_middleware_of_the_application() -> None:
     """It is answered outside of middleware that is made of functions, and what stands around this one sees a 429."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
@@ -93,8 +93,8 @@ def test_a_later_refusal_passes_middleware_of_the_application() -> None:
 
 
 @pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that answers errors"])
-def test_a_later_refusal_in_a_mounted_application_is_no_error(mounted: str) -> None:
-    """Starlette answers what a mounted application raises with 500; of a refusal nobody sees that."""
+def test_a_later_rejection_in_a_mounted_application_is_no_error(mounted: str) -> None:
+    """Starlette answers what a mounted application raises with 500; of a rejection nobody sees that."""
     inner, app = FastAPI(), FastAPI()
     inner.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
     if mounted == "with a handler for errors":
@@ -116,7 +116,7 @@ def test_a_later_refusal_in_a_mounted_application_is_no_error(mounted: str) -> N
 
 
 def test_errors_of_a_mounted_application_are_answered_as_ever() -> None:
-    """Only what becomes of a refusal is hidden."""
+    """Only what becomes of a rejection is hidden."""
     inner, app = FastAPI(), FastAPI()
 
     @inner.get("/", dependencies=[Depends(by_user("9/minute"))])
@@ -194,7 +194,7 @@ def test_a_request_that_is_cancelled_gives_its_slots_back() -> None:
     assert remaining(limiter, "slots", user="ann") == [1]
 
 
-def test_a_dependency_that_refuses_first_is_answered_first() -> None:
+def test_a_dependency_that_rejects_first_is_answered_first() -> None:
     """Where the user is not let in, no limit by user is asked."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
@@ -202,12 +202,12 @@ def test_a_dependency_that_refuses_first_is_answered_first() -> None:
     assert statuses(app, *["/"] * 3, headers={"x-user": "stranger"}) == [401, 401, 401]
 
 
-def test_the_applications_handler_answers_later_refusals() -> None:
+def test_the_applications_handler_answers_later_rejections() -> None:
     """A handler registered for the error answers, with the headers; without one the middleware does."""
     app = FastAPI()
 
     @app.exception_handler(RateLimitExceeded)
-    async def refused(request: Request, error: RateLimitExceeded) -> PlainTextResponse:
+    async def rejected(request: Request, error: RateLimitExceeded) -> PlainTextResponse:
         return PlainTextResponse("wait", status_code=418)
 
     app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])

@@ -1,4 +1,4 @@
-"""Limits in applications put together at random: each route is refused when its own limits say so, and no other is."""
+"""Limits in applications put together at random: each route is rejected when its own limits say so, and no other is."""
 
 from __future__ import annotations
 

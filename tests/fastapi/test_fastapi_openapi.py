@@ -1,4 +1,4 @@
-"""The OpenAPI description tells which operations are limited, and what a refusal looks like."""
+"""The OpenAPI description tells which operations are limited, and what a rejection looks like."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_the_headers_described_are_those_that_are_sent(families: list[str], expe
     limited(app, headers=families)
     response = schema_of(app)["paths"]["/"]["get"]["responses"]["429"]
     assert set(response["headers"]) == expected | {"Retry-After"}
-    refused = [ask(app) for _ in range(2)][-1]
-    assert {name.lower() for name in response["headers"]} <= set(refused.headers)
+    rejected = [ask(app) for _ in range(2)][-1]
+    assert {name.lower() for name in response["headers"]} <= set(rejected.headers)
     properties = response["content"]["application/problem+json"]["schema"]["properties"]
-    assert set(properties) == set(refused.json())
+    assert set(properties) == set(rejected.json())
 
 
 def test_an_own_answer_is_not_described_as_ours() -> None:
-    """Where the application answers refusals itself, nothing is said of the body."""
+    """Where the application answers rejections itself, nothing is said of the body."""
     for handled in (RateLimitExceeded, 429, 403, None):
         app = FastAPI()
         app.get("/")(limit("1/minute")(view))

@@ -127,7 +127,7 @@ def test_two_functions_are_two_limits() -> None:
     assert ask(app, "/both").headers["ratelimit-policy"].count("q=9") == 2
 
 
-def test_two_functions_with_one_name_are_refused() -> None:
+def test_two_functions_with_one_name_are_rejected() -> None:
     """A name stands for one limit: that of two functions is a mistake, in text as anywhere."""
 
     def other(verdict: Annotated[Verdict, Depends(RateLimit("2/minute", name="shared"))]) -> None: ...

@@ -1,4 +1,4 @@
-"""The Flask extension: where its rules come from, what it decides, and what a refused client is told."""
+"""The Flask extension: where its rules come from, what it decides, and what a rejected client is told."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
 
 
-def test_a_request_too_many_is_refused() -> None:
+def test_a_request_too_many_is_rejected() -> None:
     """Two pass, the third gets 429 with Retry-After, problem+json and the headers that all responses carry."""
     app = app_of(one_rule())
     first, _, third = (ask(app) for _ in range(3))
@@ -165,13 +165,13 @@ def test_an_error_handler_takes_over() -> None:
     app = app_of(one_rule("1/minute"))
     app.register_error_handler(429, lambda error: ({"wait": error.verdict.retry_after}, 429))
     assert ask(app).status_code == 200
-    refused = ask(app)
-    assert (refused.status_code, refused.json, refused.headers["retry-after"]) == (429, {"wait": 60.0}, "60")
-    assert refused.headers["ratelimit"] == '"api";r=0;t=60'
+    rejected = ask(app)
+    assert (rejected.status_code, rejected.json, rejected.headers["retry-after"]) == (429, {"wait": 60.0}, "60")
+    assert rejected.headers["ratelimit"] == '"api";r=0;t=60'
 
 
 def test_an_error_handler_of_a_blueprint_takes_over_there() -> None:
-    """Flask's own choice among error handlers holds for refusals, too."""
+    """Flask's own choice among error handlers holds for rejections, too."""
     app, shop = Flask("app"), flask.Blueprint("shop", "app")
     shop.add_url_rule("/shop", view_func=hello)
     app.add_url_rule("/", view_func=hello)
@@ -210,7 +210,7 @@ def test_who_is_denied_is_forbidden() -> None:
     ids=["tuple", "rejection", "response", "wsgi"],
 )
 def test_your_own_answer(answer: Any) -> None:
-    """What a view may return, a Rejection or a WSGI application answers a refusal, before any error handler."""
+    """What a view may return, a Rejection or a WSGI application answers a rejection, before any error handler."""
 
     async def busy(request: flask.Request, verdict: Any) -> Any:
         assert (request.path, verdict.allowed) == ("/", False)
@@ -219,9 +219,9 @@ def test_your_own_answer(answer: Any) -> None:
     app = app_of(one_rule("1/minute"), rejection=busy)
     app.register_error_handler(429, lambda error: ("handled", 429))
     ask(app)
-    refused = ask(app)
-    assert (refused.status_code, refused.text) == (429, "busy")
-    assert refused.headers["retry-after"] == "60"
+    rejected = ask(app)
+    assert (rejected.status_code, rejected.text) == (429, "busy")
+    assert rejected.headers["retry-after"] == "60"
 
 
 def test_an_answer_of_nothing_lets_nobody_in() -> None:
@@ -316,7 +316,7 @@ def test_one_application_inside_another() -> None:
 
 
 def test_limits_can_be_turned_off() -> None:
-    """In limits_off() nothing is refused and no header is added."""
+    """In limits_off() nothing is rejected and no header is added."""
     app = app_of(one_rule("1/minute", cost=2), {"/": limit("1/minute", cost=2)(hello)})
     with limits_off():
         response = ask(app)

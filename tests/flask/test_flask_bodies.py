@@ -36,7 +36,7 @@ def parses_json() -> None:
 @pytest.mark.parametrize("before", [nothing, parses, reads, parses_json])
 @pytest.mark.parametrize("sent", [FORM, FILE, JSON], ids=["form", "file", "json"])
 def test_a_field_is_found_whoever_read_the_body_before(before: Any, sent: dict[str, Any]) -> None:
-    """The second request with one address is refused, another address is served, and the view has the whole body."""
+    """The second request with one address is rejected, another address is served, and the view has the whole body."""
     app = Flask("app")
     app.before_request(before)
 

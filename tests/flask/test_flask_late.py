@@ -57,7 +57,7 @@ def test_a_mistake_that_comes_after_the_check_is_found() -> None:
 
 
 def test_a_view_that_comes_after_the_first_request_is_limited() -> None:
-    """Flask refuses that, but who puts one into its tables by hand gets past."""
+    """Flask rejects that, but who puts one into its tables by hand gets past."""
     app, _ = checked()
     assert ask(app, "/shop/").status_code == 200
     app.view_functions["late"] = limit("1/minute")(hello)
@@ -66,7 +66,7 @@ def test_a_view_that_comes_after_the_first_request_is_limited() -> None:
 
 
 def test_what_was_counted_stays_counted_when_views_are_read_again() -> None:
-    """Reading anew takes nothing from the counts: who was refused stays so."""
+    """Reading anew takes nothing from the counts: who was rejected stays so."""
     app, _ = checked(one_rule("1/minute"))
     assert statuses(app, "/shop/", 2) == [200, 429]
     app.extensions["ratelimit_mw"].views()

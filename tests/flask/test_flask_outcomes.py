@@ -138,7 +138,7 @@ def test_a_slot_is_held_until_the_response_is_closed(view: Any, method: str) -> 
 
 
 def test_a_slot_comes_back_when_the_view_is_done() -> None:
-    """A response that is whole gives its slot back at once, and so do errors and refusals of the application."""
+    """A response that is whole gives its slot back at once, and so do errors and rejections of the application."""
 
     def view(status: int) -> Any:
         if status == 500:
@@ -150,14 +150,14 @@ def test_a_slot_comes_back_when_the_view_is_done() -> None:
 
 
 def test_a_slot_is_taken_while_the_view_runs() -> None:
-    """Of two requests at the same time the second is refused where one may be in flight."""
+    """Of two requests at the same time the second is rejected where one may be in flight."""
     app = app_of(one_rule("1 concurrent"), {"/": lambda: str(ask(app).status_code)})
     assert ask(app).text == "429"
     assert ask(app).text == "429"
 
 
 def test_a_queue_makes_requests_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a leaky-bucket queue a request sleeps until those before it have gone, and a full one refuses."""
+    """Under a leaky-bucket queue a request sleeps until those before it have gone, and a full one rejects."""
     slept: list[float] = []
     monkeypatch.setattr(enforcer.time, "sleep", slept.append)
     app = app_of(one_rule("10/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"}))

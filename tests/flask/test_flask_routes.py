@@ -61,7 +61,7 @@ def shop() -> Flask:
     api.add_url_rule("/health", "health", exempt("api")(lambda: ""))
     app.register_blueprint(api)
     app.add_url_rule("/", "home", limit("7/minute", name="home", match={"user": "alice"})(lambda: ""))
-    RateLimiter(app, still({"rules": [*RULES, {"replaces": "item", "limits": "3/minute"}]}).settings)
+    RateLimiter(app, still({"rules": [*RULES, {"overrides": "item", "limits": "3/minute"}]}).settings)
     return app
 
 

@@ -70,7 +70,7 @@ def test_a_decorator_in_between_hides_nothing() -> None:
 
 
 def test_stacked_limits_have_counts_of_their_own() -> None:
-    """Of two limits on one view neither spends for a request that the other refuses, and each counts once."""
+    """Of two limits on one view neither spends for a request that the other rejects, and each counts once."""
     app = app_of(views={"/": limit("2/minute", name="few", cost=1)(limit("20/hour", name="many")(lambda: "hello"))})
     assert statuses(app, times=4) == [200, 200, 429, 429]
     limiter = app.extensions["ratelimit_mw"].limiter
@@ -217,7 +217,7 @@ def test_an_exempt_blueprint_is_left_alone() -> None:
 
 def test_the_settings_retune_a_decorator() -> None:
     """A rule that replaces one of a decorator changes the fields that it gives and leaves the rest."""
-    settings = {"rules": [{"replaces": "home", "limits": "3/minute"}]}
+    settings = {"rules": [{"overrides": "home", "limits": "3/minute"}]}
     app = app_of(still(settings), {"/": limit("1/minute", name="home", key=[])(lambda: "hello")})
     assert [ask(app, client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
 
@@ -225,7 +225,7 @@ def test_the_settings_retune_a_decorator() -> None:
 @pytest.mark.parametrize(
     ("settings", "view", "message"),
     [
-        ({"rules": [{"replaces": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
+        ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
         ({}, exempt("api"), "@exempt on .*: there is no rule 'api'"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
         ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' needs the feature 'plan'"),

@@ -18,7 +18,7 @@ from werkzeug.wrappers import Request as WerkzeugRequest
 
 from ratelimit_mw.http.body import Body
 from ratelimit_mw.http.multipart import fields_of
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -101,7 +101,7 @@ def test_a_field_of_json(text: str, path: str, value: str | None) -> None:
 )
 def test_json_that_cannot_be_read_is_a_value_of_its_own(content: bytes) -> None:
     """Malformed, too deep, with a number too long, half a character, or something that is no text: never unknown."""
-    assert body(content).json("name") is UNREADABLE
+    assert body(content).json("name") is INVALID
 
 
 # -- forms -------------------------------------------------------------------------------------------------
@@ -146,14 +146,14 @@ def test_a_field_of_a_form(text: str, last: str | None, first: str | None) -> No
 )
 def test_a_form_that_cannot_be_read_is_a_value_of_its_own(content: bytes) -> None:
     """No text, too many fields, or fields that parsers see in two ways."""
-    assert body(content, FORM).form("name") is UNREADABLE
+    assert body(content, FORM).form("name") is INVALID
 
 
 def test_a_form_of_many_parts() -> None:
     """Text fields are read, of several the one that the framework shows; a file is no text."""
     content = part("ann", "name") + part("bob", "name") + part("x", "file", '; filename="a.txt"') + part("", "") + END
     found = body(content, MULTIPART)
-    assert (found.form("name"), found.form("file"), found.form("none"), found.form("")) == ("bob", UNREADABLE, None, "")
+    assert (found.form("name"), found.form("file"), found.form("none"), found.form("")) == ("bob", INVALID, None, "")
     assert body(content, MULTIPART, first=True).form("name") == "ann"
 
 
@@ -219,7 +219,7 @@ def test_what_clients_write_is_read(content_type: str, content: bytes) -> None:
 )
 def test_what_is_out_of_the_ordinary_is_not(content_type: str, content: bytes) -> None:
     """What is no such form, and what parsers could see in two ways."""
-    assert body(content, content_type).form("email") is UNREADABLE
+    assert body(content, content_type).form("email") is INVALID
 
 
 def test_a_thousand_parts_are_read() -> None:
@@ -246,16 +246,16 @@ def test_no_body_is_unknown_and_an_unreadable_one_is_not(content_type: str) -> N
     for read in (Body.form, Body.json, Body.email):
         assert read(body(None, content_type), "email") is None
         assert read(body(b"", content_type), "email") is None
-        assert read(body(UNREADABLE, content_type), "email") is UNREADABLE
+        assert read(body(INVALID, content_type), "email") is INVALID
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "application/octet-stream", "text/json", f"{JSON}, {FORM}", "json"])
 def test_a_type_that_nobody_knows_is_unreadable(kind: str) -> None:
     """What an application makes of it cannot be told, so no limit is evaded with it."""
     for content in ('{"email": "ann@x.org"}', "email=ann@x.org"):
-        assert body(content, kind).form("email") is UNREADABLE
-        assert body(content, kind).json("email") is UNREADABLE
-        assert body(content, kind).email("email") is UNREADABLE
+        assert body(content, kind).form("email") is INVALID
+        assert body(content, kind).json("email") is INVALID
+        assert body(content, kind).email("email") is INVALID
 
 
 def test_json_that_claims_to_be_a_form_is_json_still() -> None:
@@ -263,12 +263,12 @@ def test_json_that_claims_to_be_a_form_is_json_still() -> None:
     text = '{"name": "ann"}'
     assert body(text, FORM).json("name") == "ann"
     assert body(text, FORM).form("name") is None
-    assert body(text, MULTIPART).json("name") is UNREADABLE
+    assert body(text, MULTIPART).json("name") is INVALID
     assert body(text, JSON).form("name") is None
     assert body("name=ann", FORM).json("name") is None
-    assert body("name=ann", JSON).form("name") is UNREADABLE
+    assert body("name=ann", JSON).form("name") is INVALID
     assert body("name=ann;b", FORM).json("name") is None
-    assert body(b"\xff", FORM).json("name") is UNREADABLE
+    assert body(b"\xff", FORM).json("name") is INVALID
 
 
 # -- e-mail ------------------------------------------------------------------------------------------------
@@ -286,10 +286,10 @@ def test_json_that_claims_to_be_a_form_is_json_still() -> None:
         ("{}", JSON, None),
         ("email=+", FORM, ""),
         ('{"email": 7}', JSON, "7"),
-        ('{"email": ["ann@x.org"]}', JSON, UNREADABLE),
-        ('{"email": "\\ud800@x.org"}', JSON, UNREADABLE),
-        (json.dumps({"email": "a" * 330}), JSON, UNREADABLE),
-        ('{"email": "ann@x.org", "a": "&email=bob@x.org&"}', FORM, UNREADABLE),
+        ('{"email": ["ann@x.org"]}', JSON, INVALID),
+        ('{"email": "\\ud800@x.org"}', JSON, INVALID),
+        (json.dumps({"email": "a" * 330}), JSON, INVALID),
+        ('{"email": "ann@x.org", "a": "&email=bob@x.org&"}', FORM, INVALID),
         ('{"email": "bob@x.org"', FORM, None),
     ],
 )
@@ -339,7 +339,7 @@ def test_a_form_is_read_as_the_frameworks_read_it(text: str) -> None:
         (body(content, FORM).form("email"), starlette["email"][-1:]),
         (body(content, FORM, first=True).form("email"), werkzeug["email"][:1]),
     ):
-        assert found is UNREADABLE or [found] == theirs or (found is None and not theirs)
+        assert found is INVALID or [found] == theirs or (found is None and not theirs)
 
 
 lines = st.sampled_from(
@@ -439,4 +439,4 @@ BOUND = 65_536
 )
 def test_no_body_takes_long(content: bytes, kind: str) -> None:
     """A body at the bound is answered: time that grew with the square of its length would be noticed here."""
-    assert body(content, kind).email("email") in (None, UNREADABLE)
+    assert body(content, kind).email("email") in (None, INVALID)

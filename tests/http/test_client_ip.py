@@ -229,7 +229,7 @@ def test_nothing_that_a_client_writes_hides_what_the_proxy_appends(forged: str, 
 
 
 def test_a_forged_header_frees_nobody_under_asgi() -> None:
-    """A client that names another address with every request is refused all the same."""
+    """A client that names another address with every request is rejected all the same."""
     for options in ({}, {"trusted_proxies": PROXIES}):
         app = limited(OK, limiter("2/minute"), **options)
         answers = [ask(app, headers={"x-forwarded-for": f"198.51.100.{i}"}).status_code for i in range(4)]

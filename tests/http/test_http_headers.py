@@ -20,7 +20,7 @@ def test_the_fields_of_an_allowed_request() -> None:
     }
 
 
-def test_the_fields_of_a_refused_request() -> None:
+def test_the_fields_of_a_rejected_request() -> None:
     """Worked by hand: the minute is full, so the hour does not show in ``RateLimit``, and ``t`` is Retry-After."""
     scene = Scene(rule("1/minute; 20/hour", algorithm="fixed-window"))
     scene.hit()
@@ -35,14 +35,14 @@ def test_the_fields_of_a_refused_request() -> None:
     }
 
 
-def test_when_several_refuse_the_longest_wait_counts() -> None:
-    """Every refusing limit is listed with its own wait; the limit with the longest is the one in the other fields."""
+def test_when_several_reject_the_longest_wait_counts() -> None:
+    """Every rejecting limit is listed with its own wait; the limit with the longest is the one in the other fields."""
     scene = Scene(rule("1/minute; 1/hour; 9/day", algorithm="fixed-window"))
     scene.hit()
-    refused = scene.hit()
-    assert refused["ratelimit"] == '"login";r=0;t=20, "login-2";r=0;t=800'
-    assert refused["retry-after"] == refused["x-ratelimit-reset"] == "800"
-    assert len(parsed(refused["ratelimit-policy"])) == 3
+    rejected = scene.hit()
+    assert rejected["ratelimit"] == '"login";r=0;t=20, "login-2";r=0;t=800'
+    assert rejected["retry-after"] == rejected["x-ratelimit-reset"] == "800"
+    assert len(parsed(rejected["ratelimit-policy"])) == 3
 
 
 def test_when_all_allow_the_smallest_rest_is_shown() -> None:
@@ -58,22 +58,22 @@ def test_a_cost_that_never_fits_has_no_time_to_wait() -> None:
     """Neither Retry-After nor ``t`` promises what cannot come, also when another limit has a time."""
     scene = Scene(rule("5/minute", "small"), rule("50/minute", "large", algorithm="fixed-window"))
     scene.hit(cost=5)
-    refused = scene.hit(cost=46)
-    assert "retry-after" not in refused
-    assert refused["x-ratelimit-limit"] == "5"
-    assert refused["ratelimit"] == '"small";r=0, "large";r=45;t=20'
+    rejected = scene.hit(cost=46)
+    assert "retry-after" not in rejected
+    assert rejected["x-ratelimit-limit"] == "5"
+    assert rejected["ratelimit"] == '"small";r=0, "large";r=45;t=20'
 
 
-def test_an_unknown_key_that_is_refused_has_no_time_to_wait() -> None:
+def test_an_unknown_key_that_is_rejected_has_no_time_to_wait() -> None:
     """Waiting does not help who is not signed in."""
-    scene = Scene(rule("5/minute", key=["user"], when_unknown="refuse"))
-    refused = scene.hit({})
-    assert refused["ratelimit"] == '"login";r=0'
-    assert "retry-after" not in refused
+    scene = Scene(rule("5/minute", key=["user"], when_missing="reject"))
+    rejected = scene.hit({})
+    assert rejected["ratelimit"] == '"login";r=0'
+    assert "retry-after" not in rejected
 
 
 def test_shadow_rules_never_show() -> None:
-    """A rule that only watches is in no header, whether it would have refused or not."""
+    """A rule that only watches is in no header, whether it would have rejected or not."""
     scene = Scene(rule("1/minute", "shadow", mode="shadow"), rule("2/minute", "real"))
     for _ in range(3):
         shown = scene.hit()
@@ -109,10 +109,10 @@ def test_the_reset_may_be_an_epoch() -> None:
     """With ``reset="epoch"`` X-RateLimit-Reset is a moment, rounded up; the draft's ``t`` stays a delta."""
     scene = Scene(rule("1/minute", algorithm="fixed-window"), reset="epoch")
     scene.clock.advance(0.25)
-    allowed, refused = scene.hit(), scene.hit()
-    assert allowed["x-ratelimit-reset"] == refused["x-ratelimit-reset"] == "1000020"
-    assert allowed["ratelimit"] == refused["ratelimit"] == '"login";r=0;t=20'
-    assert refused["retry-after"] == "20"
+    allowed, rejected = scene.hit(), scene.hit()
+    assert allowed["x-ratelimit-reset"] == rejected["x-ratelimit-reset"] == "1000020"
+    assert allowed["ratelimit"] == rejected["ratelimit"] == '"login";r=0;t=20'
+    assert rejected["retry-after"] == "20"
 
 
 def test_times_are_rounded_up_and_at_least_one() -> None:
@@ -121,9 +121,9 @@ def test_times_are_rounded_up_and_at_least_one() -> None:
     scene.hit()
     for moment in (0.0, 0.001, 0.5, 0.999999):
         scene.clock.set(1_000_000.0 + moment)
-        refused = scene.hit()
-        assert refused["retry-after"] == refused["x-ratelimit-reset"] == "1"
-        assert refused["ratelimit"] == '"login";r=0;t=1'
+        rejected = scene.hit()
+        assert rejected["retry-after"] == rejected["x-ratelimit-reset"] == "1"
+        assert rejected["ratelimit"] == '"login";r=0;t=1'
     assert Scene(rule("1/s")).hit(cost=0)["x-ratelimit-reset"] == "1"
 
 
@@ -153,14 +153,14 @@ def test_jitter_only_adds() -> None:
     """With a jitter of 3 s clients are told 20 to 23 s, never less; ``t`` is the same number, the reset stays."""
     scene = Scene(rule("1/minute"), jitter_us=3_000_000)
     scene.hit()
-    refused = [scene.hit() for _ in range(200)]
-    assert {answer["retry-after"] for answer in refused} == {"20", "21", "22", "23"}
-    assert all(answer["ratelimit"] == f'"login";r=0;t={answer["retry-after"]}' for answer in refused)
-    assert {answer["x-ratelimit-reset"] for answer in refused} == {"20"}
+    rejected = [scene.hit() for _ in range(200)]
+    assert {answer["retry-after"] for answer in rejected} == {"20", "21", "22", "23"}
+    assert all(answer["ratelimit"] == f'"login";r=0;t={answer["retry-after"]}' for answer in rejected)
+    assert {answer["x-ratelimit-reset"] for answer in rejected} == {"20"}
 
 
 def test_jitter_is_told_of_the_limit_that_is_waited_for() -> None:
-    """Of several limits that refuse, Retry-After is the ``t`` of the longest; the others keep their own."""
+    """Of several limits that reject, Retry-After is the ``t`` of the longest; the others keep their own."""
     scene = Scene(rule("1/minute; 1/hour", algorithm="fixed-window"), jitter_us=3_000_000)
     scene.hit()
     told = {(answer["retry-after"], answer["ratelimit"]) for answer in (scene.hit() for _ in range(200))}

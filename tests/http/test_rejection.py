@@ -1,4 +1,4 @@
-"""The answer to a refused request: in the form that was asked for, never cached, and replaceable by your own."""
+"""The answer to a rejected request: in the form that was asked for, never cached, and replaceable by your own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wsgi_calls import limited as limited_wsgi
 
 from ratelimit_mw import Limiter, Rule, StoreError, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.decision import Change, Decision, Hit
+from ratelimit_mw.decision import Correction, Decision, Hit
 from ratelimit_mw.http.rejection import Rejection, rejection
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
@@ -29,7 +29,7 @@ PROBLEM, HTML, TEXT = "application/problem+json", "text/html; charset=utf-8", "t
 FULL = {"limits": "1/minute; 20/hour", "algorithm": "fixed-window"}
 
 
-def refused(app: App, **request: Any) -> Any:
+def rejected(app: App, **request: Any) -> Any:
     """The answer to the second request of a client who may have one."""
     ask(app)
     return ask(app, **request)
@@ -49,7 +49,7 @@ def verdict_of(*rules: Rule, cost: int = 1, hits: int = 2) -> Verdict:
 
 def test_the_problem_says_what_the_draft_asks_for() -> None:
     """problem+json with the registered type, the status of the response, and the violated policies alone."""
-    answer = refused(app())
+    answer = rejected(app())
     assert answer.status_code == 429
     assert answer.headers["content-type"] == PROBLEM
     assert answer.headers["cache-control"] == "no-store"
@@ -65,7 +65,7 @@ def test_the_problem_says_what_the_draft_asks_for() -> None:
 
 def test_html_and_text_say_the_same() -> None:
     """A browser gets a page that is well-formed and names its language, a terminal gets two lines."""
-    page = refused(app(), headers={"accept": "text/html"})
+    page = rejected(app(), headers={"accept": "text/html"})
     tags: list[str] = []
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
@@ -73,7 +73,7 @@ def test_html_and_text_say_the_same() -> None:
     assert page.headers["content-type"] == HTML
     assert tags == ["html", "head", "meta", "title", "body", "h1", "p"]
     assert "Retry after 20 seconds." in page.text
-    text = refused(app(), headers={"accept": "text/plain"})
+    text = rejected(app(), headers={"accept": "text/plain"})
     assert (text.headers["content-type"], text.text) == (TEXT, "Too Many Requests\nRetry after 20 seconds.\n")
     assert int(page.headers["content-length"]) == len(page.content)
 
@@ -135,13 +135,13 @@ def test_what_can_never_be_allowed_says_so() -> None:
 
 
 def test_shadow_rules_are_no_violation() -> None:
-    """Only what refused is named: not a rule that only watches, nor one that would have let the request pass."""
+    """Only what rejected is named: not a rule that only watches, nor one that would have let the request pass."""
     rules = [Rule(name=name, limits=limits, mode=mode) for name, limits, mode in NAMED]
     problem = json.loads(rejection(verdict_of(*rules), "", "1").body)
-    assert problem["violated-policies"] == ["refusing"]
+    assert problem["violated-policies"] == ["rejecting"]
 
 
-NAMED = [("watching", "1/minute", "shadow"), ("refusing", "1/minute", "enforce"), ("generous", "9/minute", "enforce")]
+NAMED = [("watching", "1/minute", "shadow"), ("rejecting", "1/minute", "enforce"), ("generous", "9/minute", "enforce")]
 
 
 class DeadStore(Store):
@@ -150,7 +150,7 @@ class DeadStore(Store):
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         raise StoreError("no answer")
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         raise StoreError("no answer")
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -169,7 +169,7 @@ def test_our_own_failure_is_503_and_not_the_clients_fault() -> None:
     assert served.status == "503 Service Unavailable"
 
 
-@pytest.mark.parametrize(("status", "reason"), [(429, "Too Many Requests"), (403, "Forbidden"), (499, "Refused")])
+@pytest.mark.parametrize(("status", "reason"), [(429, "Too Many Requests"), (403, "Forbidden"), (499, "Rejected")])
 def test_every_status_has_a_reason(status: int, reason: str) -> None:
     """WSGI asks for a phrase beside the number, known or not."""
     assert Rejection(status, [], b"").reason == reason
@@ -197,7 +197,7 @@ async def eventually(request: Any, verdict: Verdict) -> Rejection:
 )
 def test_a_function_replaces_the_answer_under_asgi(answer: Any, status: int, body: str) -> None:
     """It returns a Rejection or an application, sync or async; our fields are added once, and replace its own."""
-    found = refused(app(rejection=answer))
+    found = rejected(app(rejection=answer))
     assert (found.status_code, found.text) == (status, body)
     assert [name for name, _ in found.headers.multi_items() if name in FIELDS] == FIELDS
     assert found.headers.get_list("retry-after") == ["20"]
@@ -232,17 +232,17 @@ def test_your_own_answer_to_head_has_no_body() -> None:
     assert Served(guarded, REQUEST_METHOD="HEAD").body == b""
 
 
-def test_a_refusing_application_may_read_and_stream() -> None:
-    """An application that refuses gets the request as it is and may answer in parts."""
+def test_a_rejecting_application_may_read_and_stream() -> None:
+    """An application that rejects gets the request as it is and may answer in parts."""
 
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+    async def reject(scope: Scope, receive: Receive, send: Send) -> None:
         given = await receive()
         await send({"type": "http.response.start", "status": 429})
         await send({"type": "http.response.body", "body": given["body"], "more_body": True})
         await send({"type": "http.response.body", "body": scope["path"].encode()})
 
     guarded = RateLimitMiddleware(
-        sending(START, BODY), limiter=limiter(**FULL), rejection=lambda request, verdict: refuse
+        sending(START, BODY), limiter=limiter(**FULL), rejection=lambda request, verdict: reject
     )
     send_bare(guarded, http_scope())
     sent = send_bare(guarded, http_scope(path="/x"), [{"type": "http.request", "body": b"mine"}])
@@ -255,10 +255,10 @@ def test_the_function_sees_request_and_verdict() -> None:
     seen: list[Any] = []
 
     def answer(request: Any, verdict: Verdict) -> Rejection:
-        seen.append((request["path"], request.headers["accept"], verdict.retry_after, verdict.refusing[0].rule))
+        seen.append((request["path"], request.headers["accept"], verdict.retry_after, verdict.rejected_by[0].rule))
         return OWN
 
-    refused(app(rejection=answer), path="/a", headers={"accept": "text/x"})
+    rejected(app(rejection=answer), path="/a", headers={"accept": "text/x"})
     assert seen == [("/a", "text/x", 20.0, "api")]
 
 
@@ -269,10 +269,10 @@ def test_an_error_of_the_function_goes_up() -> None:
         raise LookupError("template")
 
     with pytest.raises(LookupError, match="template"):
-        refused(app(rejection=broken))
+        rejected(app(rejection=broken))
 
 
-def test_a_refusal_under_wsgi_is_whole_without_a_validator() -> None:
+def test_a_rejection_under_wsgi_is_whole_without_a_validator() -> None:
     """The plain answer under WSGI carries its length, its type, and no body more than that."""
     environ: Environ = {"HTTP_ACCEPT": "text/html"}
     guarded = limited_wsgi(listing, limiter(**FULL))

@@ -13,7 +13,7 @@ from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi.middleware import ASGIRequest, RateLimitMiddleware
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 from ratelimit_mw.wsgi.middleware import WSGIRequest
@@ -77,7 +77,7 @@ def test_cookies(lines: list[str], cookies: dict[str, str]) -> None:
 def test_lines_of_one_header_that_differ_are_unreadable() -> None:
     """Starlette shows the first line: a client that adds others would have a new count with each."""
     found = asgi(headers=[(b"x-a", b"1"), (b"X-A", b"2"), (b"x-b", b"3"), (b"x-b", b"3")])
-    assert (found.header("x-a"), found.header("x-b"), found.header("x-c")) == (UNREADABLE, "3", None)
+    assert (found.header("x-a"), found.header("x-b"), found.header("x-c")) == (INVALID, "3", None)
 
 
 def test_a_query_that_nobody_escaped_is_unreadable() -> None:
@@ -150,7 +150,7 @@ def test_every_feature_of_a_request_makes_a_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plan", "group", "tenant"])
-def test_a_feature_that_nothing_gives_is_refused_when_built(name: str) -> None:
+def test_a_feature_that_nothing_gives_is_rejected_when_built(name: str) -> None:
     """A rule that needs what no one reads would never apply, and so cannot start; your own function gives it."""
     rate = limiter("1/minute", key=[name])
     with pytest.raises(ConfigError, match=f"needs the feature '{name}', and nothing gives it"):
@@ -189,7 +189,7 @@ names = st.sampled_from(["host", "x-a", "X-A", "cookie", "x-forwarded-for", "acc
 def test_no_request_breaks_the_middleware(
     path: str, query: str, headers: list[tuple[str, str]], method: str, peer: str | None, trusting: bool
 ) -> None:
-    """Whatever a client sends, and however a server passes it on, there is a decision; the second time a refusal."""
+    """Whatever a client sends, and however a server passes it on, there is a decision; the second time a rejection."""
     rate = limiter("1/minute", key=ALL, match={"path": "/**"})
     options: dict[str, Any] = {"trusted_proxies": ["unix", "::/0", "0.0.0.0/0"] if trusting else []}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers]

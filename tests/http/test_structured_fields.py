@@ -55,7 +55,7 @@ def test_the_parser_reads_the_drafts_examples(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ['"a";q=1,', '"a";Q=1', '"a";q=1234567890123456', '"\u00e9";q=1', '"a\r\n";q=1', '"a"q=1']
 )
-def test_the_parser_refuses_what_is_malformed(value: str) -> None:
+def test_the_parser_rejects_what_is_malformed(value: str) -> None:
     """The parser that judges our headers is strict."""
     with pytest.raises(http_sf.StructuredFieldError):
         http_sf.parse(value.encode("utf-8"), tltype="list")
@@ -64,7 +64,7 @@ def test_the_parser_refuses_what_is_malformed(value: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "a b", "a\r\nb", "a\n", "\u00e9", "caf\u00e9", "a\x7f", "a\tb", "\x00", "x" * 201]
 )
-def test_a_name_that_no_header_can_hold_is_refused_when_built(name: str) -> None:
+def test_a_name_that_no_header_can_hold_is_rejected_when_built(name: str) -> None:
     """A rule's name becomes a policy's name: what could split or break a header is an error at start."""
     with pytest.raises(ConfigError, match="name"):
         Rule(name=name, limits="1/minute")

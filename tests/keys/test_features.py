@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.keys import features
-from ratelimit_mw.keys.features import BUILT_IN, UNREADABLE, KeyMaker, checked_name, parse_key
+from ratelimit_mw.keys.features import BUILT_IN, INVALID, KeyMaker, checked_name, parse_key
 
 HOSTILE = [
     "a b",
@@ -80,7 +80,7 @@ def test_names_of_features(name: str, known_as: str) -> None:
         (7, "got 7"),
     ],
 )
-def test_a_name_that_is_nearly_one_is_refused(name: Any, message: str) -> None:
+def test_a_name_that_is_nearly_one_is_rejected(name: Any, message: str) -> None:
     """A slip of the pen must not become a feature that is never known, and a rule that never applies."""
     with pytest.raises(ConfigError, match=message):
         checked_name(name)
@@ -96,7 +96,7 @@ def test_a_name_that_is_nearly_one_is_refused(name: Any, message: str) -> None:
         (["ip|"], "\\[0\\]: expected a feature"),
     ],
 )
-def test_a_key_that_means_nothing_is_refused(key: Any, message: str) -> None:
+def test_a_key_that_means_nothing_is_rejected(key: Any, message: str) -> None:
     """The error shows the entry."""
     with pytest.raises(ConfigError, match=message):
         parse_key(key)
@@ -109,7 +109,7 @@ values = st.one_of(
     st.just(""),
     st.text("ab/&=:#!|1", max_size=6),
     st.text(max_size=70),
-    st.sampled_from([*HOSTILE, UNREADABLE, 0, 7, True]),
+    st.sampled_from([*HOSTILE, INVALID, 0, 7, True]),
 )
 
 
@@ -120,7 +120,7 @@ def meaning(entries: Any, known: dict[str, Any]) -> Any:
         names = [name for name in entry.split("|") if known.get(name) not in (None, "")]
         if names:
             value = known[names[0]]
-            found.append((names[0], value if value is UNREADABLE else str(value)))
+            found.append((names[0], value if value is INVALID else str(value)))
         elif "ip" in entry:
             found.append(("ip", "unknown"))
         else:
@@ -147,8 +147,8 @@ def test_keys_are_equal_exactly_when_they_mean_the_same(entries: list[str], know
         ({"user": "a", "tenant": "bc"}, {"user": "ab", "tenant": "c"}),
         ({"user": "a&tenant=b", "tenant": "c"}, {"user": "a", "tenant": "b&tenant=c"}),
         ({"user": "1:a&tenant=b", "tenant": "b"}, {"user": "1", "tenant": "a&tenant=b"}),
-        ({"user": UNREADABLE, "tenant": "b"}, {"user": "!", "tenant": "b"}),
-        ({"user": UNREADABLE, "tenant": "b"}, {"user": "<object object>", "tenant": "b"}),
+        ({"user": INVALID, "tenant": "b"}, {"user": "!", "tenant": "b"}),
+        ({"user": INVALID, "tenant": "b"}, {"user": "<object object>", "tenant": "b"}),
         ({"user": "x" * 65, "tenant": "b"}, {"user": "x" * 66, "tenant": "b"}),
         ({"user": "k\u0131ng", "tenant": "b"}, {"user": "king", "tenant": "b"}),
         ({"user": "\u212aing", "tenant": "b"}, {"user": "King", "tenant": "b"}),
@@ -176,7 +176,7 @@ def test_the_short_way_makes_the_same_keys() -> None:
     for entries in (["user"], ["ip"], ["user|ip"], ["user", "ip"], [], ["endpoint"]):
         maker = KeyMaker(parse_key(entries), "/login")
         short = maker.after("prefix|")
-        for value in (None, "", "ann", "x" * 64, "x" * 65, "\u00e9" * 33, UNREADABLE, 7):
+        for value in (None, "", "ann", "x" * 64, "x" * 65, "\u00e9" * 33, INVALID, 7):
             known = {"user": value, "ip": value, "endpoint": value}
             expected = maker.of(known)
             assert short(known) == (None if expected is None else "prefix|" + expected)

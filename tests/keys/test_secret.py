@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Settings, load_settings
-from ratelimit_mw.keys.features import UNREADABLE, Digest, parse_key
+from ratelimit_mw.keys.features import INVALID, Digest, parse_key
 from ratelimit_mw.keys.secret import NO_SECRET, Secret, key_maker
 from ratelimit_mw.testing import ManualClock
 
@@ -87,7 +87,7 @@ def test_without_a_secret_keys_are_as_they_were() -> None:
 
 
 names = ("user", "tenant", "ip")
-values = st.one_of(st.none(), st.just(""), st.just(UNREADABLE), st.text(max_size=3), st.integers(0, 3))
+values = st.one_of(st.none(), st.just(""), st.just(INVALID), st.text(max_size=3), st.integers(0, 3))
 sets = st.lists(st.fixed_dictionaries(dict.fromkeys(names, values)), min_size=2, max_size=5)
 
 
@@ -112,12 +112,12 @@ def test_a_value_that_looks_like_a_digest_is_none() -> None:
 
 
 def test_all_else_works_with_a_secret() -> None:
-    """Limits by client, unreadable and unknown values, a number, and forgetting a key."""
+    """Limits by client, invalid and unknown values, a number, and forgetting a key."""
     rule = {"limits": "1/minute", "key": "user", "per_key": {"ann": "9/minute"}}
     rate = Limiter.from_settings({"rules": [rule], "secret": TEXT}, clock=ManualClock(1.0))
     assert [d.limit for d in rate.peek({"user": "ann"}).decisions] == [9]
     assert rate.peek({}).decisions == ()
-    assert [bool(rate.hit({"user": user})) for user in (7, "7", UNREADABLE, UNREADABLE, "!")] == [1, 0, 1, 0, 1]
+    assert [bool(rate.hit({"user": user})) for user in (7, "7", INVALID, INVALID, "!")] == [1, 0, 1, 0, 1]
     rate.reset("rule-1", {"user": "7"})
     assert rate.hit({"user": 7}).allowed
     with pytest.raises(TypeError, match="needs a text"):

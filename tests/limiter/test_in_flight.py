@@ -15,8 +15,8 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.decision import Spent, Verdict
-from ratelimit_mw.limiter.heartbeat import Keeper
+from ratelimit_mw.decision import Charge, Verdict
+from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
@@ -47,12 +47,12 @@ def free(limiter: Limiter) -> int:
 
 
 def test_no_more_than_n_at_once(limiter: Limiter) -> None:
-    """A third request is refused while two run, with a hint to come back in a second; another client is not."""
+    """A third request is rejected while two run, with a hint to come back in a second; another client is not."""
     with limiter.slot(WHO) as first, limiter.slot(WHO):
         assert first.decisions[0].remaining == 1
-        with pytest.raises(RateLimitExceeded) as refused, limiter.slot(WHO):
+        with pytest.raises(RateLimitExceeded) as rejected, limiter.slot(WHO):
             raise AssertionError("a third ran")
-        assert refused.value.verdict.retry_after == 1.0
+        assert rejected.value.verdict.retry_after == 1.0
         with limiter.slot({"ip": "192.0.2.8"}):
             pass
     assert free(limiter) == 2
@@ -131,7 +131,7 @@ def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock:
 def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
     """A request of two minutes keeps its slot; once it is over the thread that renewed it goes."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
+    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
     with limiter.slot(WHO):
         for _ in range(4):
             clock.advance(40)
@@ -147,7 +147,7 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
 def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock) -> None:
     """An application that is stopped and started in one process keeps the slots of its second life, too."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
+    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
     for _ in range(2):
         with limiter.slot(WHO):
             clock.advance(40)
@@ -165,7 +165,7 @@ def test_a_renewal_that_fails_ends_no_others(caplog: pytest.LogCaptureFixture) -
             raise ValueError("broken")
         renewed.set()
 
-    keeper = Keeper(renew, between=0.01)
+    keeper = Heartbeat(renew, between=0.01)
     keeper.hold(bad)
     keeper.hold(good)
     for _ in range(2):
@@ -187,7 +187,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_beside_a_rate(store: Store, clock: ManualClock) -> None:
-    """One rule may have both: the rate is spent, the slot comes back; a refusal by one takes nothing of the other."""
+    """One rule may have both: the rate is spent, the slot comes back; a rejection by one takes nothing of the other."""
     limiter = Limiter([Rule(name="api", limits=["3/minute", "1 concurrent"])], store, clock)
     with limiter.slot(WHO), pytest.raises(RateLimitExceeded), limiter.slot(WHO):
         raise AssertionError("a second ran")
@@ -196,7 +196,7 @@ def test_beside_a_rate(store: Store, clock: ManualClock) -> None:
             pass
     assert [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions] == [0, 1]
     verdict = limiter.hit(WHO)
-    assert [decision.quota.concurrent for decision in verdict.refusing] == [False]
+    assert [decision.quota.concurrent for decision in verdict.rejected_by] == [False]
     limiter.close()
 
 
@@ -221,7 +221,7 @@ def test_a_cost_takes_as_many_slots(limiter: Limiter) -> None:
 def test_threads_never_exceed_it() -> None:
     """Eight threads, two slots: at no moment more than two inside."""
     limiter = Limiter([Rule(name="api", limits="2 concurrent")])
-    inside, most, refused = [0], [0], [0]
+    inside, most, rejected = [0], [0], [0]
     lock = threading.Lock()
 
     def work() -> None:
@@ -235,7 +235,7 @@ def test_threads_never_exceed_it() -> None:
                     with lock:
                         inside[0] -= 1
             except RateLimitExceeded:
-                refused[0] += 1
+                rejected[0] += 1
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -273,9 +273,9 @@ def test_asgi_holds_until_the_application_returns() -> None:
     answers = asyncio.run(scenario())
     assert sorted(answer.status_code for answer in answers[:5]) == [200, 200, 429, 429, 429]
     assert answers[5].status_code == 200
-    refused = next(answer for answer in answers if answer.status_code == 429)
-    assert refused.headers["ratelimit-policy"] == '"api";q=2;qu="concurrent-requests"'
-    assert refused.headers["retry-after"] == "1"
+    rejected = next(answer for answer in answers if answer.status_code == 429)
+    assert rejected.headers["ratelimit-policy"] == '"api";q=2;qu="concurrent-requests"'
+    assert rejected.headers["retry-after"] == "1"
     limiter.close()
 
 
@@ -338,16 +338,16 @@ def test_leases_have_names_of_their_own() -> None:
     assert len({first.at_us, second.at_us, third.at_us}) == 3
     assert rule.load(rule.dump(state)) == state
     for decision in (second, third, first):
-        state = rule.give_back(state, 100, Spent(decision.at_us, 1), 1)
+        state = rule.give_back(state, 100, Charge(decision.at_us, 1), 1)
     assert state is None
-    assert rule.give_back(None, 100, Spent(1, 1), 1) is None
+    assert rule.give_back(None, 100, Charge(1, 1), 1) is None
 
 
 def test_part_of_a_lease_may_be_given_back() -> None:
     """Two of three slots return, the rest stays; a charge is a lease, too."""
     rule = Concurrency(Quota.parse("4 concurrent"))
     state, taken = rule.decide(None, 100, 3)
-    state = rule.give_back(state, 100, Spent(taken.at_us, 3), 2)
+    state = rule.give_back(state, 100, Charge(taken.at_us, 3), 2)
     assert rule.decide(state, 100, 0)[1].remaining == 3
     state = rule.charge(state, 100, 5)
     assert rule.decide(state, 100, 0)[1].remaining == 0

@@ -23,7 +23,7 @@ def setup(
 ) -> tuple[list[Limiter], SharedStore, ManualClock]:
     clock, store = ManualClock(1_000_000.0), SharedStore()
     rules = [Rule(name="api", limits=limits, lease=lease, **rule)]  # type: ignore[arg-type]
-    return [Limiter(rules, store, clock, Settings(remember_refusals=0)) for _ in range(processes)], store, clock
+    return [Limiter(rules, store, clock, Settings(rejection_cache=0)) for _ in range(processes)], store, clock
 
 
 def left(limiter: Limiter, features: dict[str, str]) -> int:
@@ -117,7 +117,7 @@ def test_leases_of_several_lives_come_back_when_each_has_ended() -> None:
         Rule(name=name, limits=limits, lease="10%", match={"path": f"/{name}"}, algorithm="fixed-window")
         for name, limits in (("slow", "100/hour"), ("fast", "100/minute"))
     ]
-    limiter = Limiter(rules, store, clock, Settings(remember_refusals=0))
+    limiter = Limiter(rules, store, clock, Settings(rejection_cache=0))
     slow, fast = ({**WHO, "path": path} for path in ("/slow", "/fast"))
     for features in (slow, slow, fast, fast):
         limiter.hit(features)
@@ -306,7 +306,7 @@ def test_a_store_that_goes_away_is_asked_once_for_a_request(is_async: bool) -> N
 
 
 def test_a_hit_that_costs_nothing_is_answered_while_there_is_no_share() -> None:
-    """After a draw that was refused, and after one that the store did not answer."""
+    """After a draw that was rejected, and after one that the store did not answer."""
     (limiter, other), store, _ = setup(processes=2, limits="10/minute", lease="50%", algorithm="fixed-window")
     for _ in range(8):
         other.hit(WHO)

@@ -19,7 +19,7 @@ WHO, ANOTHER = {"ip": "192.0.2.7"}, {"ip": "198.51.100.1"}
 def setup(limits: str = "100/minute", lease: str = "50%") -> tuple[Limiter, SharedStore, ManualClock]:
     clock, store = ManualClock(1_000_020.0), SharedStore()
     rules = [Rule(name="api", limits=limits, lease=lease, algorithm="fixed-window")]
-    return Limiter(rules, store, clock, Settings(remember_refusals=0)), store, clock
+    return Limiter(rules, store, clock, Settings(rejection_cache=0)), store, clock
 
 
 def left(limiter: Limiter, features: dict[str, str] = WHO) -> list[int]:
@@ -107,7 +107,7 @@ def test_a_child_begins_without_its_parents_leases() -> None:
 
 
 def test_what_is_not_to_be_had_whole_is_asked_for_alone() -> None:
-    """Others have spent more than half: a draw of half of the limit is refused, the request itself is not."""
+    """Others have spent more than half: a draw of half of the limit is rejected, the request itself is not."""
 
     async def scenario() -> None:
         limiter, store, _ = setup()

@@ -33,7 +33,7 @@ def test_every_method_that_may_wait_has_its_twin() -> None:
 # -- all or nothing ----------------------------------------------------------------------------------------
 
 
-def test_what_one_limit_refuses_spends_nothing_from_the_others(way: Any) -> None:
+def test_what_one_limit_rejects_spends_nothing_from_the_others(way: Any) -> None:
     """Across limits, rules and keys: a request counts everywhere, or nowhere."""
     rate = limiter(
         rule("9/minute; 90/hour", "by-ip"),
@@ -47,8 +47,8 @@ def test_what_one_limit_refuses_spends_nothing_from_the_others(way: Any) -> None
     assert left(rate, {**ANN, "ip": "192.0.2.8"}) == [9, 90, 0, 898]
 
 
-def test_a_refused_request_tells_what_each_limit_says(way: Any) -> None:
-    """The refusing limits say when; the others report a look, and count as allowed."""
+def test_a_rejected_request_tells_what_each_limit_says(way: Any) -> None:
+    """The rejecting limits say when; the others report a look, and count as allowed."""
     rate = limiter(
         rule("2/minute; 2/hour", "a", algorithm="fixed-window"), rule("9/minute", "b", algorithm="fixed-window")
     )
@@ -62,7 +62,7 @@ def test_a_refused_request_tells_what_each_limit_says(way: Any) -> None:
     ]
     assert [d.retry_after for d in verdict.decisions] == [20.0, 800.0, 0.0]
     assert verdict.retry_after == 800.0
-    assert [str(d.quota) for d in verdict.refusing] == ["2/minute", "2/hour"]
+    assert [str(d.quota) for d in verdict.rejected_by] == ["2/minute", "2/hour"]
     assert verdict.rules == ("a", "b")
 
 
@@ -81,7 +81,7 @@ def test_the_wait_is_exact(way: Any) -> None:
         assert way(rate).peek(ANN)
 
 
-def test_a_cost_that_can_never_fit_is_refused_for_ever(way: Any) -> None:
+def test_a_cost_that_can_never_fit_is_rejected_for_ever(way: Any) -> None:
     """``retry_after`` is None, also when other limits would have a time."""
     rate = limiter(rule("5/minute", "small"), rule("50/minute", "large"))
     way(rate).hit(ANN, cost=5)
@@ -115,12 +115,12 @@ def test_a_look_costs_nothing_and_is_always_allowed(way: Any) -> None:
 
 
 def test_a_refund_gives_back_once(way: Any) -> None:
-    """What was spent, where it was; a second time nothing; of a refusal nothing."""
+    """What was spent, where it was; a second time nothing; of a rejection nothing."""
     rate = limiter(rule("5/minute", "a"), rule("3/minute", "b", key=["user"]))
     verdict, other = way(rate).hit(ANN, cost=2), way(rate).hit(ANN)
-    refused = way(rate).hit(ANN)
+    rejected = way(rate).hit(ANN)
     for _ in range(2):
-        way(rate).refund(refused)
+        way(rate).refund(rejected)
         way(rate).refund(verdict)
     assert left(rate) == [4, 2]
     way(rate).refund(other)
@@ -139,8 +139,8 @@ def test_settling_makes_the_cost_what_it_was(way: Any, costs: list[int], rest: i
     assert left(rate) == [10]
 
 
-def test_settling_a_refusal_does_nothing(way: Any) -> None:
-    """Who was refused has spent nothing, whatever is said of it afterwards."""
+def test_settling_a_rejection_does_nothing(way: Any) -> None:
+    """Who was rejected has spent nothing, whatever is said of it afterwards."""
     rate = limiter(rule("2/minute"))
     verdict = way(rate).hit(ANN, cost=3)
     way(rate).settle(verdict, 2)
@@ -206,8 +206,8 @@ def test_a_reset_that_means_nothing_is_an_error(way: Any, name: str, features: A
 
 @pytest.mark.parametrize("store", [MemoryStore, SharedStore])
 def test_the_same_holds_where_the_store_is_shared(way: Any, store: Any) -> None:
-    """Unknown keys, looks, refusals and what is given back, whichever store there is."""
-    rate = Limiter([rule("2/minute", key=["user"], when_unknown="refuse")], store(), ManualClock(1_000_000.0))
+    """Unknown keys, looks, rejections and what is given back, whichever store there is."""
+    rate = Limiter([rule("2/minute", key=["user"], when_missing="reject")], store(), ManualClock(1_000_000.0))
     assert way(rate).hit({}).retry_after is None
     seen = [way(rate).hit(ANN) for _ in range(3)]
     assert [verdict.allowed for verdict in seen] == [True, True, False]
@@ -223,21 +223,21 @@ def test_the_same_holds_where_the_store_is_shared(way: Any, store: Any) -> None:
 
 
 def test_a_verdict_is_true_when_it_is_allowed() -> None:
-    """``if verdict`` means what it says, and ``raise_for_limit`` raises what is refused."""
+    """``if verdict`` means what it says, and ``raise_for_limit`` raises what is rejected."""
     rate = limiter(rule("1/minute; 2/hour", algorithm="fixed-window"))
-    allowed, refused = rate.hit(ANN), rate.hit(ANN)
-    assert [bool(allowed), bool(refused)] == [True, False]
+    allowed, rejected = rate.hit(ANN), rate.hit(ANN)
+    assert [bool(allowed), bool(rejected)] == [True, False]
     allowed.raise_for_limit()
     with pytest.raises(RateLimitExceeded) as caught:
-        refused.raise_for_limit()
-    assert caught.value.verdict is refused
-    assert str(caught.value) == "refused by r (1/minute): retry after 20 s"
+        rejected.raise_for_limit()
+    assert caught.value.verdict is rejected
+    assert str(caught.value) == "rejected by r (1/minute): retry after 20 s"
     assert isinstance(caught.value, RateLimitError)
 
 
 def test_an_exceeded_limit_says_when_waiting_does_not_help() -> None:
     """What never fits, and what nobody may, have no time in their message."""
-    with pytest.raises(RateLimitExceeded, match="refused by r \\(2/minute\\): it can never fit"):
+    with pytest.raises(RateLimitExceeded, match="rejected by r \\(2/minute\\): it can never fit"):
         limiter(rule()).hit(ANN, cost=3).raise_for_limit()
 
 
@@ -253,9 +253,9 @@ def test_what_a_verdict_and_its_decisions_look_like() -> None:
 
 
 def test_nobody_looked_is_allowed() -> None:
-    """Without a rule that applies there is nothing to refuse, spend or say."""
+    """Without a rule that applies there is nothing to reject, spend or say."""
     verdict = limiter().hit(ANN)
-    assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.refusing) == (True, (), 0.0, [])
+    assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.rejected_by) == (True, (), 0.0, [])
     assert repr(Verdict((), ())) == repr(verdict)
 
 
@@ -263,7 +263,7 @@ def test_nobody_looked_is_allowed() -> None:
 
 
 def test_a_clock_is_tried_when_it_is_given() -> None:
-    """A clock in seconds would make every limit a million times too wide; it is refused at once."""
+    """A clock in seconds would make every limit a million times too wide; it is rejected at once."""
     with pytest.raises(TypeError, match="a clock returns whole microseconds as an int"):
         Limiter([rule()], clock=lambda: 1_000_000.0)  # type: ignore[arg-type, return-value]
 
@@ -279,7 +279,7 @@ def test_a_clock_is_tried_when_it_is_given() -> None:
         ({"store": MemoryStore}, "store: expected the address of a store or a Store"),
     ],
 )
-def test_what_cannot_work_is_refused_when_built(arguments: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
     """Rules and stores are checked before the first request."""
     with pytest.raises(ConfigError, match=message):
         Limiter(**arguments)

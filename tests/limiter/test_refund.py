@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from reference_base import Entry
 from traces import SPECS, Shape, answer, costs, pauses, shapes, starts, steps
 
-from ratelimit_mw.decision import Spent
+from ratelimit_mw.decision import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
 EXAMPLES = settings(max_examples=40)
@@ -30,7 +30,7 @@ def test_a_hit_given_back_at_once_was_never_there(kind: str, data: st.DataObject
     cost = data.draw(st.integers(1, shape.capacity))
     kept, decision = algorithm.decide(state, now, cost)
     assume(decision.allowed)
-    undone = algorithm.give_back(kept, now, Spent(decision.at_us, cost, decision.delay_us), cost)
+    undone = algorithm.give_back(kept, now, Charge(decision.at_us, cost, decision.delay_us), cost)
     for pause, later in data.draw(steps(shape, back=False, most=12)):
         now += pause
         state, expected = algorithm.decide(state, now, later)
@@ -43,9 +43,9 @@ def test_a_lone_hit_given_back_leaves_nothing_to_keep(kind: str) -> None:
     """The state is None again, so that a store may drop the key."""
     algorithm = Shape(kind, 3, 60_000_000).build()
     state, decision = algorithm.decide(None, 5, 2)
-    half = algorithm.give_back(state, 5, Spent(decision.at_us, 2), 1)
+    half = algorithm.give_back(state, 5, Charge(decision.at_us, 2), 1)
     assert half is not None
-    assert algorithm.give_back(half, 5, Spent(decision.at_us, 1), 1) is None
+    assert algorithm.give_back(half, 5, Charge(decision.at_us, 1), 1) is None
 
 
 @KINDS
@@ -56,7 +56,7 @@ def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, da
     shape = data.draw(refundable(kind))
     algorithm, twin = shape.build(), shape.reference()
     state, now = None, data.draw(starts(shape))
-    held: list[tuple[Spent, Entry]] = []
+    held: list[tuple[Charge, Entry]] = []
     for move in data.draw(st.lists(st.sampled_from(("hit", "hit", "refund", "charge")), min_size=1, max_size=30)):
         now += data.draw(pauses(shape, back=False))
         if move == "refund" and held:
@@ -75,17 +75,17 @@ def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, da
         expected, counted = twin.hit(now, cost)
         assert answer(decision) == expected
         if counted is not None:
-            held.append((Spent(decision.at_us, cost, decision.delay_us), counted))
+            held.append((Charge(decision.at_us, cost, decision.delay_us), counted))
 
 
 @KINDS
 def test_nothing_is_given_back_to_a_key_that_is_fresh(kind: str) -> None:
     """A store that has forgotten the key meanwhile stays as it is."""
-    assert Shape(kind, 3, 60_000_000).build().give_back(None, 5, Spent(0, 1), 1) is None
+    assert Shape(kind, 3, 60_000_000).build().give_back(None, 5, Charge(0, 1), 1) is None
 
 
 def test_a_queue_of_more_than_one_a_microsecond_gives_nothing_back() -> None:
     """Where a delay in whole microseconds does not say which hit is the last, the safe answer is none."""
     queue = Shape("leaky-bucket-queue", 7000, 3000).build()
     state, decision = queue.decide(None, 0, 5)
-    assert queue.give_back(state, 0, Spent(decision.at_us, 5, decision.delay_us), 5) is state
+    assert queue.give_back(state, 0, Charge(decision.at_us, 5, decision.delay_us), 5) is state

@@ -1,4 +1,4 @@
-"""Refusals remembered: what the store has just refused is not asked again, and never refused for longer."""
+"""Rejections remembered: what the store has just rejected is not asked again, and never rejected for longer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def clock() -> Iterator[ManualClock]:
 
 def setup(rules: list[Rule], remember: int = 1_000_000) -> tuple[Limiter, SharedStore]:
     store = SharedStore()
-    return Limiter(rules, store, settings=Settings(remember_refusals=remember)), store
+    return Limiter(rules, store, settings=Settings(rejection_cache=remember)), store
 
 
-def test_a_refused_key_is_refused_here(clock: ManualClock) -> None:
-    """A flood of refused requests costs one call a second, and its answers count down."""
+def test_a_rejected_key_is_rejected_here(clock: ManualClock) -> None:
+    """A flood of rejected requests costs one call a second, and its answers count down."""
     limiter, store = setup(
         [Rule(name="api", limits="2/hour", algorithm="fixed-window"), Rule(name="all", limits="9/h", key=[])]
     )
@@ -71,15 +71,15 @@ def test_only_for_that_cost_or_more() -> None:
     assert limiter.hit(WHO, cost=2)
 
 
-def test_of_two_that_refuse_the_longer_wait_is_told() -> None:
-    """Whichever stands first: who came back at the shorter one's time would be refused again."""
+def test_of_two_that_reject_the_longer_wait_is_told() -> None:
+    """Whichever stands first: who came back at the shorter one's time would be rejected again."""
     limiter, store = setup([Rule(name="api", limits=["1/500ms", "1/hour"], algorithm="fixed-window")])
     limiter.hit(WHO)
     first, again = limiter.hit(WHO), limiter.hit(WHO)
     assert (again.retry_after, store.calls) == (first.retry_after, 2)
 
 
-def test_where_one_of_two_that_refuse_must_be_asked_both_are() -> None:
+def test_where_one_of_two_that_reject_must_be_asked_both_are() -> None:
     """What is not known here may have the longer wait."""
     rules = [
         Rule(name="api", limits="1/second", algorithm="fixed-window"),
@@ -91,9 +91,9 @@ def test_where_one_of_two_that_refuse_must_be_asked_both_are() -> None:
     assert store.calls == 5
 
 
-def test_a_log_that_counts_refusals_hears_of_each() -> None:
-    """Also of those that another limit of the request is known to refuse."""
-    counting = {"name": "sliding-window-log", "count_refused": True}
+def test_a_log_that_counts_rejections_hears_of_each() -> None:
+    """Also of those that another limit of the request is known to reject."""
+    counting = {"name": "sliding-window-log", "count_rejected": True}
     rules = [Rule(name="api", limits="1/hour"), Rule(name="log", limits="1/day", algorithm=counting, key=["user"])]
     limiter, store = setup(rules)
     for user in ("ann", "bob", "bob", "bob"):
@@ -102,13 +102,13 @@ def test_a_log_that_counts_refusals_hears_of_each() -> None:
 
 
 def test_a_limit_of_another_plan_is_asked() -> None:
-    """Two limits may count by one key: what one of them refuses the other may allow."""
+    """Two limits may count by one key: what one of them rejects the other may allow."""
     limiter, _ = setup([Rule(name="api", limits="1/hour", per={"plan": {"pro": ["9/hour"]}})])
     assert [limiter.hit({**WHO, "plan": plan}).allowed for plan in ("free", "free", "pro")] == [True, False, True]
 
 
 def test_what_can_never_fit_has_no_time_to_come_again() -> None:
-    """A cost beyond the limit is told so, and not the wait of the smaller one that was refused before."""
+    """A cost beyond the limit is told so, and not the wait of the smaller one that was rejected before."""
     limiter, store = setup([Rule(name="api", limits="5/hour")])
     limiter.hit(WHO, cost=3)
     assert limiter.hit(WHO, cost=3).retry_after is not None
@@ -117,7 +117,7 @@ def test_what_can_never_fit_has_no_time_to_come_again() -> None:
 
 
 def test_what_is_spent_meanwhile_is_told() -> None:
-    """A smaller request passes: the next refusal of the larger one knows what is left now."""
+    """A smaller request passes: the next rejection of the larger one knows what is left now."""
     limiter, _ = setup([Rule(name="api", limits="10/hour")])
     assert limiter.hit(WHO, cost=4)
     assert limiter.hit(WHO, cost=7).decisions[0].remaining == 6
@@ -173,8 +173,8 @@ def test_reset_refund_and_settling_clear_it() -> None:
 
 
 def test_what_may_change_elsewhere_is_asked_each_time() -> None:
-    """Logs that count refusals, rules that count by outcome and shadow rules are never remembered; nor is never."""
-    counting = {"name": "sliding-window-log", "count_refused": True}
+    """Logs that count rejections, rules that count by outcome and shadow rules are never remembered; nor is never."""
+    counting = {"name": "sliding-window-log", "count_rejected": True}
     for rule in (
         Rule(name="api", limits="1/hour", algorithm=counting),
         Rule(name="api", limits="1/hour", count_when={"status": 401}),
@@ -191,7 +191,7 @@ def test_what_may_change_elsewhere_is_asked_each_time() -> None:
 
 
 def test_zero_turns_it_off() -> None:
-    """``remember_refusals = 0``: every request asks."""
+    """``rejection_cache = 0``: every request asks."""
     limiter, store = setup([Rule(name="api", limits="1/hour")], remember=0)
     for _ in range(4):
         limiter.hit(WHO)
@@ -199,15 +199,15 @@ def test_zero_turns_it_off() -> None:
 
 
 def test_the_memory_is_bounded() -> None:
-    """A flood of refused strangers leaves at most 50,000 remembered, and the newest are among them."""
+    """A flood of rejected strangers leaves at most 50,000 remembered, and the newest are among them."""
     limiter, store = setup(
-        [Rule(name="api", limits="1/hour"), Rule(name="all", limits="1/day", key=[], when_unknown="refuse")]
+        [Rule(name="api", limits="1/hour"), Rule(name="all", limits="1/day", key=[], when_missing="reject")]
     )
     limiter = Limiter([Rule(name="api", limits="1/hour")], store, settings=Settings())
     for i in range(60_000):
         limiter.hit({"ip": str(i)})
         limiter.hit({"ip": str(i)})
-    assert len(limiter._refusals._young) + len(limiter._refusals._old) <= 50_000
+    assert len(limiter._rejections._young) + len(limiter._rejections._old) <= 50_000
     calls = store.calls
     limiter.hit({"ip": "59999"})
     assert store.calls == calls

@@ -31,7 +31,7 @@ both = pytest.mark.parametrize("hit", [by_sync, by_async])
 
 def limiter(store: SharedStore, rules: list[Rule], fleet_size: int = 1) -> Limiter:
     clock = ManualClock(1_000_000.0)
-    return Limiter(rules, store, clock, Settings(fleet_size=fleet_size, remember_refusals=0))
+    return Limiter(rules, store, clock, Settings(fleet_size=fleet_size, rejection_cache=0))
 
 
 def rule(policy: str | None, limits: str = "4/minute", name: str = "api") -> Rule:
@@ -70,8 +70,8 @@ def test_allow_leaves_the_limit_out(hit: Hit) -> None:
 
 
 @both
-def test_deny_refuses_as_a_matter_of_ours(hit: Hit) -> None:
-    """A "deny" rule refuses, says when to come back, and says that it is not the client's doing."""
+def test_deny_rejects_as_a_matter_of_ours(hit: Hit) -> None:
+    """A "deny" rule rejects, says when to come back, and says that it is not the client's doing."""
     store = SharedStore()
     mine = limiter(store, [rule("local"), rule("deny", name="strict")])
     store.down = True
@@ -146,14 +146,14 @@ def test_a_correction_that_was_not_asked_may_be_made_later() -> None:
         mine.refund(verdict)
         asyncio.run(mine.asettle(other, 4))
     store.down = False
-    until(lambda: mine.hit(WHO, 0).ledger is None)
+    until(lambda: mine.hit(WHO, 0).receipt is None)
     mine.refund(verdict)
     mine.settle(other, 4)
     assert mine.peek(WHO, 0).decisions[0].remaining == 6
 
 
-def test_a_refund_forgets_refusals_when_it_is_made() -> None:
-    """Who is refused while a refund is on its way is not refused any more once it has come."""
+def test_a_refund_forgets_rejections_when_it_is_made() -> None:
+    """Who is rejected while a refund is on its way is not rejected any more once it has come."""
 
     async def scenario() -> None:
         store = SharedStore()

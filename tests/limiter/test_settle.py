@@ -151,14 +151,14 @@ def test_each_part_is_given_back_where_it_was_counted(kind: str) -> None:
 
 @KINDS
 def test_who_spent_nothing_gets_nothing_back(kind: str) -> None:
-    """A refused verdict, a peek and a look are given nothing back, and the first two are charged nothing."""
+    """A rejected verdict, a peek and a look are given nothing back, and the first two are charged nothing."""
     desk = Desk(kind)
     assert desk.hit(8)
     before = desk.left()
-    peeked, refused, look = desk.limiter.peek(KEY, 1), desk.limiter.peek(KEY, 9), desk.hit(0)
-    for verdict in (peeked, refused, look):
+    peeked, rejected, look = desk.limiter.peek(KEY, 1), desk.limiter.peek(KEY, 9), desk.hit(0)
+    for verdict in (peeked, rejected, look):
         desk.limiter.refund(verdict)
-    for verdict in (peeked, refused):
+    for verdict in (peeked, rejected):
         desk.limiter.settle(verdict, 2)
     assert desk.left() == before
     desk.limiter.settle(look, 2)

@@ -1,4 +1,4 @@
-"""Addresses that no client can have are refused where it is known how clients are told apart."""
+"""Addresses that no client can have are rejected where it is known how clients are told apart."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize(("rule", "message"), WRONG)
-def test_an_address_that_is_nobody_is_refused(rule: dict[str, Any], message: str) -> None:
+def test_an_address_that_is_nobody_is_rejected(rule: dict[str, Any], message: str) -> None:
     """In settings with its path, in the rules of a limiter by the middleware, in decorators by the first request."""
     with pytest.raises(ConfigError, match=rf"^rules\[1\]\.{message}"):
         load_settings({"rules": [{"limits": "1/s"}, given(rule)]})
@@ -67,23 +67,23 @@ def test_an_address_that_is_nobody_is_refused(rule: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize(("rule", "message"), WRONG)
-def test_an_address_that_is_nobody_is_refused_in_what_replaces_a_rule(rule: dict[str, Any], message: str) -> None:
+def test_an_address_that_is_nobody_is_rejected_in_what_replaces_a_rule(rule: dict[str, Any], message: str) -> None:
     """When settings are loaded where they tell the key, and else when the decorator does."""
-    replacing = {"rules": [{"replaces": "login", "key": "ip", **rule}]}
+    replacing = {"rules": [{"overrides": "login", "key": "ip", **rule}]}
     with pytest.raises(ConfigError, match=rf"^rules\[0\]\.{message}"):
         load_settings(replacing)
     with pytest.raises(ConfigError, match=rf"^(rules\[0\]\.|rule 'login', ){message}"):
         ask(
             application(
                 [Route("/", limit("5/s", name="login", key=rule.get("key", "ip"))(hello))],
-                limiter=Limiter.from_settings({"rules": [{"replaces": "login", **rule}]}),
+                limiter=Limiter.from_settings({"rules": [{"overrides": "login", **rule}]}),
             )
         )
 
 
 def test_a_replaced_rule_may_have_a_key_of_other_texts() -> None:
     """A table that replaces the decorator's is for the decorator's key."""
-    settings = {"rules": [{"replaces": "login", "per_key": {"2001:db8::1": "2/s"}}]}
+    settings = {"rules": [{"overrides": "login", "per_key": {"2001:db8::1": "2/s"}}]}
     view = limit("1/s", name="login", key="header:x-net")(hello)
     app = application([Route("/", view)], limiter=Limiter.from_settings(settings))
     assert ask(app, headers={"x-net": "2001:db8::1"}).headers["x-ratelimit-limit"] == "2"

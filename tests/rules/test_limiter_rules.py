@@ -9,7 +9,7 @@ import pytest
 from limiter_ways import ANN, WAYS, left, limiter, rule
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testmode import limits_off
 
 
@@ -19,14 +19,14 @@ def way(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_a_rule_that_watches_refuses_nobody(way: Any) -> None:
+def test_a_rule_that_watches_rejects_nobody(way: Any) -> None:
     """A shadow rule decides beside the others; what it would have said is in the verdict, and delays nobody."""
     rate = limiter(rule("1/minute", "shadow", mode="shadow"), rule("3/minute", "real"))
     seen = [way(rate).hit(ANN) for _ in range(4)]
     assert [verdict.allowed for verdict in seen] == [True, True, True, False]
     assert [[d.allowed for d in verdict.decisions] for verdict in seen[1:]] == [[False, True]] * 2 + [[False, False]]
     assert [d.shadow for d in seen[0].decisions] == [True, False]
-    assert [d.rule for d in seen[3].refusing] == ["real"]
+    assert [d.rule for d in seen[3].rejected_by] == ["real"]
     assert seen[1].retry_after == 0.0
 
 
@@ -45,7 +45,7 @@ def test_limits_by_key_and_by_feature(way: Any) -> None:
         ({"user": "ann", "plan": "free"}, ["2/minute"]),
         ({"user": "ann", "plan": "pro", "group": "staff"}, ["30/minute", "300/hour"]),
         ({"user": "ann", "plan": "gold", "group": "staff"}, ["9/minute"]),
-        ({"user": "ann", "plan": UNREADABLE}, ["1/minute"]),
+        ({"user": "ann", "plan": INVALID}, ["1/minute"]),
         ({"user": "ann", "plan": None, "group": ""}, ["1/minute"]),
         ({"ip": "192.0.2.9"}, ["7/minute"]),
         ({"user": "", "ip": "192.0.2.9"}, ["7/minute"]),
@@ -65,22 +65,22 @@ def test_who_changes_the_plan_keeps_what_was_spent(way: Any) -> None:
 
 
 @pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
-def test_an_unknown_key_is_left_alone_or_refused(way: Any, limits: str) -> None:
-    """Nobody signed in: the rule does not apply, or refuses for good; a shadow rule does neither."""
+def test_an_unknown_key_is_left_alone_or_rejected(way: Any, limits: str) -> None:
+    """Nobody signed in: the rule does not apply, or rejects for good; a shadow rule does neither."""
     nobody = {"ip": "192.0.2.7"}
     assert way(limiter(rule(limits, key=["user"]))).hit(nobody).rules == ()
-    refusing = rule(limits, key=["user"], when_unknown="refuse")
-    verdict = way(limiter(rule("9/minute", "first"), refusing)).hit(nobody)
+    rejecting = rule(limits, key=["user"], when_missing="reject")
+    verdict = way(limiter(rule("9/minute", "first"), rejecting)).hit(nobody)
     assert (verdict.allowed, verdict.retry_after, verdict.rules) == (False, None, ("r",))
-    assert [d.limit for d in verdict.decisions] == [quota.amount for quota in refusing.quotas]
-    assert way(limiter(refusing)).hit({"user": "ann"}).allowed
-    shadow = rule(limits, key=["user"], when_unknown="refuse", mode="shadow")
+    assert [d.limit for d in verdict.decisions] == [quota.amount for quota in rejecting.quotas]
+    assert way(limiter(rejecting)).hit({"user": "ann"}).allowed
+    shadow = rule(limits, key=["user"], when_missing="reject", mode="shadow")
     assert way(limiter(shadow)).hit(nobody).rules == ()
 
 
-def test_a_refusal_for_an_unknown_key_spends_nothing(way: Any) -> None:
+def test_a_rejection_for_an_unknown_key_spends_nothing(way: Any) -> None:
     """All or nothing holds for it, too, and there is nothing to give back."""
-    rate = limiter(rule("9/minute", "first"), rule(key=["user"], when_unknown="refuse"))
+    rate = limiter(rule("9/minute", "first"), rule(key=["user"], when_missing="reject"))
     verdict = way(rate).hit({"ip": "192.0.2.7"})
     way(rate).refund(verdict)
     assert left(rate, {"ip": "192.0.2.7", "user": "ann"}) == [9, 2]
@@ -151,7 +151,7 @@ def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
 
 
 def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
-    """``delay`` is the longest of the decisions'; refused and shadow decisions delay nobody."""
+    """``delay`` is the longest of the decisions'; rejected and shadow decisions delay nobody."""
     queue = {"name": "leaky-bucket", "mode": "queue"}
     rate = limiter(
         rule("60/minute burst 3", "a", algorithm=queue),
@@ -162,7 +162,7 @@ def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
 
 
 def test_with_limits_off_nobody_looks(way: Any) -> None:
-    """The switch for tests of applications lets everything pass and counts nothing."""
+    """The testmode for tests of applications lets everything pass and counts nothing."""
     rate = limiter(rule("1/minute"))
     with limits_off():
         assert [way(rate).hit(ANN).rules for _ in range(3)] == [()] * 3

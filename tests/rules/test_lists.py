@@ -10,7 +10,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.rules.access_lists import Lists
+from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
 SETTINGS: dict[str, Any] = {
@@ -131,6 +131,6 @@ def test_a_feature_that_only_a_list_needs_must_be_there() -> None:
 def test_there_are_two_lists() -> None:
     """A third one, or a mistyped one, would never be looked at."""
     with pytest.raises(ConfigError, match="expected allow or deny; got 'alow'"):
-        Lists({"alow": {"user": "ann"}})
-    names = Lists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}}).names()
+        AccessLists({"alow": {"user": "ann"}})
+    names = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}}).names()
     assert names == (["ip", "user"], ["user"])

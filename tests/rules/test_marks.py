@@ -36,7 +36,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 def test_a_limit_that_means_nothing_is_an_error_in_its_line(
     framework: str, limits: str, options: dict[str, Any], message: str
 ) -> None:
-    """It is refused when it is written, before it stands on any view, and names the file and line."""
+    """It is rejected when it is written, before it stands on any view, and names the file and line."""
     limited = importlib.import_module(f"ratelimit_mw.{framework}").limit
     line = sys._getframe().f_lineno + 2
     with pytest.raises(ConfigError, match=rf"^@limit at {__file__}:{line}, {message}"):
@@ -83,7 +83,7 @@ def test_one_limit_on_two_views_is_two_rules() -> None:
 
 @pytest.mark.parametrize("view", [len, [].append, {"a": 1}.get])
 def test_a_view_that_is_no_function_of_python_is_guarded_too(view: Any) -> None:
-    """A built-in or a method of one keeps its name and refuses to run undecided."""
+    """A built-in or a method of one keeps its name and rejects to run undecided."""
     marked = limit("5/minute")(view)
     assert marked.__name__ == view.__name__
     with pytest.raises(MissingMiddlewareError):
@@ -92,13 +92,13 @@ def test_a_view_that_is_no_function_of_python_is_guarded_too(view: Any) -> None:
 
 def test_a_replacement_gives_no_path() -> None:
     """A view has its path from its route, also where a settings file retunes its rule."""
-    limiter = Limiter.from_settings({"rules": [{"replaces": "login", "match": {"path": "/login"}}]})
+    limiter = Limiter.from_settings({"rules": [{"overrides": "login", "match": {"path": "/login"}}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.match\.path: the view of 'login' has its path from its route"):
         limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
 
 
-REPLACING = {"rules": [{"name": "api", "limits": "5/minute"}, {"replaces": "login", "limits": "1/minute"}]}
-NOBODY = r"^rules\[1\]\.replaces: no decorator gives a rule named 'login'; there are none$"
+REPLACING = {"rules": [{"name": "api", "limits": "5/minute"}, {"overrides": "login", "limits": "1/minute"}]}
+NOBODY = r"^rules\[1\]\.overrides: no decorator gives a rule named 'login'; there are none$"
 
 
 def test_nothing_is_decided_while_a_replaced_rule_is_missing() -> None:
@@ -115,7 +115,7 @@ def test_nothing_is_decided_while_a_replaced_rule_is_missing() -> None:
         limiter.adopt([])
     limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
     assert limiter.hit({"ip": "192.0.2.7"}).rules == ("api",)
-    assert str(limiter.rules.by_name["login"].rule.quotas[0]) == "1/minute"
+    assert str(limiter.rules.by_name["login"].source.quotas[0]) == "1/minute"
 
 
 def test_a_missing_replaced_rule_is_named_among_those_there_are() -> None:

@@ -19,7 +19,7 @@ from header_scene import parsed
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.fastapi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.rules.marks import View, exempt, limit, marks_of
+from ratelimit_mw.rules.marks import ViewMarks, exempt, limit, marks_of
 from ratelimit_mw.rules.names import printable
 
 SHOWN = r"test_names.gr\xf6\xdfe"
@@ -55,7 +55,7 @@ def in_django() -> list[tuple[int, Any]]:
 
 @pytest.mark.parametrize("answers", [in_fastapi, in_flask, in_django])
 def test_a_view_of_any_name_is_served_and_limited(answers: Any) -> None:
-    """Its policy has the name escaped, as the fields of HTTP are ASCII, in allowed and in refused answers."""
+    """Its policy has the name escaped, as the fields of HTTP are ASCII, in allowed and in rejected answers."""
     found = answers()
     assert [status for status, _ in found] == [200, 200, 429]
     for _, headers in found:
@@ -64,14 +64,14 @@ def test_a_view_of_any_name_is_served_and_limited(answers: Any) -> None:
 
 
 def test_a_blueprint_of_any_name_is_served_and_limited() -> None:
-    """A refusal tells the same name in its body."""
+    """A rejection tells the same name in its body."""
     app, blueprint = Flask("app"), limit("1/minute", algorithm="sliding-window-log")(Blueprint("größe", "shop"))
     blueprint.add_url_rule("/", view_func=lambda: "42")
     app.register_blueprint(blueprint)
     RateLimiter(app)
     assert ask_flask(app).status_code == 200
-    refused = ask_flask(app)
-    assert (refused.status_code, json.loads(refused.data)["violated-policies"]) == (429, [r"shop.gr\xf6\xdfe"])
+    rejected = ask_flask(app)
+    assert (rejected.status_code, json.loads(rejected.data)["violated-policies"]) == (429, [r"shop.gr\xf6\xdfe"])
 
 
 class Größe:
@@ -79,17 +79,17 @@ class Größe:
 
 
 def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spelling() -> None:
-    """Whatever a view is called; what is shown can be written in ``replaces``, ``@exempt`` and ``reset``."""
+    """Whatever a view is called; what is shown can be written in ``overrides``, ``@exempt`` and ``reset``."""
     name = r"test_names.Gr\xf6\xdfe"
     for written in ("test_names.Größe", name):
-        limiter = Limiter.from_settings({"rules": [{"replaces": written, "limits": "1/minute"}]})
+        limiter = Limiter.from_settings({"rules": [{"overrides": written, "limits": "1/minute"}]})
         marked = exempt(written)(limit("5/minute", key=[])(type("Größe", (Größe,), {"__qualname__": "Größe"})))
         view = marks_of(marked)
         limiter.adopt(view.marks)
         limiter.rules.check(view)
-        assert [(rule.name, str(rule.rule.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
+        assert [(rule.name, str(rule.source.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
         assert limiter.rules.plan("GET", "/", view=view).rules == ()
-        left = View(view.marks)
+        left = ViewMarks(view.marks)
         assert [limiter.decide(limiter.rules.plan("GET", "/", view=left), {}).allowed for _ in range(2)] == [
             True,
             False,
@@ -100,8 +100,8 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
 
 def test_a_rule_is_replaced_once_in_any_spelling() -> None:
     """The name as it is and as it is shown are one."""
-    twice = [{"replaces": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
-    with pytest.raises(ConfigError, match=r"^rules\[1\]\.replaces: .* is replaced above already"):
+    twice = [{"overrides": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
+    with pytest.raises(ConfigError, match=r"^rules\[1\]\.overrides: .* is overridden above already"):
         load_settings({"rules": twice})
 
 

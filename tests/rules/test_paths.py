@@ -140,7 +140,7 @@ def test_paths_have_one_spelling(path: str, expected: str) -> None:
         ("/a%20b", "compared decoded, so write what %20 stands for"),
     ],
 )
-def test_a_pattern_that_cannot_match_is_refused(pattern: object, message: str) -> None:
+def test_a_pattern_that_cannot_match_is_rejected(pattern: object, message: str) -> None:
     """A pattern that could never match, or not what its author meant, is an error that shows it."""
     with pytest.raises(ConfigError, match=message):
         checked_pattern(pattern)

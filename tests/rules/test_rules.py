@@ -1,4 +1,4 @@
-"""Rules: which requests they take, what they need, and that nonsense is refused with its place when they are built."""
+"""Rules: which requests they take, what they need, and that nonsense is rejected with its place when they are built."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from ratelimit_mw import ConfigError, Limiter, Quota, Rule
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule import Match, one_of
 from ratelimit_mw.rules.ruleset import RuleSet
@@ -139,10 +139,10 @@ def test_hosts(host: str, path: str, expected: list[str]) -> None:
         ({"region": ["DE", "AT"]}, {"region": "de"}, False),
         ({"region": "DE"}, {}, False),
         ({"region": "DE"}, {"region": None}, False),
-        ({"region": "DE"}, {"region": UNREADABLE}, True),
+        ({"region": "DE"}, {"region": INVALID}, True),
         ({"region": "DE", "group": "staff"}, {"region": "DE"}, False),
         ({"region": "DE", "group": "staff"}, {"region": "DE", "group": "staff"}, True),
-        ({"region": "DE", "group": "staff"}, {"region": "FR", "group": UNREADABLE}, False),
+        ({"region": "DE", "group": "staff"}, {"region": "FR", "group": INVALID}, False),
         ({"tier": [0, 1]}, {"tier": 0}, True),
         ({"tier": [0, 1]}, {"tier": "1"}, True),
         ({"tier": [0, 1]}, {"tier": 2}, False),
@@ -151,7 +151,7 @@ def test_hosts(host: str, path: str, expected: list[str]) -> None:
     ],
 )
 def test_features_are_compared_as_text(match: dict[str, Any], features: dict[str, Any], applies: bool) -> None:
-    """Every feature named must have one of its values; what is unknown has none, what is unreadable may have any."""
+    """Every feature named must have one of its values; what is unknown has none, what is invalid may have any."""
     limiter = Limiter([Rule(name="r", limits="1/minute", match=match, key=[])], clock=ManualClock(1.0))
     assert bool(limiter.hit(features).rules) == applies
 
@@ -204,13 +204,13 @@ def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
         {"limits": "1/minute; 2/hour"},
         {"limits": "1/minute", "mode": "shadow"},
         {"limits": "1/minute", "cost": lambda request: 1},
-        {"limits": "1/minute", "when_unknown": "refuse"},
+        {"limits": "1/minute", "when_missing": "reject"},
         {"limits": "1/minute", "match": {"region": "DE"}},
         {"limits": "1/minute", "per_key": {"a": "2/minute"}},
     ]
-    assert RuleSet([Rule(**plain)]).plan("GET", "/").lone is not None
-    assert [RuleSet([Rule(**other)]).plan("GET", "/").lone for other in others] == [None] * 6
-    assert Plan([]).lone is None
+    assert RuleSet([Rule(**plain)]).plan("GET", "/").single is not None
+    assert [RuleSet([Rule(**other)]).plan("GET", "/").single for other in others] == [None] * 6
+    assert Plan([]).single is None
 
 
 # -- precise errors ----------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
         ({"cost": -1}, "cost: a cost is a whole number"),
         ({"cost": 1.5}, "cost: .*got 1.5"),
         ({"cost": True}, "cost: .*got True"),
-        ({"when_unknown": "deny"}, "when_unknown: expected 'skip' or 'refuse'; got 'deny'"),
+        ({"when_missing": "deny"}, "when_missing: expected 'skip' or 'reject'; got 'deny'"),
         ({"mode": None}, "mode: expected 'enforce' or 'shadow'; got None"),
         ({"count_when": 401}, "count_when: expected {status = \\[401, 403\\]}"),
         ({"count_when": {"code": 401}}, "count_when: expected {status"),
@@ -309,7 +309,7 @@ def test_an_empty_match_takes_everything() -> None:
 
 
 def test_there_is_one_priority() -> None:
-    """It may be said, in Python as in files; any other is refused."""
+    """It may be said, in Python as in files; any other is rejected."""
     assert Rule(limits="5/minute", priority="normal") == Rule(limits="5/minute")
     for wrong in ("high", None, 5, ["normal"]):
         with pytest.raises(ConfigError, match=r"^priority: expected 'normal'; got "):

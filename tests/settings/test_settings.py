@@ -42,7 +42,7 @@ limits = "100/minute"
 algorithm = { name = "token-bucket", refill = "interval" }
 cost = 2
 mode = "shadow"
-when_unknown = "refuse"
+when_missing = "reject"
 per_key = { client-42 = ["1000/minute"] }
 per = { plan = { free = ["100/minute"], pro = "1000/minute" } }
 on_store_error = "allow"
@@ -94,7 +94,7 @@ def test_what_a_file_says(data: dict[str, Any]) -> None:
         algorithm="fixed-window",
         count_when={"status": [401, 403]},
     )
-    assert (api.cost, api.mode, api.when_unknown, api.on_store_error) == (2, "shadow", "refuse", "allow")
+    assert (api.cost, api.mode, api.when_missing, api.on_store_error) == (2, "shadow", "reject", "allow")
     assert [name for name, _ in api.tables] == ["", "plan"]
 
 

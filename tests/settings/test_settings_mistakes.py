@@ -45,7 +45,7 @@ RULE = {"limits": "5/minute"}
         ({"cost": -1}, ".cost: a cost is a whole number"),
         ({"cost": "1"}, ".cost: Expected 'int', got 'str'"),
         ({"cost": True}, ".cost: Expected 'int', got 'bool'"),
-        ({"when_unknown": "deny"}, ".when_unknown: expected 'skip' or 'refuse'; got 'deny'"),
+        ({"when_missing": "deny"}, ".when_missing: expected 'skip' or 'reject'; got 'deny'"),
         ({"mode": "off"}, ".mode: expected 'enforce' or 'shadow'; got 'off'"),
         ({"on_store_error": "x"}, ".on_store_error: expected 'allow' or 'deny' or 'local'; got 'x'"),
         ({"priority": "high"}, ".priority: expected 'normal'; got 'high'"),
@@ -89,7 +89,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
             "rules[1].name: two rules or policies are named 'a'",
         ),
         (
-            {"rules": [{**RULE, "replaces": "v"}, {**RULE, "name": "a"}, {**RULE, "name": "a"}]},
+            {"rules": [{**RULE, "overrides": "v"}, {**RULE, "name": "a"}, {**RULE, "name": "a"}]},
             "rules[2].name: two rules or policies are named 'a', this one and rules[1]; a name stands for one",
         ),
         (
@@ -133,8 +133,8 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
             "on_store_error: expected 'allow' or 'deny' or 'local'; got 'retry'",
         ),
         ({"fleet_size": 0}, "fleet_size: expected the number of processes"),
-        ({"rules": [{**RULE, "replaces": "v"}] * 2}, "rules[1].replaces: 'v' is replaced above already"),
-        ({"rules": [{**RULE, "replaces": "v", "name": "x"}]}, "rules[0].name: a rule keeps the name"),
+        ({"rules": [{**RULE, "overrides": "v"}] * 2}, "rules[1].overrides: 'v' is overridden above already"),
+        ({"rules": [{**RULE, "overrides": "v", "name": "x"}]}, "rules[0].name: a rule keeps the name"),
     ],
 )
 def test_every_other_mistake_names_its_place(wrong: dict[Any, Any], message: str) -> None:

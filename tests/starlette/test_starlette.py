@@ -84,8 +84,8 @@ def test_a_request_is_decided_once_for_file_and_view() -> None:
 
 
 def test_a_rule_of_the_file_retunes_the_one_on_a_view() -> None:
-    """``replaces`` gives a decorator's rule other numbers, by the name it was given or has from its view."""
-    table = {"replaces": "test_starlette.asynchronous", "limits": "1/minute"}
+    """``overrides`` gives a decorator's rule other numbers, by the name it was given or has from its view."""
+    table = {"overrides": "test_starlette.asynchronous", "limits": "1/minute"}
     limiter = Limiter.from_settings({"rules": [table]}, clock=ManualClock(1_000_000.0))
     assert statuses(application([Route("/", asynchronous)], limiter=limiter), "/", "/") == [200, 429]
 
@@ -133,7 +133,7 @@ def test_clients_are_apart_by_default() -> None:
 
 
 def test_header_fields_stand_once() -> None:
-    """Rules of the file and of the view make one set of headers, on streams and refusals too."""
+    """Rules of the file and of the view make one set of headers, on streams and rejections too."""
     app = application([Route("/", asynchronous)], Rule(limits="9/minute"))
     for _ in range(3):
         names = [name for name, _ in ask(app).headers.multi_items()]
@@ -148,7 +148,7 @@ def test_a_dead_store_is_no_error_of_the_application() -> None:
     assert statuses(app, *["/"] * 3) == [200, 200, 429]
 
 
-# -- refusals --------------------------------------------------------------------------------------------
+# -- rejections --------------------------------------------------------------------------------------------
 
 
 async def _teapot(request: Any, error: RateLimitExceeded) -> Response:
@@ -161,17 +161,17 @@ def _sync_teapot(request: Any, error: RateLimitExceeded) -> Response:
 
 @pytest.mark.parametrize("handler", [_teapot, _sync_teapot])
 @pytest.mark.parametrize("kind", [RateLimitExceeded, RateLimitError])
-def test_the_applications_handler_answers_refusals(handler: Any, kind: Any) -> None:
+def test_the_applications_handler_answers_rejections(handler: Any, kind: Any) -> None:
     """A handler registered for the error, or for what it is a kind of, answers; the headers are added all the same."""
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
     answer = [ask(app) for _ in range(3)][-1]
     assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
-    assert answer.text.startswith("/: refused by test_starlette.asynchronous (2/minute): retry after")
+    assert answer.text.startswith("/: rejected by test_starlette.asynchronous (2/minute): retry after")
     assert answer.headers["x-ratelimit-remaining"] == "0"
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_handler_for_the_status_answers_refusals(is_async: bool) -> None:
+def test_a_handler_for_the_status_answers_rejections(is_async: bool) -> None:
     """It is given the error that Starlette has for the status, with the verdict; the headers are added."""
 
     def handler(request: Any, error: Any) -> Response:
@@ -187,7 +187,7 @@ def test_a_handler_for_the_status_answers_refusals(is_async: bool) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
 
 
-def test_a_handler_for_another_status_answers_no_refusal() -> None:
+def test_a_handler_for_another_status_answers_no_rejection() -> None:
     """Who is on a deny list is answered by the handler for 403, and too many requests as without it."""
     app = application(
         [Route("/", asynchronous)],
@@ -229,8 +229,8 @@ def test_an_application_wrapped_by_hand_answers_too() -> None:
     assert [ask(app).text for _ in range(3)] == ["async", "async", "Starlette"]
 
 
-def test_a_refusal_that_a_view_raises_is_answered() -> None:
-    """A limiter that the view asks itself refuses with the same answer; what the request had spent stays spent."""
+def test_a_rejection_that_a_view_raises_is_answered() -> None:
+    """A limiter that the view asks itself rejects with the same answer; what the request had spent stays spent."""
     own = Limiter([Rule(name="inner", limits="1/hour")], clock=ManualClock(1_000_000.0))
 
     async def view(request: Any) -> Response:
@@ -239,14 +239,14 @@ def test_a_refusal_that_a_view_raises_is_answered() -> None:
 
     app = application([Route("/", view)], Rule(name="outer", limits="9/minute"))
     assert ask(app).status_code == 200
-    refused = ask(app)
-    assert (refused.status_code, refused.json()["violated-policies"]) == (429, ["inner"])
-    assert refused.headers["x-ratelimit-limit"] == "1"
-    assert refused.headers["ratelimit-policy"] == '"inner";q=1;w=3600'
+    rejected = ask(app)
+    assert (rejected.status_code, rejected.json()["violated-policies"]) == (429, ["inner"])
+    assert rejected.headers["x-ratelimit-limit"] == "1"
+    assert rejected.headers["ratelimit-policy"] == '"inner";q=1;w=3600'
 
 
-def test_a_refusal_after_the_response_has_begun_is_an_error() -> None:
-    """What has begun cannot be refused any more: the error goes up, as any other."""
+def test_a_rejection_after_the_response_has_begun_is_an_error() -> None:
+    """What has begun cannot be rejected any more: the error goes up, as any other."""
     own = Limiter([Rule(name="inner", limits="1/hour", cost=2)])
 
     async def view(scope: Any, receive: Any, send: Any) -> None:

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebS
 
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.asgi.routes.index import RouteIndex
-from ratelimit_mw.asgi.routes.match import Routed
+from ratelimit_mw.asgi.routes.match import RouteMatch
 from ratelimit_mw.keys.features import UNMATCHED
 
 SEGMENTS = [
@@ -44,7 +44,7 @@ def index_of(app: Any) -> RouteIndex:
     return RouteIndex(app, True, lambda reading: None)
 
 
-def routed(app: Any, path: str, method: str = "GET", **scope: Any) -> Routed:
+def routed(app: Any, path: str, method: str = "GET", **scope: Any) -> RouteMatch:
     return index_of(app).find(ASGIRequest(http_scope(path=path, method=method, **scope)))
 
 
@@ -226,11 +226,11 @@ def test_an_application_that_mounts_itself_is_read_once() -> None:
 @pytest.mark.parametrize("count", [3, 3000])
 def test_a_new_path_asks_few_routes(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many routes there are, a path that was never seen asks the patterns of those alone that it may be."""
-    from ratelimit_mw.asgi.routes import tree as levels
+    from ratelimit_mw.asgi.routes import tree
 
     calls: list[str] = []
-    ask = levels.Branch.takes
-    monkeypatch.setattr(levels.Branch, "takes", lambda branch, q: calls.append(branch.endpoint) or ask(branch, q))
+    ask = tree.RouteNode.takes
+    monkeypatch.setattr(tree.RouteNode, "takes", lambda branch, q: calls.append(branch.endpoint) or ask(branch, q))
     app = Starlette(routes=[Route(f"/r{i}/{{x}}", endpoint(str(i))) for i in range(count)])
     assert routed(app, f"/r{count - 1}/7").endpoint == f"/r{count - 1}/{{x}}"
     assert len(calls) == 1

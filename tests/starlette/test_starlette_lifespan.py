@@ -24,7 +24,7 @@ from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
 
 
-class Noted(SharedStore):
+class PendingCorrection(SharedStore):
     """A store that notes when it is closed, and what was sent until then."""
 
     def __init__(self, sent: list[str]) -> None:
@@ -65,7 +65,7 @@ async def run_lifespan(app: Any, sent: list[str], between: Any = None, state: di
 def test_the_store_is_closed_when_the_application_has_shut_down() -> None:
     """The store is closed once the application is done with it, before the server goes, and opens again if asked."""
     sent: list[str] = []
-    store = Noted(sent)
+    store = PendingCorrection(sent)
     during: list[int] = []
 
     @contextlib.asynccontextmanager
@@ -92,7 +92,7 @@ def test_the_store_is_closed_when_the_application_has_shut_down() -> None:
 
 def test_the_store_is_closed_when_the_start_has_failed() -> None:
     """What was opened before it failed is not left open; a middleware that could not be built has nothing to close."""
-    store = Noted([])
+    store = PendingCorrection([])
     limiter = Limiter([Rule(limits="2/minute")], store=store, clock=ManualClock(1_000_000.0))
 
     @contextlib.asynccontextmanager
@@ -117,7 +117,7 @@ async def mistyped(request: Any) -> None:
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (mistyped, {}, "@exempt on test_starlette_lifespan.mistyped: there is no rule 'nobody'"),
-    (hello, {"rules": [{"replaces": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named 'nobody'"),
+    (hello, {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named 'nobody'"),
     (limit("1/s", key=["tenant"])(hello), {}, "needs the feature 'tenant', and nothing gives it"),
 ]
 
@@ -143,11 +143,11 @@ def test_a_mistake_stops_the_start(view: Any, settings: Any, message: str) -> No
     assert opened == ["opened", "closed"]
 
 
-REPLACING = {"rules": [{"replaces": "view", "limits": "1/minute"}]}
+REPLACING = {"rules": [{"overrides": "view", "limits": "1/minute"}]}
 
 
 def test_a_function_has_no_views_whose_rules_could_be_replaced() -> None:
-    """Around an application that is a plain function, a rule that retunes one of nobody is refused when built."""
+    """Around an application that is a plain function, a rule that retunes one of nobody is rejected when built."""
     with pytest.raises(ConfigError, match="no decorator gives a rule named 'view'"):
         RateLimitMiddleware(OK, settings=REPLACING)
 
@@ -175,14 +175,14 @@ class Plain:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"replaces": "nobody", "limits": "1/s"}, "no decorator gives a rule named 'nobody'"),
+        ({"overrides": "nobody", "limits": "1/s"}, "no decorator gives a rule named 'nobody'"),
         ({"key": "path:id", "limits": "1/s"}, "needs the feature 'path:id'"),
     ],
 )
 def test_a_mistake_stops_the_start_of_any_application(rule: dict[str, Any], message: str) -> None:
     """An application that has no routes when it has started cannot have what a rule needs: the server is told so."""
     sent: list[str] = []
-    store, told = Noted(sent), load_settings({"rules": [rule]})
+    store, told = PendingCorrection(sent), load_settings({"rules": [rule]})
     app = RateLimitMiddleware(Plain(), limiter=Limiter(told.rules, store, None, told))
     assert message in asyncio.run(run_lifespan(app, sent))
     assert sent == ["lifespan.startup.failed"]

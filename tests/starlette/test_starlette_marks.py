@@ -66,7 +66,7 @@ def test_head_counts_as_get() -> None:
 
 
 def test_stacked_limits_have_counts_of_their_own() -> None:
-    """Two limits on one view do not share a key, and what one refuses the other has not spent."""
+    """Two limits on one view do not share a key, and what one rejects the other has not spent."""
     limiter = Limiter(clock=(clock := ManualClock(1_000_000.0)))
 
     @limit("2/minute", name="minute")
@@ -223,7 +223,7 @@ def test_a_view_that_is_left_alone_finds_a_verdict_too() -> None:
 
 
 def test_without_limits_nothing_is_limited() -> None:
-    """The switch for tests silences marks as well, with the middleware and without it."""
+    """The testmode for tests silences marks as well, with the middleware and without it."""
     app = application([Route("/", asynchronous), Route("/whole", Whole)], Rule(limits="1/minute"))
     bare = Starlette(routes=[Route("/", asynchronous), Route("/whole", Whole)])
     with limits_off():

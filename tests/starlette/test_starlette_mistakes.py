@@ -16,7 +16,7 @@ from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.starlette import exempt, limit
 
 
-def test_a_limited_view_without_the_middleware_refuses_to_run() -> None:
+def test_a_limited_view_without_the_middleware_rejects_to_run() -> None:
     """Functions, classes and methods say that the middleware is missing: no limit is silently absent."""
     for view in (asynchronous, synchronous, Whole, ByMethod):
         with pytest.raises(MissingMiddlewareError, match="add RateLimitMiddleware"):
@@ -61,7 +61,7 @@ async def _mistyped(request: Any) -> Response:
 
 MISTAKES = [
     ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: there is no rule 'nobody'"),
-    ([Route("/", hello)], {"rules": [{"replaces": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named"),
+    ([Route("/", hello)], {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named"),
     ([Route("/", asynchronous)], {"rules": [{"name": "test_starlette.asynchronous", "limits": "1/s"}]}, "two rules"),
     ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "needs the feature 'tenant'"),
     ([Route("/t/{id}", limit("1/s", key=["path:idd|ip"])(hello))], {}, "hello, key: /t/{id} has no parameter 'idd'"),

@@ -95,7 +95,7 @@ def _layers(layer: Any) -> Iterator[Any]:
 
 
 def test_a_replaced_route_is_found_again() -> None:
-    """A route that takes another's place is noticed when it answers, or refuses to, and no difference is counted."""
+    """A route that takes another's place is noticed when it answers, or rejects to, and no difference is counted."""
     app = application([Route("/", hello)], Rule(limits="9/minute"))
     assert statuses(app, "/") == [200]
     app.routes[0] = Route("/", exempt(synchronous_free))

@@ -1,4 +1,4 @@
-"""WebSockets behind a real server: what a client sees of refused handshakes and of messages too many."""
+"""WebSockets behind a real server: what a client sees of rejected handshakes and of messages too many."""
 
 from __future__ import annotations
 
@@ -81,16 +81,16 @@ def opened(server: Server, path: str = "/ws") -> Any:
     return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=30)
 
 
-def test_a_client_is_told_why_its_handshake_was_refused(server: Server) -> None:
-    """The accepted handshake says how much is left; the refused one is a 429 that says when to come back."""
+def test_a_client_is_told_why_its_handshake_was_rejected(server: Server) -> None:
+    """The accepted handshake says how much is left; the rejected one is a 429 that says when to come back."""
     with opened(server) as accepted:
         assert accepted.response.headers["ratelimit-policy"] == '"handshakes";q=2;w=3600'
         assert accepted.response.headers["x-ratelimit-remaining"] == "1"
     with opened(server):
         pass
-    with pytest.raises(InvalidStatus) as refused, opened(server):
+    with pytest.raises(InvalidStatus) as rejected, opened(server):
         pass
-    answer = refused.value.response
+    answer = rejected.value.response
     assert (answer.status_code, answer.headers["content-type"]) == (429, "application/problem+json")
     assert int(answer.headers["retry-after"]) > 3000
     assert b"handshakes" in answer.body
@@ -119,9 +119,9 @@ def test_sockets_of_a_fastapi_router_share_their_counts_with_requests(protocol: 
                 socket.recv(30)  # what was one too many is dropped: nothing came of it
         with opened(server, "/v1/rooms/b"):
             pass
-        with pytest.raises(InvalidStatus) as refused, opened(server, "/v1/rooms/a"):
+        with pytest.raises(InvalidStatus) as rejected, opened(server, "/v1/rooms/a"):
             pass
         left = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
-    assert refused.value.response.status_code == 429
-    assert b'"violated-policies": ["rooms"]' in refused.value.response.body
+    assert rejected.value.response.status_code == 429
+    assert b'"violated-policies": ["rooms"]' in rejected.value.response.body
     assert left.headers["x-ratelimit-remaining"] == "2"  # of five: two handshakes and this

@@ -1,4 +1,4 @@
-"""WebSockets: a handshake counts as the GET that it is, and is refused before it is accepted."""
+"""WebSockets: a handshake counts as the GET that it is, and is rejected before it is accepted."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_a_handshake_is_counted_with_the_gets_of_its_path() -> None:
     assert ask(app, "/ws").status_code == 429
 
 
-def test_a_refused_handshake_is_answered_whole_where_the_server_can() -> None:
-    """With the denial-response extension the client gets the status, the headers and the body of a refusal."""
+def test_a_rejected_handshake_is_answered_whole_where_the_server_can() -> None:
+    """With the denial-response extension the client gets the status, the headers and the body of a rejection."""
     app = application([WebSocketRoute("/ws", echo)], Rule(name="ws", limits="1/minute"))
     connect(app)
     start, body = connect(app, extensions=DENIAL)
@@ -95,7 +95,7 @@ def test_a_refused_handshake_is_answered_whole_where_the_server_can() -> None:
     assert b'"violated-policies": ["ws"]' in body["body"]
 
 
-def test_a_refused_handshake_hears_the_client_first() -> None:
+def test_a_rejected_handshake_hears_the_client_first() -> None:
     """The connect event is taken before anything is sent, as servers want it, and the view is not called."""
     called: list[Any] = []
 
@@ -117,8 +117,8 @@ def test_a_refused_handshake_hears_the_client_first() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rejection", "starlette", "asgi"])
-def test_your_own_answer_refuses_handshakes(kind: str) -> None:
-    """What answers refused requests answers refused handshakes, in the words of that protocol."""
+def test_your_own_answer_rejects_handshakes(kind: str) -> None:
+    """What answers rejected requests answers rejected handshakes, in the words of that protocol."""
     start = {"type": "http.response.start", "status": 503, "headers": [(b"x-own", b"1")]}
     answers: dict[str, Any] = {
         "rejection": lambda request, verdict: _rejection(),
@@ -165,7 +165,7 @@ def test_views_of_websockets_can_be_marked() -> None:
     assert found == [["accept"], ["accept"], [1008], ["accept"], [1008]]
 
 
-def test_a_view_without_the_middleware_refuses_to_run() -> None:
+def test_a_view_without_the_middleware_rejects_to_run() -> None:
     """Marks on views of WebSockets are no more silently absent than others."""
     for mark in (limit("1/minute"), messages("1/minute")):
         with pytest.raises(MissingMiddlewareError):
@@ -252,8 +252,8 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
 
 
 @pytest.mark.parametrize(("heard", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
-def test_a_view_that_refuses_is_answered(heard: list[str], expected: list[Any]) -> None:
-    """A refusal that a view raises turns the handshake down, or ends a connection that was let in."""
+def test_a_view_that_rejects_is_answered(heard: list[str], expected: list[Any]) -> None:
+    """A rejection that a view raises turns the handshake down, or ends a connection that was let in."""
     own = Limiter([Rule(name="own", limits="1/hour", cost=2)])
 
     async def view(websocket: Any) -> None:

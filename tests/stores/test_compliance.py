@@ -21,11 +21,11 @@ class TestSlidingWindowLog(AlgorithmCompliance):
         return build("sliding-window-log", quota)
 
 
-class TestRefusalCountingLog(AlgorithmCompliance):
-    counts_refused = True
+class TestRejectionCountingLog(AlgorithmCompliance):
+    counts_rejected = True
 
     def make(self, quota: Quota) -> Algorithm:
-        return build({"name": "sliding-window-log", "count_refused": True}, quota)
+        return build({"name": "sliding-window-log", "count_rejected": True}, quota)
 
 
 class TestSlidingWindowCounter(AlgorithmCompliance):

@@ -1,4 +1,4 @@
-"""Stores by address: what cannot be meant is refused, and whose clock counts."""
+"""Stores by address: what cannot be meant is rejected, and whose clock counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ratelimit_mw.testing import ManualClock
         ("", "got the scheme ''"),
     ],
 )
-def test_an_address_that_cannot_be_meant_is_refused(address: str, message: str) -> None:
+def test_an_address_that_cannot_be_meant_is_rejected(address: str, message: str) -> None:
     """Schemes, options and their values are checked."""
     with pytest.raises(ConfigError) as caught:
         open_store(address)
@@ -52,7 +52,7 @@ def test_a_missing_library_is_named_by_its_extra(address: str, library: str, mon
 
 
 @pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
-def test_a_bound_that_cannot_be_meant_is_refused(max_keys: Any) -> None:
+def test_a_bound_that_cannot_be_meant_is_rejected(max_keys: Any) -> None:
     """A whole number from 1 on."""
     with pytest.raises(ConfigError, match="max_keys is a whole number from 1 on"):
         MemoryStore(max_keys)

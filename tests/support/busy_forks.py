@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw import forksafe as forks
-from ratelimit_mw.limiter.heartbeat import Keeper
+from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.stores import MemoryStore, open_store
 
 WHO = {"ip": "192.0.2.7"}
@@ -83,7 +83,7 @@ def refunds(_: str) -> bool:
 def slots(_: str) -> bool:
     """What is held meanwhile, by a keeper that renews all the time."""
     limiter = Limiter([Rule(name="busy", limits="1000 concurrent")])
-    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.0)
+    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.0)
 
     def work() -> bool:
         with limiter.slot(WHO) as verdict:
@@ -148,7 +148,7 @@ def killed(address: str) -> bool:
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
     limiter = Limiter([rule], open_store(address), clock=lambda: now.value)
-    limiter._afterwards._keeper = Keeper(limiter._afterwards._renew, between=0.01)
+    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
     told, tells = os.pipe()
     parent = os.fork()
     if parent == 0:

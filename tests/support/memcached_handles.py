@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from servers import HOST, Server, wait_for
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Decision, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 
@@ -48,8 +48,8 @@ def hit(limit: Limit, cost: int = 1, client: str = CLIENT) -> Hit:
     return Hit(limit, limit.prefix + client, cost)
 
 
-def undo(one: Hit, decision: Decision) -> Change:
-    return Change(one.limit, one.key, one.cost, Spent(decision.at_us, one.cost, decision.delay_us))
+def undo(one: Hit, decision: Decision) -> Correction:
+    return Correction(one.limit, one.key, one.cost, Charge(decision.at_us, one.cost, decision.delay_us))
 
 
 def stop(server: Server) -> None:

@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
         {"name": "site", "limits": "100/minute"},
         {"name": "login", "limits": "90/minute", "match": {"path": "/login", "methods": "POST"}},
         {"name": "items", "limits": "80/minute", "match": {"path": "/api/items/**"}},
-        {"replaces": "report", "limits": "70/minute"},
+        {"overrides": "report", "limits": "70/minute"},
     ],
     "lists": {"allow": {"ip": "203.0.113.7"}, "deny": {"ip": "203.0.113.0/24"}},
 }

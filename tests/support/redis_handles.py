@@ -11,7 +11,7 @@ import redis
 from servers import HOST, Server
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Decision, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.suite import StoreSuite, limit_of
@@ -88,5 +88,5 @@ def hit(limit: Limit, client: str = "ip=192.0.2.7", cost: int = 1) -> Hit:
     return Hit(limit, limit.prefix + client, cost)
 
 
-def undo(one: Hit, at: int, delay: int = 0) -> Change:
-    return Change(one.limit, one.key, one.cost, Spent(at, one.cost, delay))
+def undo(one: Hit, at: int, delay: int = 0) -> Correction:
+    return Correction(one.limit, one.key, one.cost, Charge(at, one.cost, delay))

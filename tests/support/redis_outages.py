@@ -116,7 +116,7 @@ OUTAGES: dict[str, Callable[[Path], AbstractContextManager[Outage]]] = {
 
 def limiter(address: str, policy: str) -> Limiter:
     rule = Rule(name=LIMIT.rule, limits=str(LIMIT.quota), on_store_error=policy)
-    return Limiter([rule], open_store(address), settings=Settings(remember_refusals=0))
+    return Limiter([rule], open_store(address), settings=Settings(rejection_cache=0))
 
 
 class Seen(NamedTuple):

@@ -14,14 +14,14 @@ from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Decision, Spent
+from ratelimit_mw.decision import Charge, Decision
 from ratelimit_mw.stores.redis.message import number_or_text
 from ratelimit_mw.stores.redis.script import packed_limit, twin_of
 
 FILES = ("muldiv", "fixed_window", "sliding_window_counter", "interval_bucket", "bucket", "window_log", "concurrency")
 NAMES = (
     *("FixedWindow", "SlidingWindowCounter", "IntervalTokenBucket", "Bucket", "LeakyBucketQueue", "TieredWindow"),
-    *("RefusalCountingLog", "Concurrency"),
+    *("RejectionCountingLog", "Concurrency"),
 )
 
 Step = tuple[str, int, int, int | None, int | None, int | str | None]
@@ -47,7 +47,7 @@ class Trace:
         self.state = self.limit.algorithm.charge(self.state, now, cost)
         self._note(("charge", now, cost, None, None, None), "")
 
-    def give_back(self, now: int, spent: Spent, cost: int) -> None:
+    def give_back(self, now: int, spent: Charge, cost: int) -> None:
         self.state = self.limit.algorithm.give_back(self.state, now, spent, cost)
         self._note(("give_back", now, cost, spent.at_us, spent.cost, number_or_text(spent.delay_us)), "")
 

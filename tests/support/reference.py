@@ -35,10 +35,10 @@ class SlidingWindowLog(Window):
         return sum(e.cost for e in self.entries if t - self.period < e.time <= t)
 
 
-class RefusalCountingLog(SlidingWindowLog):
-    """A hit that this log itself refuses enters it too; only the newest entries that together reach N are kept."""
+class RejectionCountingLog(SlidingWindowLog):
+    """A hit that this log itself rejects enters it too; only the newest entries that together reach N are kept."""
 
-    def refused(self, t: int, cost: int) -> None:
+    def rejected(self, t: int, cost: int) -> None:
         self.count(t, cost)
         while sum(e.cost for e in self.entries if e.time > self.entries[0].time) >= self.amount:
             self.entries = [e for e in self.entries if e.time > self.entries[0].time]
@@ -220,7 +220,7 @@ class LeakyBucketQueue(Reference):
 BY_NAME: dict[tuple[str, object], type[Reference]] = {
     ("fixed-window", None): FixedWindow,
     ("sliding-window-log", None): SlidingWindowLog,
-    ("sliding-window-log", True): RefusalCountingLog,
+    ("sliding-window-log", True): RejectionCountingLog,
     ("sliding-window-counter", None): SlidingWindowCounter,
     ("token-bucket", None): TokenBucket,
     ("token-bucket", "interval"): IntervalTokenBucket,

@@ -52,8 +52,8 @@ class Reference:
     def count(self, t: int, cost: int) -> Entry:
         return self.enter(Entry(t, cost))
 
-    def refused(self, t: int, cost: int) -> None:
-        """A refused hit changes nothing."""
+    def rejected(self, t: int, cost: int) -> None:
+        """A rejected hit changes nothing."""
 
     def delay(self, t: int) -> int:
         return 0
@@ -83,7 +83,7 @@ class Reference:
             delay = self.delay(at)
             entry = self.count(at, cost)
             return Answer(True, self.remaining(at), 0, self.reset_after(t), delay), entry
-        self.refused(at, cost)
+        self.rejected(at, cost)
         return Answer(False, self.remaining(at), self.retry_after(t, cost), self.reset_after(t)), None
 
     def charge(self, t: int, cost: int) -> Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from ratelimit_mw.decision import Change, Decision, Hit
+from ratelimit_mw.decision import Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import MemoryStore, Store
 
@@ -31,7 +31,7 @@ class SharedStore(Store):
         self._called()
         return self.states.apply(hits, now, spend)
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         self._called()
         times = self.states.correct(changes, now)
         if self.mute:
@@ -46,7 +46,7 @@ class SharedStore(Store):
         await asyncio.sleep(0)
         return self.apply(hits, now, spend)
 
-    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         await asyncio.sleep(0)
         return self.correct(changes, now)
 

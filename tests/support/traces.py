@@ -14,7 +14,7 @@ from ratelimit_mw.decision import Decision
 SPECS: dict[str, Any] = {
     "fixed-window": "fixed-window",
     "sliding-window-log": "sliding-window-log",
-    "sliding-window-log-count-refused": {"name": "sliding-window-log", "count_refused": True},
+    "sliding-window-log-count-rejected": {"name": "sliding-window-log", "count_rejected": True},
     "sliding-window-counter": "sliding-window-counter",
     "tiered-window": "tiered-window",
     "token-bucket": "token-bucket",

@@ -133,10 +133,10 @@ def test_a_store_with_a_clock_of_its_own_follows() -> None:
         assert limiter.hit(ANN)
 
 
-def test_refusals_that_are_remembered_follow(redis_server: Server) -> None:
-    """A refusal is remembered for as long as the test's clock says, and not beyond the test."""
+def test_rejections_that_are_remembered_follow(redis_server: Server) -> None:
+    """A rejection is remembered for as long as the test's clock says, and not beyond the test."""
     rules = [Rule(name="remembered-in-a-test", limits="1/minute", algorithm="sliding-window-log")]
-    settings = load_settings({"remember_refusals": "1h"})
+    settings = load_settings({"rejection_cache": "1h"})
     limiter = Limiter(rules, f"redis://{HOST}:{redis_server.port}", settings=settings)
     clock = ManualClock(START)
     with limits_timed_by(clock):
@@ -163,7 +163,7 @@ def test_one_within_another_gives_it_back() -> None:
         assert limiter.hit(ANN)
 
 
-def test_a_clock_that_tells_seconds_is_refused() -> None:
+def test_a_clock_that_tells_seconds_is_rejected() -> None:
     """``time.time`` is a mistake that is named, and changes nothing."""
     limiter = Limiter([Rule(name="login", limits="1/minute")])
     with pytest.raises(TypeError, match="microseconds"), limits_timed_by(lambda: 1.5):  # type: ignore[arg-type,return-value]
@@ -175,7 +175,7 @@ def test_an_error_in_a_test_ends_its_clock() -> None:
     """A test that fails leaves nothing behind."""
     limiter = Limiter([Rule(name="login", limits="1/minute")])
     with pytest.raises(ZeroDivisionError), limits_timed_by(ManualClock(START)):
-        assert 1 / len(limiter.hit(ANN).refusing)
+        assert 1 / len(limiter.hit(ANN).rejected_by)
     assert limiter.hit(ANN).decisions[0].at > START * 1000
 
 

@@ -15,7 +15,7 @@ from ratelimit_mw.algorithms.bucket import TokenBucket
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.clock import now_us
-from ratelimit_mw.decision import Change, Hit
+from ratelimit_mw.decision import Correction, Hit
 from ratelimit_mw.stores import Store, decide_all
 from ratelimit_mw.testing import AlgorithmCompliance, StoreCompliance
 
@@ -53,7 +53,7 @@ class PlainStore(Store):
                 self.write(hit, state, at)
             return decisions
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with self.lock:
             at = self.time(now)
             for change in changes:
@@ -61,7 +61,7 @@ class PlainStore(Store):
                 self.write(hit, self.changed(change, self.read(hit, at), at), at)
             return [at] * len(changes)
 
-    def changed(self, change: Change, state: Any, now: int) -> Any:
+    def changed(self, change: Correction, state: Any, now: int) -> Any:
         if change.spent is None:
             return change.limit.algorithm.charge(state, now, change.cost)
         return change.limit.algorithm.give_back(state, now, change.spent, change.cost)
@@ -132,7 +132,7 @@ class ForgetsDebts(ForgetsEarly):
 
 
 class GivesBackBlindly(PlainStore):
-    def changed(self, change: Change, state: Any, now: int) -> Any:
+    def changed(self, change: Correction, state: Any, now: int) -> Any:
         return None if change.spent is not None else super().changed(change, state, now)
 
 
@@ -192,7 +192,7 @@ class AwaitsElsewhere(PlainStore):
 STORES = {
     PeekSpends: "test_a_peek_answers_as_a_hit_would_and_spends_nothing",
     SpendsWhatOthersRefuse: "test_all_or_nothing",
-    ShadowsRefuse: "test_a_shadow_refuses_nobody",
+    ShadowsRefuse: "test_a_shadow_rejects_nobody",
     CutsKeys: "test_hostile_keys_stay_apart",
     StripsKeys: "test_hostile_keys_stay_apart",
     ReplacesSurrogates: "test_hostile_keys_stay_apart",
@@ -369,7 +369,7 @@ class BreaksKeys(FixedWindow):
 
 
 ALGORITHMS = {
-    CopiesState: "test_refused_and_looking_leave_the_state_alone",
+    CopiesState: "test_rejected_and_looking_leave_the_state_alone",
     RetriesEarly: "test_retry_after_is_exact",
     RetriesLate: "test_retry_after_is_exact",
     PromisesMore: "test_remaining_is_what_more_fits",

@@ -83,7 +83,7 @@ SCENES: dict[str, dict[str, Scene]] = {
         ),
         "a request filter": Scene(get("/", 9, headers=MONITORING), [200] * 9),
         "a limit on the whole application": Scene(get("/", 4, after=120) * 26, [200] * 100 + [429] * 4),
-        "refused requests spend nothing": Scene(
+        "rejected requests spend nothing": Scene(
             [*get("/export", 120), *get("/")], [200, 200, *[429] * 119], [200, 200, *[429] * 118, 200], "spends nothing"
         ),
         "requests without a route": Scene(
@@ -106,7 +106,7 @@ SCENES: dict[str, dict[str, Scene]] = {
         "an exemption when a function says so": Scene(post("/items", 9, headers=MONITORING), [200] * 9),
         "cost": Scene(get("/export", 3), [200, 200, 429]),
         "an exempt view": Scene(get("/health", 9), [200] * 9),
-        "refused requests spend nothing": Scene(
+        "rejected requests spend nothing": Scene(
             [*post("/items", 12), *post("/items", 3, after=90)],
             [200, 200, *[429] * 13],
             [200, 200, *[429] * 10, 200, 200, 429],
@@ -136,7 +136,7 @@ SCENES: dict[str, dict[str, Scene]] = {
         ),
         "a view that is told and not blocked": Scene(get("/contact", 3), [200] * 3),
         "a method of a class": Scene([*post("/basket", 3), *get("/basket")], [200, 200, 429, 405]),
-        "refused requests spend nothing": Scene(
+        "rejected requests spend nothing": Scene(
             [*get("/search?q=a", 4), *get("/search?q=b", 2)],
             [200, 200, 429, 429, 200, 429],
             [200, 200, 429, 429, 200, 200],
@@ -189,7 +189,7 @@ def test_the_page_shows_the_change_line_by_line(package: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
-    """Over real HTTP it serves, and refuses; afterwards it also says how much is left."""
+    """Over real HTTP it serves, and rejects; afterwards it also says how much is left."""
     commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
     assert len(commands) == 1
     with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=30) as client:

@@ -57,8 +57,8 @@ WITH_USERS = [f"{__name__}.signed_in", *MIDDLEWARE]
 def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[bool]:
     """Which of the requests were served."""
     found = [project.ask(**{**request, "where": where + request.get("where", "")}).status_code for request in requests]
-    refused = {"/theirs": 403, "/ours": 429}[where]
-    assert set(found) <= {200, refused}
+    rejected = {"/theirs": 403, "/ours": 429}[where]
+    assert set(found) <= {200, rejected}
     return [status == 200 for status in found]
 
 

@@ -231,7 +231,7 @@ def test_a_limit_inside_of_a_view() -> None:
 
 
 def test_strategies() -> None:
-    """Each strategy is an algorithm; every one of them refuses the third of two an hour."""
+    """Each strategy is an algorithm; every one of them rejects the third of two an hour."""
     strategies = {
         "fixed-window": "fixed-window",
         "moving-window": "sliding-window-log",
@@ -249,7 +249,7 @@ def test_the_answer_of_a_callback() -> None:
     """``on_breach`` is ``rejection``, with the request and the verdict in place of the limit."""
     theirs, limiter = before(on_breach=lambda limit: Response(f"{limit.limit.amount}, no more", 429))
     ours = after(
-        rejection=lambda request, verdict: Response(f"{verdict.refusing[0].quota.amount}, no more", 429),
+        rejection=lambda request, verdict: Response(f"{verdict.rejected_by[0].quota.amount}, no more", 429),
     )
     routes(theirs, home=limiter.limit("1/hour")(hello))
     routes(ours, home=limit("1/hour")(hello))
@@ -258,14 +258,14 @@ def test_the_answer_of_a_callback() -> None:
 
 
 def test_an_error_message() -> None:
-    """``error_message`` is in an error handler, which knows the rule that refuses."""
+    """``error_message`` is in an error handler, which knows the rule that rejects."""
     theirs, limiter = before()
     ours = after()
     said = {"home": "one an hour"}
     routes(theirs, home=limiter.limit("1/hour", error_message="one an hour")(hello))
     routes(ours, home=limit("1/hour", name="home")(hello))
     theirs.register_error_handler(429, lambda error: (error.description, 429))
-    ours.register_error_handler(429, lambda error: (said[error.verdict.refusing[0].rule], 429))
+    ours.register_error_handler(429, lambda error: (said[error.verdict.rejected_by[0].rule], 429))
     texts = [[app.test_client().get("/home").text for _ in range(2)] for app in (theirs, ours)]
     assert texts[0] == texts[1] == ["hello", "one an hour"]
 

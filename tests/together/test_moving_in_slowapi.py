@@ -204,8 +204,8 @@ def test_the_answer() -> None:
     routes(ours, home=limit("1/hour")(hello))
 
     def exceeded(request: Request, error: Any) -> Response:
-        refusing = error.verdict.refusing[0].quota
-        return PlainTextResponse(f"no more than {refusing}", 429)
+        rejecting = error.verdict.rejected_by[0].quota
+        return PlainTextResponse(f"no more than {rejecting}", 429)
 
     assert asked(theirs, "GET /home", "GET /home") == [True, False]
     assert ask(theirs, "/home").json() == {"error": "Rate limit exceeded: 1 per 1 hour"}

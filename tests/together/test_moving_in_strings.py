@@ -1,4 +1,4 @@
-"""What other packages write for limits, keys and stores is read as they read it, or refused with what to write instead.
+"""Other packages' limits, keys and stores are read as those packages read them, or an error says what to write.
 
 Their own parsers stand beside ours here, and say what each form means.
 """

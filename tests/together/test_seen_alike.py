@@ -30,7 +30,7 @@ from ratelimit_mw.django.request import of_django
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask.request import FlaskRequest
 from ratelimit_mw.http.body import Bodies, Body
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 
 # REST framework reads Django's settings when it is imported; importing django_calls has configured them.
 from rest_framework.exceptions import APIException  # isort: skip
@@ -118,17 +118,17 @@ def test_names_of_cookies_are_told_apart_by_case(seen: Callable[[str], Pair]) ->
 @pytest.mark.parametrize("other", ["sid=victim", "\xa0sid=victim", 'sid="victim', "sid=", r'sid="\166"'])
 def test_of_two_cookies_nobody_chooses_one(seen: Callable[[str], Pair], other: str) -> None:
     """Frameworks show the first or the last of them; the key is that of neither."""
-    assert seen(f"sid=abc; {other}")[0] is UNREADABLE
-    assert seen(f"{other}; sid=abc")[0] is UNREADABLE
+    assert seen(f"sid=abc; {other}")[0] is INVALID
+    assert seen(f"{other}; sid=abc")[0] is INVALID
 
 
 @everywhere
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_spelling_of_a_cookie_makes_a_new_count(seen: Callable[[str], Pair], cookie: str) -> None:
-    """Where the application sees a session, the key has that very session or is unreadable; never unknown."""
+    """Where the application sees a session, the key has that very session or is invalid; never unknown."""
     mine, theirs = seen(cookie)
     if theirs and theirs.isascii() and theirs.isprintable():
-        assert mine is UNREADABLE or mine == theirs
+        assert mine is INVALID or mine == theirs
 
 
 def test_a_session_has_one_count_in_flask() -> None:
@@ -225,7 +225,7 @@ def body_in_rest_framework(kind: str, body: bytes) -> Pair:
 
 
 def attempted(read: Callable[[], Any]) -> Any:
-    """None where the framework refuses the body."""
+    """None where the framework rejects the body."""
     try:
         return read()
     except (ValueError, MultiPartException, HTTPException, APIException, BadRequest):
@@ -246,7 +246,7 @@ def test_a_body_in_utf_8_is_read_as_the_application_reads_it(
     """Whether the charset is named or not, in any spelling."""
     if kind.startswith("multipart") and charset.count(";") > 1:
         charset = "; charset=utf-8"
-    assert seen(kind + charset, write(text))[0] in (text, UNREADABLE)
+    assert seen(kind + charset, write(text))[0] in (text, INVALID)
     assert seen(kind, write(text)) == (text, text)
 
 
@@ -256,7 +256,7 @@ def test_a_body_in_utf_8_is_read_as_the_application_reads_it(
 def test_a_body_in_another_charset_is_unreadable(seen: Any, kind: str, write: Any, charset: str) -> None:
     """Some frameworks decode it so, and many texts would be one address to them; however the charset is written."""
     for text in TEXTS:
-        assert seen(kind + charset, write(text))[0] is UNREADABLE
+        assert seen(kind + charset, write(text))[0] is INVALID
 
 
 @in_bodies
@@ -264,7 +264,7 @@ def test_a_body_in_another_charset_is_unreadable(seen: Any, kind: str, write: An
     "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
 )
 def test_json_that_tells_its_charset_by_its_bytes_is_no_other_text(seen: Any, encoding: str) -> None:
-    """Frameworks read it as we do, or refuse it."""
+    """Frameworks read it as we do, or reject it."""
     mine, theirs = seen(JSON, as_json("ann@b.c").decode().encode(encoding))
     assert mine == "ann@b.c"
     assert theirs in (None, mine)
@@ -287,9 +287,9 @@ def test_json_that_tells_its_charset_by_its_bytes_is_no_other_text(seen: Any, en
     ],
 )
 def test_one_body_holds_one_field(seen: Any, kind: str, body: bytes) -> None:
-    """Doubled, escaped and oddly written names: the field of the limit is the application's, or unreadable."""
+    """Doubled, escaped and oddly written names: the field of the limit is the application's, or invalid."""
     mine, theirs = seen(kind, body)
-    assert mine is UNREADABLE or theirs in (None, mine)
+    assert mine is INVALID or theirs in (None, mine)
 
 
 @pytest.mark.parametrize("charset", KINDS)

@@ -16,7 +16,7 @@ from test_wsgi import HEADERS, environ_of, listing
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.http.request import Request
-from ratelimit_mw.keys.features import UNREADABLE
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.body import Replayed
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware, WSGIRequest
@@ -72,7 +72,7 @@ def status(app: Any, environ: dict[str, Any]) -> str:
     return said[0]
 
 
-class Reading:
+class RouteReader:
     """An application that keeps what ``read`` makes of its input."""
 
     def __init__(self, read: Any = lambda stream: stream.read()) -> None:
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_counted_together(request_: Any) -> None:
 
 def test_of_two_lengths_the_stream_tells_the_true_one() -> None:
     """A body in chunks ends where it ends, whatever length is claimed as well."""
-    app = behind(Reading())
+    app = behind(RouteReader())
     assert [status(app, chunked(ANN, CONTENT_LENGTH=length)) for length in ("5", None)] == ["200", "429"]
     assert app.app.found == ANN
 
@@ -200,7 +200,7 @@ READS: dict[str, Any] = {
 @pytest.mark.parametrize("send", [post, chunked])
 def test_the_application_reads_the_very_bytes(read: Any, limit: int, send: Any) -> None:
     """By whatever method and in whatever portions, where all of it was read before, a part and nothing."""
-    app = Reading(read)
+    app = RouteReader(read)
     status(behind(app, body_limit=limit), send(TEXT, **{"wsgi.input": io.BytesIO(TEXT)}))
     assert app.found == read(io.BytesIO(TEXT))
 
@@ -217,7 +217,7 @@ def test_a_replayed_stream_is_the_stream(at: int, calls: list[tuple[str, int]]) 
 
 def test_a_body_cut_short_is_still_the_applications() -> None:
     """What has come of it is there, and then the end."""
-    app = Reading()
+    app = RouteReader()
     status(behind(app), post(ANN, 100))
     assert app.found == ANN
 
@@ -283,4 +283,4 @@ def test_a_request_without_a_way_to_its_body_is_an_error() -> None:
 
     with pytest.raises(NotImplementedError, match="Bodiless reads no bodies"):
         Bodiless(environ_of()).body(LIMIT)
-    assert WSGIRequest(chunked(b" " * 10)).body(9) is UNREADABLE
+    assert WSGIRequest(chunked(b" " * 10)).body(9) is INVALID

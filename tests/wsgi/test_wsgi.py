@@ -73,8 +73,8 @@ def test_every_way_to_answer_stays_valid(app: Any, rule: dict[str, Any], capfd: 
 
 @RULES
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-def test_a_refusal_is_valid_and_does_not_call_the_application(method: str, rule: dict[str, Any]) -> None:
-    """A refused request gets a whole 429, without its body for HEAD, and the application never hears of it."""
+def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rule: dict[str, Any]) -> None:
+    """A rejected request gets a whole 429, without its body for HEAD, and the application never hears of it."""
     calls = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
@@ -85,10 +85,10 @@ def test_a_refusal_is_valid_and_does_not_call_the_application(method: str, rule:
     guarded = limited(app, limiter(match={"methods": ["GET", "POST"]}, **rule))
     served = [Served(guarded, REQUEST_METHOD=method) for _ in range(3)]
     assert [answer.status for answer in served] == ["401 Unauthorized"] * 2 + ["429 Too Many Requests"]
-    refused = dict(served[2].headers)
-    assert len(served[2].body) == (0 if method == "HEAD" else int(refused["Content-Length"]))
-    assert refused["Retry-After"] == "20"
-    assert refused["Cache-Control"] == "no-store"
+    rejected = dict(served[2].headers)
+    assert len(served[2].body) == (0 if method == "HEAD" else int(rejected["Content-Length"]))
+    assert rejected["Retry-After"] == "20"
+    assert rejected["Cache-Control"] == "no-store"
     assert len(calls) == 2
 
 
@@ -185,7 +185,7 @@ def test_an_error_of_close_goes_up(rule: dict[str, Any]) -> None:
 
 
 def test_after_the_first_bytes_an_error_cannot_change_the_answer() -> None:
-    """The server's refusal of a second start, when bytes have been sent, reaches the application."""
+    """The server's rejection of a second start, when bytes have been sent, reaches the application."""
 
     def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
@@ -234,15 +234,15 @@ class AsyncObject:
         return "x"
 
 
-def test_a_rule_that_replaces_one_of_nobody_is_refused_when_built() -> None:
+def test_a_rule_that_replaces_one_of_nobody_is_rejected_when_built() -> None:
     """No decorator is known here: a rule that retunes one would never apply, and says so at start."""
-    settings = {"rules": [{"replaces": "nobody", "limits": "1/minute"}]}
+    settings = {"rules": [{"overrides": "nobody", "limits": "1/minute"}]}
     with pytest.raises(ConfigError, match="no decorator gives a rule named 'nobody'"):
         RateLimitMiddleware(listing, settings=settings)
 
 
 @pytest.mark.parametrize("read", [async_function, AsyncObject()])
-def test_an_async_feature_is_refused_when_built(read: Callable[[Any], Any]) -> None:
+def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> None:
     """What can only be awaited has no place in WSGI, and says so at start."""
     with pytest.raises(ConfigError, match="features: an async function cannot be awaited under WSGI"):
         RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": read})

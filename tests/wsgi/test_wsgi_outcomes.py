@@ -19,7 +19,7 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 
 
 def test_a_queue_makes_requests_wait_their_turn() -> None:
-    """Under a leaky-bucket queue each request sleeps until those before it have gone, and a full one refuses."""
+    """Under a leaky-bucket queue each request sleeps until those before it have gone, and a full one rejects."""
     app = RateLimitMiddleware(
         listing,
         limiter=Limiter([Rule(name="q", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),

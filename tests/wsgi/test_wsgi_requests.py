@@ -164,8 +164,8 @@ def test_two_different_limiters_both_decide() -> None:
     """Limiters that know nothing of each other both spend, and the fields stand there once."""
     app = twice({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
     assert Served(app).names() == ["Content-Type", *FIELDS]
-    refused = Served(app)
-    assert (refused.status[:3], dict(refused.headers)["X-RateLimit-Limit"]) == ("429", "9")
+    rejected = Served(app)
+    assert (rejected.status[:3], dict(rejected.headers)["X-RateLimit-Limit"]) == ("429", "9")
 
 
 def test_a_mounted_middleware_knows_the_path_below_the_mount() -> None:

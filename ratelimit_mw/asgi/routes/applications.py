@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ...http.limiter import Guard
+from ...http.limiter import HttpLimiter
 from ..error_handlers import answer_of, handles
-from ..openapi import Described
+from ..openapi import OpenAPIWithLimits
 from .fitting import check_limits
 from .index import RouteIndex
-from .reader import Reading, application_behind
-from .tree import FULL, Branch
+from .reader import RouteReader, application_behind
+from .tree import FULL, RouteNode
 
-__all__ = ["Applications"]
+__all__ = ["RouteIndexes"]
 
 
-class Applications:
+class RouteIndexes:
     """The applications that a middleware serves, nearly always one, and the indexes of their routes.
 
     A middleware inside an application that is mounted in others is told their router, too: templates are whole there.
     ``adopted`` is called when there is something new.
     """
 
-    def __init__(self, guard: Guard, inner: object, adopted: Callable[[], None]) -> None:
+    def __init__(self, guard: HttpLimiter, inner: object, adopted: Callable[[], None]) -> None:
         self._guard = guard
         self._inner = inner
         self._adopted = adopted
@@ -53,13 +53,13 @@ class Applications:
         self._adopted()
         return None
 
-    def _adopt(self, reading: Reading) -> None:
+    def _adopt(self, reading: RouteReader) -> None:
         self._guard.adopt(reading.marking.views, reading.marking.later)
         check_limits(reading.marking, self._guard.rules)
         self._adopted()
         self._describe(reading)
 
-    def _describe(self, reading: Reading) -> None:
+    def _describe(self, reading: RouteReader) -> None:
         """Have the OpenAPI descriptions of FastAPI applications tell the limits."""
         limited = frozenset(
             (branch.endpoint, method)
@@ -69,12 +69,12 @@ class Applications:
         )
         for app in {id(owner): owner for _, owner in reading.owners if hasattr(owner, "openapi_schema")}.values():
             prefixes = [prefix for prefix, owner in reading.owners if owner is app]
-            own_body = self._guard.refuse is None and not handles(app, 429)
+            own_body = self._guard.reject is None and not handles(app, 429)
             names = [name.decode("ascii") for name in self._guard.writer.names]
-            Described.describe(app, prefixes, limited, names, own_body)
+            OpenAPIWithLimits.describe(app, prefixes, limited, names, own_body)
 
-    def _is_limited(self, branch: Branch, method: str) -> bool:
-        """Whether some rule that refuses looks at requests of this route; its template stands for their paths."""
+    def _is_limited(self, branch: RouteNode, method: str) -> bool:
+        """Whether some rule that rejects looks at requests of this route; its template stands for their paths."""
         routed = branch.routed(method, FULL)
         plan = self._guard.rules.plan(method, branch.endpoint, "", routed.view)
         return any(not rule.shadow for rule in plan.rules) or bool(routed.later)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...http.route_checks import Place, check_parameters, marks_in
+from ...http.route_checks import RouteInfo, check_parameters, marks_in
 from ...rules.ruleset import RuleSet
 from .marks import Marking
-from .tree import Branch
+from .tree import RouteNode
 
 __all__ = ["check_limits"]
 
@@ -15,6 +15,6 @@ def check_limits(marking: Marking, rules: RuleSet) -> None:
     check_parameters([_place(branch) for branch in marking.branches], rules)
 
 
-def _place(branch: Branch) -> Place:
+def _place(branch: RouteNode) -> RouteInfo:
     marks = marks_in(view for view in branch.views.values() if view is not None)
-    return Place(branch.endpoint, branch.parameters, (*marks, *(limit.mark for limit in branch.met)))
+    return RouteInfo(branch.endpoint, branch.parameters, (*marks, *(limit.mark for limit in branch.met)))

@@ -13,9 +13,9 @@ from typing import Any, Final
 from ...errors import MissingMiddlewareError
 from ...http.request import Request
 from ..error_handlers import Answer
-from .match import Routed
-from .reader import Reading
-from .tree import Question, seen_path
+from .match import RouteMatch
+from .reader import RouteReader
+from .tree import Lookup, seen_path
 
 __all__ = ["RouteIndex"]
 
@@ -25,13 +25,15 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 class RouteIndex:
-    """Of one application or router. ``adopt`` is told what was read, and may refuse it with ``ConfigError``.
+    """Of one application or router. ``adopt`` is told what was read, and may reject it with ``ConfigError``.
 
     ``whole``: it is the outermost application, and its paths are whole where it mounts others. ``answer`` is how the
-    application answers refusals, if it wants to.
+    application answers rejections, if it wants to.
     """
 
-    def __init__(self, app: Any, whole: bool, adopt: Callable[[Reading], None], answer: Answer | None = None) -> None:
+    def __init__(
+        self, app: Any, whole: bool, adopt: Callable[[RouteReader], None], answer: Answer | None = None
+    ) -> None:
         self._app = app
         self._whole = whole
         self._adopt = adopt
@@ -41,10 +43,10 @@ class RouteIndex:
         self._read()
 
     def _read(self) -> None:
-        reading = Reading(self._app)
+        reading = RouteReader(self._app)
         self._adopt(reading)
         self.reading = reading
-        self._known: dict[tuple[str, str, str], Routed] = {}
+        self._known: dict[tuple[str, str, str], RouteMatch] = {}
         self._lists = reading.lists
         self._routes = [route for routes in self._lists for route in routes]
         self._count = len(self._routes)
@@ -62,7 +64,7 @@ class RouteIndex:
         self._count = -1
         return True
 
-    def find(self, request: Request) -> Routed:
+    def find(self, request: Request) -> RouteMatch:
         """Where a request goes."""
         scope = request.native
         root = self._root(scope)
@@ -71,7 +73,7 @@ class RouteIndex:
         key = (scope["method"] if scope["type"] == "http" else "websocket", path, host)
         found = self._known.get(key)
         if found is None:
-            question = Question({**scope, "root_path": root}, path, host)
+            question = Lookup({**scope, "root_path": root}, path, host)
             found = self.reading.top.find(question)
             if question.keep and sum(map(len, key)) <= _LONGEST_KEPT:
                 if len(self._known) >= _KEPT:
@@ -83,11 +85,11 @@ class RouteIndex:
         """The values of the parameters in the template of a request's route."""
         root = self._root(request.native)
         scope = {**request.native, "root_path": root}
-        question = Question(scope, seen_path(scope["path"], root), request.host)
+        question = Lookup(scope, seen_path(scope["path"], root), request.host)
         self.reading.top.find(question)
         return question.params
 
-    def compare(self, routed: Routed, endpoint: object) -> None:
+    def compare(self, routed: RouteMatch, endpoint: object) -> None:
         """Count, and say once, that the framework went elsewhere: limits were decided for the wrong route."""
         if routed.is_at(endpoint) or self._are_replaced():
             return

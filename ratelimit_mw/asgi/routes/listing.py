@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...http.request import Request
-from ...rules.marks import View
+from ...rules.marks import ViewMarks
 from ...rules.overview import Route
 from ...rules.rule import METHODS
 from .index import RouteIndex
-from .match import Routed
-from .tree import FULL, Branch
+from .match import RouteMatch
+from .tree import FULL, RouteNode
 
 __all__ = ["going", "routes_of"]
 
@@ -21,9 +21,9 @@ _BESIDE: Final = {"HEAD", "OPTIONS"}
 
 @dataclass(frozen=True)
 class _OfBranch:
-    branch: Branch
+    branch: RouteNode
 
-    def of(self, method: str) -> View:
+    def of(self, method: str) -> ViewMarks:
         return _whole(self.branch.routed(method, FULL))
 
 
@@ -34,13 +34,13 @@ def routes_of(index: RouteIndex) -> Iterator[Route]:
         yield Route(branch.endpoint, methods, _OfBranch(branch))
 
 
-def going(index: RouteIndex, request: Request) -> tuple[str, View, dict[str, str]]:
+def going(index: RouteIndex, request: Request) -> tuple[str, ViewMarks, dict[str, str]]:
     """Where a request goes: the template, what is marked there, the parameters in its path."""
     routed = index.find(request)
     return routed.endpoint, _whole(routed), index.params(request)
 
 
-def _whole(routed: Routed) -> View:
+def _whole(routed: RouteMatch) -> ViewMarks:
     """What is marked, and what is only decided on the way."""
-    view = routed.view or View()
+    view = routed.view or ViewMarks()
     return replace(view, marks=(*view.marks, *routed.later))

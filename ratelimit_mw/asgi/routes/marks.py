@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ...rules.marks import Mark, View, marked_form, marks_of, view_of
+from ...rules.marks import Mark, ViewMarks, marked_form, marks_of, view_of
 from ..dependencies import share
-from .match import MetLimit
-from .tree import Branch
+from .match import DependencyLimit
+from .tree import RouteNode
 
 __all__ = ["Marking"]
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")
-_NOTHING: Final = View()
+_NOTHING: Final = ViewMarks()
 
 
 class Marking:
@@ -24,39 +24,39 @@ class Marking:
 
     def __init__(self) -> None:
         self.later: dict[Mark, Collection[str]] = {}
-        self._views: dict[View, None] = {}
-        self._branches: list[tuple[Branch, list[object]]] = []
+        self._views: dict[ViewMarks, None] = {}
+        self._branches: list[tuple[RouteNode, list[object]]] = []
 
     @property
-    def views(self) -> list[View]:
+    def views(self) -> list[ViewMarks]:
         """Everything that some request may meet."""
-        return [*self._views, *(View((mark,)) for mark in self.later)]
+        return [*self._views, *(ViewMarks((mark,)) for mark in self.later)]
 
     @property
-    def branches(self) -> list[Branch]:
+    def branches(self) -> list[RouteNode]:
         """All routes that lead to views, or to what nobody can look into."""
         return [branch for branch, _ in self._branches]
 
-    def mark(self, branch: Branch, dependant: Any) -> None:
+    def mark(self, branch: RouteNode, dependant: Any) -> None:
         """Note for a branch what is marked on its dependencies and its endpoint."""
         calls = list(_calls_of(dependant))
         branch.met = self._met(calls)
         self._branches.append((branch, calls))
         self._note(branch, calls, _parts_of(branch.target))
 
-    def meet(self, route: Any) -> list[MetLimit]:
+    def meet(self, route: Any) -> list[DependencyLimit]:
         """The limits among the dependencies of a route that is never found by the index."""
         met = self._met(list(_calls_of(getattr(route, "dependant", None))))
         self._known(view_of(limit.beforehand for limit in met))
         return met
 
-    def _met(self, calls: list[object]) -> list[MetLimit]:
-        met = [call for call in calls if isinstance(call, MetLimit)]
+    def _met(self, calls: list[object]) -> list[DependencyLimit]:
+        met = [call for call in calls if isinstance(call, DependencyLimit)]
         self.later |= {limit.mark: limit.given for limit in met if limit.given}
         return met
 
-    def _note(self, branch: Branch, calls: list[object], parts: list[object]) -> None:
-        things = [*(call.beforehand if isinstance(call, MetLimit) else call for call in calls), *parts]
+    def _note(self, branch: RouteNode, calls: list[object], parts: list[object]) -> None:
+        things = [*(call.beforehand if isinstance(call, DependencyLimit) else call for call in calls), *parts]
         branch.views[""] = self._known(view_of(things), branch)
         if not inspect.isclass(branch.target):
             return
@@ -64,7 +64,7 @@ class Marking:
             if handlers := _handlers(branch.target, method):
                 branch.views[method] = self._known(view_of([*things, *handlers]), branch)
 
-    def _known(self, view: View, branch: Branch | None = None) -> View | None:
+    def _known(self, view: ViewMarks, branch: RouteNode | None = None) -> ViewMarks | None:
         if view == _NOTHING:
             return None
         if view.messages and branch is not None and branch.kind != "websocket":
@@ -88,9 +88,9 @@ def _calls_of(dependant: Any) -> Iterator[object]:
     """The functions that FastAPI calls before a view, the outermost first."""
     for inner in getattr(dependant, "dependencies", ()):
         call = inner.call
-        if inspect.isclass(call) and issubclass(call, MetLimit):
+        if inspect.isclass(call) and issubclass(call, DependencyLimit):
             raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
-        if isinstance(call, MetLimit) and inner.name is not None:
+        if isinstance(call, DependencyLimit) and inner.name is not None:
             share(call, dependant.call, inner.name)
         yield from _calls_of(inner)
         yield call

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ...keys.features import UNMATCHED
-from ...rules.marks import Mark, View
+from ...rules.marks import Mark, ViewMarks
 
-__all__ = ["ANYWHERE", "NOWHERE", "MetLimit", "Routed"]
+__all__ = ["ANYWHERE", "NOWHERE", "DependencyLimit", "RouteMatch"]
 
 ANYWHERE: Final = object()
 """The target of a route that tells nobody where it leads."""
 
 
-class MetLimit:
+class DependencyLimit:
     """A limit that a request meets on its way to the view, such as a dependency.
 
     ``given`` are the features that are only known there, and who gives them. Without any, it is decided with all
@@ -27,13 +27,13 @@ class MetLimit:
         self.given = given
 
     @property
-    def beforehand(self) -> View:
+    def beforehand(self) -> ViewMarks:
         """What of it is decided before the request is on its way."""
-        return View() if self.given else View((self.mark,))
+        return ViewMarks() if self.given else ViewMarks((self.mark,))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Routed:
+class RouteMatch:
     """Where a request goes.
 
     ``endpoint`` is the route's whole template, ``target`` what the framework itself calls the endpoint, ``passed`` the
@@ -44,11 +44,11 @@ class Routed:
     endpoint: str
     target: object = None
     passed: tuple[object, ...] = ()
-    view: View | None = None
+    view: ViewMarks | None = None
     meets: bool = False
     later: tuple[Mark, ...] = ()
 
-    def meeting(self, view: View | None, limits: list[MetLimit]) -> Routed:
+    def meeting(self, view: ViewMarks | None, limits: list[DependencyLimit]) -> RouteMatch:
         """The same place, with what is marked there and what is met on the way."""
         later = tuple(dict.fromkeys(limit.mark for limit in limits if limit.given))
         return replace(self, view=view, meets=bool(limits), later=later)
@@ -59,5 +59,5 @@ class Routed:
         return known or any(endpoint is app for app in self.passed)
 
 
-NOWHERE: Final = Routed(UNMATCHED)
+NOWHERE: Final = RouteMatch(UNMATCHED)
 """Of a request that no route matches."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from .marks import Marking
-from .match import ANYWHERE, NOWHERE, Routed
+from .match import ANYWHERE, NOWHERE, RouteMatch
 from .shape import shape_of
-from .tree import FULL, NONE, PARTIAL, Asked, Branch, Level, Scope
+from .tree import FULL, NONE, PARTIAL, CustomMatch, RouteNode, RouteTree, Scope
 
-__all__ = ["Reading", "application_behind"]
+__all__ = ["RouteReader", "application_behind"]
 
 _FRAMEWORKS: Final = ("starlette", "fastapi")
 _DEEPEST: Final = 32
@@ -42,7 +42,7 @@ class _Place:
     above: tuple[int, ...] = ()
 
 
-class Reading:
+class RouteReader:
     """All that is known of an application's routes. ``ConfigError`` for marks that cannot stand where they stand.
 
     ``lists`` grow when routes are added; ``owners`` are the routers and applications reached, with their prefixes.
@@ -60,14 +60,14 @@ class Reading:
         """Whether these are its routes, too."""
         return any(owner is app or owner is _router_of(app) for _, owner in self.owners)
 
-    def _level(self, owner: Any, place: _Place, missed: Routed) -> Level:
+    def _level(self, owner: Any, place: _Place, missed: RouteMatch) -> RouteTree:
         router = _router_of(owner)
         self.owners += [(place.prefix, owner), (place.prefix, router)]
         self._watch(router)
         here = replace(place, above=(*place.above, id(router)))
         branches = [self._branch(entry, route, here) for entry, route in _entries(router)]
         met = [limit for route in _of_last_resort(router) for limit in self.marking.meet(route)]
-        return Level(branches, missed.meeting(None, met))
+        return RouteTree(branches, missed.meeting(None, met))
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
@@ -75,13 +75,13 @@ class Reading:
             if (included := getattr(route, "original_router", None)) is not None:
                 self._watch(included)
 
-    def _branch(self, entry: Any, route: Any, place: _Place) -> Branch:
+    def _branch(self, entry: Any, route: Any, place: _Place) -> RouteNode:
         if not hasattr(entry, "param_convertors"):
-            return Branch("/**", NOWHERE.endpoint, ANYWHERE, place.passed, asked=_asking(entry, route))
+            return RouteNode("/**", NOWHERE.endpoint, ANYWHERE, place.passed, asked=_asking(entry, route))
         if not hasattr(entry, "endpoint"):
             return self._mount(entry, route, place)
         is_http = hasattr(entry, "methods")
-        branch = Branch(
+        branch = RouteNode(
             shape_of(entry.path_format, entry.param_convertors),
             place.prefix + entry.path_format,
             entry.endpoint,
@@ -96,12 +96,12 @@ class Reading:
         self.marking.mark(branch, getattr(entry, "dependant", None))
         return branch
 
-    def _mount(self, entry: Any, route: Any, place: _Place) -> Branch:
+    def _mount(self, entry: Any, route: Any, place: _Place) -> RouteNode:
         """What stands below a path or a host: another router, or an application that nobody can look into."""
         host = getattr(entry, "host_regex", None)
         template = place.prefix + (_REST if host else entry.path_format)
         parameters = place.parameters.union(entry.param_convertors) - (frozenset() if host else {"path"})
-        branch = Branch(
+        branch = RouteNode(
             "/**" if host else shape_of(entry.path_format, entry.param_convertors),
             template,
             entry.app,
@@ -120,7 +120,7 @@ class Reading:
             return branch
         passed = (*place.passed, entry.app)
         below = _Place(template.removesuffix(_REST), parameters, passed, place.above)
-        branch.below = self._level(owner, below, Routed(NOWHERE.endpoint, entry.app, passed))
+        branch.below = self._level(owner, below, RouteMatch(NOWHERE.endpoint, entry.app, passed))
         return branch
 
 
@@ -142,7 +142,7 @@ def _of_last_resort(router: Any) -> Iterator[Any]:
             yield from route.effective_low_priority_routes()
 
 
-def _asking(entry: Any, route: Any) -> Asked:
+def _asking(entry: Any, route: Any) -> CustomMatch:
     """Asks a route that is none of the framework's own, as the framework would."""
     as_made = getattr(entry, "original_route", None) is route
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ...rules.marks import View
+from ...rules.marks import ViewMarks
 from ...rules.paths import PathTree
-from .match import MetLimit, Routed
+from .match import DependencyLimit, RouteMatch
 
-__all__ = ["FULL", "NONE", "PARTIAL", "Asked", "Branch", "Level", "Question", "seen_path"]
+__all__ = ["FULL", "NONE", "PARTIAL", "CustomMatch", "RouteNode", "RouteTree", "Lookup", "seen_path"]
 
 NONE: Final = 0
 PARTIAL: Final = 1
@@ -25,7 +25,7 @@ Scope = MutableMapping[str, Any]
 
 
 @dataclass(slots=True)
-class Question:
+class Lookup:
     """Where a request asks to go: ``path`` is what is left of it at the level that was reached."""
 
     scope: Scope
@@ -44,12 +44,12 @@ class Question:
         return self.scope.get("method", "GET")  # type: ignore[no-any-return]
 
 
-Asked = Callable[[Scope], int]
+CustomMatch = Callable[[Scope], int]
 """A route that decides for itself, by more than path and method, and says how well it matches."""
 
 
 @dataclass(eq=False, slots=True)
-class Branch:
+class RouteNode:
     """One route. ``kind`` None: for HTTP and WebSockets alike; ``methods`` None: for every method."""
 
     shape: str
@@ -63,15 +63,15 @@ class Branch:
     convertors: Mapping[str, Any] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     """The names of all parameters on the way there, those of mounts included."""
-    asked: Asked | None = None
+    asked: CustomMatch | None = None
     mounts: bool = False
-    below: Level | None = None
-    views: dict[str, View | None] = field(default_factory=dict)
+    below: RouteTree | None = None
+    views: dict[str, ViewMarks | None] = field(default_factory=dict)
     """What is marked, by method; under "" for all methods that are not there."""
-    met: list[MetLimit] = field(default_factory=list)
-    _routed: dict[str, Routed] = field(default_factory=dict)
+    met: list[DependencyLimit] = field(default_factory=list)
+    _routed: dict[str, RouteMatch] = field(default_factory=dict)
 
-    def takes(self, question: Question) -> int:
+    def takes(self, question: Lookup) -> int:
         """How well it matches, in Starlette's words."""
         if self.kind is not None and self.kind != question.kind:
             return NONE
@@ -82,12 +82,12 @@ class Branch:
             return NONE
         return FULL if self.methods is None or question.method in self.methods else PARTIAL
 
-    def _matched(self, question: Question) -> re.Match[str] | None:
+    def _matched(self, question: Lookup) -> re.Match[str] | None:
         if self.host is not None:
             return self.host.match(question.host)
         return self.pattern.match(question.path) if self.pattern is not None else None
 
-    def enter(self, question: Question) -> None:
+    def enter(self, question: Lookup) -> None:
         """Take from the path what belongs to this branch, and note the parameters in it."""
         found = self._matched(question)
         if found is None:
@@ -102,22 +102,22 @@ class Branch:
             question.path = seen_path(question.scope["path"], mounted)
         question.params |= values
 
-    def routed(self, method: str, match: int) -> Routed:
+    def routed(self, method: str, match: int) -> RouteMatch:
         """Where a request that ends here goes. One that only matches in part does not reach the view."""
         name = "" if match == PARTIAL else method if method in self.views else "*"
         found = self._routed.get(name)
         if found is None:
-            found = Routed(self.endpoint, self.target, self.passed)
+            found = RouteMatch(self.endpoint, self.target, self.passed)
             if match == FULL:
                 found = found.meeting(self.views.get(method, self.views.get("")), self.met)
             self._routed[name] = found
         return found
 
 
-class Level:
+class RouteTree:
     """The routes of one router, in their order. ``missed`` is where a request goes that none of them takes."""
 
-    def __init__(self, branches: list[Branch], missed: Routed) -> None:
+    def __init__(self, branches: list[RouteNode], missed: RouteMatch) -> None:
         self.branches = branches
         self.missed = missed
         self._tree = PathTree((i, branch.shape) for i, branch in enumerate(branches))
@@ -129,9 +129,9 @@ class Level:
             found = tuple(sorted({*found, *self._tree.match(path[:-1])}))
         return found
 
-    def find(self, question: Question) -> Routed:
+    def find(self, question: Lookup) -> RouteMatch:
         """Where the request goes, from here down."""
-        partial: Branch | None = None
+        partial: RouteNode | None = None
         for number in self._candidates(question.path):
             branch = self.branches[number]
             match = branch.takes(question)

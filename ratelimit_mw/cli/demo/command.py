@@ -1,4 +1,4 @@
-"""``ratelimit-mw demo``: a real server, real traffic at it, and who was served and who refused.
+"""``ratelimit-mw demo``: a real server, real traffic at it, and who was served and who rejected.
 
 What it needs beyond click and rich is an extra: looked for when the command runs, and imported only then.
 """
@@ -51,7 +51,7 @@ _INTERRUPTED: Final = 130  # as shells say it
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The same seed, the same traffic.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where the server listens; a free port.")
 def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: int) -> None:
-    """Start a server on this machine, play traffic at it for ten seconds, and show who was served and who refused.
+    """Start a server on this machine, play traffic at it for ten seconds, and show who was served and who rejected.
 
     The traffic is made up in the shape of a real site's: few clients ask much and many little, in bursts; a crawler;
     people who sign in, and two who guess passwords. Or it is an access log, common or combined format, plain or
@@ -81,8 +81,8 @@ def _logged(file: IO[bytes], most: int) -> list[traffic.Request]:
         requests, reader = demo_log.logged(file, most)
     except DamagedLogError as error:
         raise Failure(f"{file.name}: cannot be read to its end: {error}") from None
-    if reader.unreadable:
-        note(f"{counted(reader.unreadable, 'line')} of {reader.lines:,} could not be read")
+    if reader.invalid:
+        note(f"{counted(reader.invalid, 'line')} of {reader.lines:,} could not be read")
     if not requests:
         raise Failure(f"{file.name}: there is no request in it")
     if len(requests) == most:
@@ -117,17 +117,17 @@ def _progress(requests: int) -> Iterator[Callable[[Outcome], None]]:
         TextColumn("playing"),
         BarColumn(),
         TextColumn("{task.completed:,} of {task.total:,}"),
-        TextColumn("[red]{task.fields[refused]:,} refused"),
+        TextColumn("[red]{task.fields[rejected]:,} rejected"),
         TimeElapsedColumn(),
     )
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=requests, refused=0)
-        refused = 0
+        task = progress.add_task("", total=requests, rejected=0)
+        rejected = 0
 
         def told(outcome: Outcome) -> None:
-            nonlocal refused
-            refused += outcome.is_refused
-            progress.update(task, advance=1, refused=refused)
+            nonlocal rejected
+            rejected += outcome.is_rejected
+            progress.update(task, advance=1, rejected=rejected)
 
         yield told

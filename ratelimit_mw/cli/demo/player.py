@@ -1,6 +1,6 @@
 """Plays requests at a server over HTTP, and notes what came back. Knows nothing of terminals.
 
-Which rules looked at a request and which refused it is read from the answers, as any client could.
+Which rules looked at a request and which rejected it is read from the answers, as any client could.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 class Outcome(NamedTuple):
-    """What came of a request ``at`` seconds from the start: by which policies it was looked at, by which refused."""
+    """What came of a request ``at`` seconds from the start: by which policies it was looked at, by which rejected."""
 
     request: Request
     at: float
     status: int
     looked: tuple[str, ...]
-    refused: tuple[str, ...]
+    rejected: tuple[str, ...]
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         return self.status == HTTPStatus.TOO_MANY_REQUESTS
 
 
 @dataclass
 class Sample:
-    """A refusal as it was sent, and what the same request was answered after the wait it asked for."""
+    """A rejection as it was sent, and what the same request was answered after the wait it asked for."""
 
     request: Request
     response: str
@@ -121,7 +121,7 @@ class _Player:
                 return
 
     async def try_again(self, sample: Sample | None) -> None:
-        """Do as the refusal says: wait, then ask again."""
+        """Do as the rejection says: wait, then ask again."""
         if sample is None or not 0 < sample.wait <= _LONGEST_RETRY or not self._alive():
             return
         await asyncio.sleep(sample.wait)
@@ -141,7 +141,7 @@ class _Player:
         return await self._client.request(request.method, "/", headers=headers, content=body, extensions=target)
 
     def _keep(self, request: Request, response: httpx.Response) -> None:
-        """The first refusal as a sample; best of a GET, which the application answers alike every time."""
+        """The first rejection as a sample; best of a GET, which the application answers alike every time."""
         kept = self._played.sample
         if kept is None or (kept.request.method != "GET" and request.method == "GET"):
             wait = response.headers.get("retry-after", "")
@@ -149,16 +149,16 @@ class _Player:
 
     def _note(self, request: Request, response: httpx.Response) -> None:
         looked = _names(response.headers.get("ratelimit-policy", ""))
-        refused = _refusing(response) if response.status_code == HTTPStatus.TOO_MANY_REQUESTS else ()
-        outcome = Outcome(request, self.now(), response.status_code, looked, refused)
+        rejected = _rejecting(response) if response.status_code == HTTPStatus.TOO_MANY_REQUESTS else ()
+        outcome = Outcome(request, self.now(), response.status_code, looked, rejected)
         self._played.outcomes.append(outcome)
-        if outcome.is_refused:
+        if outcome.is_rejected:
             self._keep(request, response)
         self._told(outcome)
 
 
-def _refusing(response: httpx.Response) -> tuple[str, ...]:
-    """The policies that refused, from the problem in the body, or, as HEAD has none, from the header."""
+def _rejecting(response: httpx.Response) -> tuple[str, ...]:
+    """The policies that rejected, from the problem in the body, or, as HEAD has none, from the header."""
     if response.content:
         return tuple(json.loads(response.content)["violated-policies"])
     return _names(response.headers.get("ratelimit", ""))

@@ -1,4 +1,4 @@
-"""What the demo shows: the settings before, who was served and who refused after. Counts nothing itself."""
+"""What the demo shows: the settings before, who was served and who rejected after. Counts nothing itself."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WIDTH_OF_A_FILE: Final = 100
 _MOST_CLIENTS: Final = 6
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = " .:-=+*#@"
-_STYLES: Final = {"served": "green", "refused": "red", "refused over time": "red"}
+_STYLES: Final = {"served": "green", "rejected": "red", "rejected over time": "red"}
 
 
 class Report:
@@ -65,9 +65,9 @@ class Report:
     def _summary(self, played: Played) -> None:
         requests = len(played.outcomes)
         clients = len({outcome.request.client for outcome in played.outcomes})
-        refused = sum(outcome.is_refused for outcome in played.outcomes)
+        rejected = sum(outcome.is_rejected for outcome in played.outcomes)
         self._heading(f"{counted(requests, 'request')} from {counted(clients, 'client')} in {played.seconds:.1f} s")
-        self._print(f"{requests - refused:,} served, {refused:,} refused")
+        self._print(f"{requests - rejected:,} served, {rejected:,} rejected")
         if played.unanswered:
             self._print(f"{counted(played.unanswered, 'request')} got no answer", "bold red")
         if played.left_out:
@@ -75,11 +75,11 @@ class Report:
 
     def _kinds(self, tallies: dict[str, Tally], kinds: Iterable[str]) -> None:
         rows = [
-            (kind, _number(len(t.clients)), _number(t.requests), _number(t.served), _number(t.refused), self._bars(t))
+            (kind, _number(len(t.clients)), _number(t.requests), _number(t.served), _number(t.rejected), self._bars(t))
             for kind in kinds
             if (t := tallies.get(kind)) is not None
         ]
-        columns = ("kind of client", "clients", "requests", "served", "refused", "refused over time")
+        columns = ("kind of client", "clients", "requests", "served", "rejected", "rejected over time")
         self._table("Who asked", columns, rows, columns[1:5])
 
     def _limits(self, tallies: dict[str, Tally]) -> None:
@@ -92,28 +92,28 @@ class Report:
             for rule in self._rules
             for number, limit in enumerate(rule.limits)
         ]
-        columns = ("rule", "counted by", "limit", "looked at", "refused", "of clients")
-        self._table("Which rule refused", columns, rows, columns[3:])
+        columns = ("rule", "counted by", "limit", "looked at", "rejected", "of clients")
+        self._table("Which rule rejected", columns, rows, columns[3:])
 
     def _clients(self, clients: dict[str, Tally]) -> None:
         rows = [
-            (client, t.kind, _number(t.requests), _number(t.served), _number(t.refused), self._refusing(t))
+            (client, t.kind, _number(t.requests), _number(t.served), _number(t.rejected), self._rejecting(t))
             for client, t in list(clients.items())[:_MOST_CLIENTS]
         ]
-        columns = ("client", "kind", "requests", "served", "refused", "by")
-        self._table("Refused most", columns, rows, columns[2:5])
+        columns = ("client", "kind", "requests", "served", "rejected", "by")
+        self._table("Rejected most", columns, rows, columns[2:5])
 
-    def _refusing(self, tally: Tally) -> str:
+    def _rejecting(self, tally: Tally) -> str:
         names = [rule.name for rule in self._rules if any(limit.policy in tally.policies for limit in rule.limits)]
         return ", ".join(names)
 
     def _recovery(self, again: dict[str, tuple[int, int]], kinds: Iterable[str]) -> None:
         told = [(kind, *again[kind]) for kind in kinds if kind in again]
-        parts = [f"{kind} {back:,} of {refused:,}" for kind, back, refused in told]
-        self._console.print(Text(f"Served again after a refusal: {', '.join(parts)}"))
+        parts = [f"{kind} {back:,} of {rejected:,}" for kind, back, rejected in told]
+        self._console.print(Text(f"Served again after a rejection: {', '.join(parts)}"))
 
     def _sample(self, sample: Sample) -> None:
-        self._heading("A refusal, as it was sent")
+        self._heading("A rejection, as it was sent")
         self._print(f"{sample.request.method} {sample.request.target} from {sample.request.client}")
         self._console.print()
         for line in sample.response.splitlines():
@@ -166,7 +166,7 @@ class Report:
 
 
 def _of_limit(tally: Tally) -> tuple[int, int, int]:
-    return tally.requests, tally.refused, len(tally.refused_clients)
+    return tally.requests, tally.rejected, len(tally.rejected_clients)
 
 
 def _number(number: int) -> str:

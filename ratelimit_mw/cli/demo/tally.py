@@ -16,30 +16,30 @@ SLICES: Final = 20
 
 @dataclass
 class Tally:
-    """Requests of one sort. ``curve`` is the refused ones over the time played, in twenty slices."""
+    """Requests of one sort. ``curve`` is the rejected ones over the time played, in twenty slices."""
 
     requests: int = 0
-    refused: int = 0
+    rejected: int = 0
     clients: set[str] = field(default_factory=set)
-    refused_clients: set[str] = field(default_factory=set)
+    rejected_clients: set[str] = field(default_factory=set)
     policies: dict[str, int] = field(default_factory=dict)
     kind: str = ""
     curve: list[int] = field(default_factory=lambda: [0] * SLICES)
 
     @property
     def served(self) -> int:
-        return self.requests - self.refused
+        return self.requests - self.rejected
 
-    def add(self, outcome: Outcome, refused: bool, seconds: float) -> None:
+    def add(self, outcome: Outcome, rejected: bool, seconds: float) -> None:
         client = outcome.request.client
         self.kind = outcome.request.kind
         self.requests += 1
         self.clients.add(client)
-        if refused:
-            self.refused += 1
-            self.refused_clients.add(client)
+        if rejected:
+            self.rejected += 1
+            self.rejected_clients.add(client)
             self.curve[min(SLICES - 1, int(SLICES * outcome.at / seconds))] += 1
-            for policy in outcome.refused:
+            for policy in outcome.rejected:
                 self.policies[policy] = self.policies.get(policy, 0) + 1
 
 
@@ -49,37 +49,37 @@ def by_kind(played: Played) -> dict[str, Tally]:
 
 def by_policy(played: Played) -> dict[str, Tally]:
     """Under the name of each limit, the requests that it looked at."""
-    return _tallied(played, lambda outcome: outcome.looked, lambda outcome, policy: policy in outcome.refused)
+    return _tallied(played, lambda outcome: outcome.looked, lambda outcome, policy: policy in outcome.rejected)
 
 
 def by_client(played: Played) -> dict[str, Tally]:
-    """The clients that were refused, those refused most first."""
+    """The clients that were rejected, those rejected most first."""
     tallies = _tallied(played, lambda outcome: (outcome.request.client,))
-    refused = [(client, tally) for client, tally in tallies.items() if tally.refused]
-    return dict(sorted(refused, key=lambda item: (-item[1].refused, item[0])))
+    rejected = [(client, tally) for client, tally in tallies.items() if tally.rejected]
+    return dict(sorted(rejected, key=lambda item: (-item[1].rejected, item[0])))
 
 
 def _tallied(
     played: Played,
     names: Callable[[Outcome], Iterable[str]],
-    refused: Callable[[Outcome, str], bool] = lambda outcome, _name: outcome.is_refused,
+    rejected: Callable[[Outcome, str], bool] = lambda outcome, _name: outcome.is_rejected,
 ) -> dict[str, Tally]:
     tallies: dict[str, Tally] = {}
     for outcome in played.outcomes:
         for name in names(outcome):
-            tallies.setdefault(name, Tally()).add(outcome, refused(outcome, name), played.seconds)
+            tallies.setdefault(name, Tally()).add(outcome, rejected(outcome, name), played.seconds)
     return tallies
 
 
 def served_again(played: Played) -> dict[str, tuple[int, int]]:
-    """For each kind of client: how many were served again after a refusal, and how many were refused at some time."""
-    refused: dict[str, str] = {}
+    """For each kind of client: how many were served again after a rejection, and how many were rejected."""
+    rejected: dict[str, str] = {}
     again: set[str] = set()
     for outcome in sorted(played.outcomes, key=lambda outcome: outcome.at):
         client = outcome.request.client
-        if outcome.is_refused:
-            refused[client] = outcome.request.kind
-        elif client in refused:
+        if outcome.is_rejected:
+            rejected[client] = outcome.request.kind
+        elif client in rejected:
             again.add(client)
-    back = Counter(refused[client] for client in again)
-    return {kind: (back[kind], number) for kind, number in Counter(refused.values()).items()}
+    back = Counter(rejected[client] for client in again)
+    return {kind: (back[kind], number) for kind, number in Counter(rejected.values()).items()}

@@ -55,7 +55,7 @@ _Columns: TypeAlias = "tuple[array[int], array[int]]"
 _Parts: TypeAlias = "tuple[_Head, _Columns]"
 
 
-class _Book:
+class _Pages:
     """The closed buckets of a series: ``count`` full pages, and the newest in arrays."""
 
     def __init__(self, read: Callable[[int, int], bytes | None], head: _Head, tail: _Columns) -> None:
@@ -84,7 +84,7 @@ class _Book:
                 return base
         return self.head.tail_base
 
-    def until(self, end: int) -> _Book:
+    def until(self, end: int) -> _Pages:
         """The same up to the place ``end``, with newest buckets of its own."""
         count = min(self.head.full, end // PAGE)
         within = slice(0, end - count * PAGE)
@@ -92,7 +92,7 @@ class _Book:
             tail, base = self.tail, self.head.tail_base
         else:
             tail, base = self.page(count), self.base(count)
-        book = _Book(self.read, self.head._replace(full=count, tail_base=base), (tail[0][within], tail[1][within]))
+        book = _Pages(self.read, self.head._replace(full=count, tail_base=base), (tail[0][within], tail[1][within]))
         book._seen = self._seen
         return book
 
@@ -102,7 +102,7 @@ class _Column:
 
     __slots__ = ("_paged", "_tail", "_which", "book")
 
-    def __init__(self, book: _Book, which: int) -> None:
+    def __init__(self, book: _Pages, which: int) -> None:
         self.book = book
         self._which = which
         self._tail = book.tail[which]
@@ -126,7 +126,7 @@ class _PagedSeries(Series):
     __slots__ = ()
 
     @classmethod
-    def of_book(cls, book: _Book, start: int, base: int, last: int, total: int) -> Self:
+    def of_book(cls, book: _Pages, start: int, base: int, last: int, total: int) -> Self:
         buckets, totals = _Column(book, 0), _Column(book, 1)
         return cls(buckets, totals, start, len(buckets), base, last, total)
 
@@ -157,7 +157,7 @@ def load(data: bytes, read: Callable[[int, int], bytes | None]) -> Series:
     tail = _columns(data, _HEAD.size)
     if head.full == 0:
         return Series(*tail, head.start, len(tail[0]), head.base, head.open, head.total)
-    return _PagedSeries.of_book(_Book(read, head, tail), head.start, head.base, head.open, head.total)
+    return _PagedSeries.of_book(_Pages(read, head, tail), head.start, head.base, head.open, head.total)
 
 
 def dump(state: Series, pages: Pages) -> bytes:
@@ -176,7 +176,7 @@ def pages_of(data: bytes) -> list[tuple[int, int]]:
     return [(head.series, head.first + number) for number in range(head.full)]
 
 
-def _paged(state: Series, book: _Book) -> _Parts:
+def _paged(state: Series, book: _Pages) -> _Parts:
     """The head and the newest buckets of a state that has pages."""
     if state.end != book.head.full * PAGE + len(book.tail[0]):
         book = book.until(state.end)

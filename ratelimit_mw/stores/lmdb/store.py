@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import lmdb
 
 from ...clock import Clock
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
 from .address import Meaning, checked_size
@@ -58,7 +58,7 @@ class LmdbStore(Store):
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return self._locked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self._locked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -71,7 +71,7 @@ class LmdbStore(Store):
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
         return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
 
-    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return await self._alocked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
 
     async def aforget(self, keys: Iterable[str]) -> None:

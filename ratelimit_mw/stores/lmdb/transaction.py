@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, TypeVarTuple
 import lmdb
 
 from ...clock import SECOND
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import StoreError
 from ..base import decide_all
 from .keys import END, FIRST_SWEPT, META
@@ -57,7 +57,7 @@ class Ledger:
         decide = self._decide if len(hits) > 1 else self._decide_one
         return self._in_transaction(decide, now, hits, now if at is None else at, _least(at), spend)
 
-    def correct(self, changes: Sequence[Change], now: int, at: int | None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int, at: int | None) -> list[int]:
         return self._in_transaction(self._change, now, changes, now if at is None else at, _least(at))
 
     def forget(self, keys: Sequence[str], now: int) -> None:
@@ -72,14 +72,14 @@ class Ledger:
         limit, key, cost = hits[0]
         found = self._records.find(limit, key)
         kept, decision = limit.decide(found[2], at, cost)
-        decision.bound = limit
+        decision.source = limit
         if kept is found[2] or not spend:
             return [decision], False
         span = decision.reset_us
         try:
             self._records.keep(limit, key, found, kept, span if span > least else least)
         except NoRoomError:
-            return [_refusal(hits[0], found[2], at)], False
+            return [_rejection(hits[0], found[2], at)], False
         return [decision], True
 
     def _decide(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
@@ -95,10 +95,10 @@ class Ledger:
                 span = decisions[place].reset_us
                 records.keep(hit[0], hit[1], found[place], state, span if span > least else least)
         except NoRoomError:
-            return [_refusal(hit, state, at) for hit, (_, _, state) in zip(hits, found, strict=True)], False
+            return [_rejection(hit, state, at) for hit, (_, _, state) in zip(hits, found, strict=True)], False
         return decisions, True
 
-    def _change(self, changes: Sequence[Change], at: int, least: int) -> tuple[list[int], bool]:
+    def _change(self, changes: Sequence[Correction], at: int, least: int) -> tuple[list[int], bool]:
         changed = False
         for limit, key, cost, spent in changes:
             found = self._records.find(limit, key)
@@ -176,7 +176,7 @@ class Ledger:
     def _go(self, room: int) -> None:
         if room not in self._told:
             self._told.add(room)
-            share = "new keys share states of their limit" if room == SHARING else "what would have to grow is refused"
+            share = "new keys share states of their limit" if room == SHARING else "what would have to grow is rejected"
             _log.warning("%s is nearly full; until something has gone, %s", self._env.path(), share)
         self._room = room
 
@@ -201,9 +201,9 @@ def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
     txn.put(_SWEEP_AT, last if FIRST_SWEPT <= last < END else FIRST_SWEPT)
 
 
-def _refusal(hit: Hit, state: Any, at: int) -> Decision:
+def _rejection(hit: Hit, state: Any, at: int) -> Decision:
     """There was no room to count this hit, so it does not pass."""
     look = hit.limit.decide(state, at, 0)[1]
     decision = Decision(hit.cost == 0, look.remaining, _RETRY if hit.cost else 0, look.reset_us, look.at_us)
-    decision.bound = hit.limit
+    decision.source = hit.limit
     return decision

@@ -10,7 +10,7 @@ from asyncio import Future, get_running_loop
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ..base import decide_all
 from .client.protocol import Ask, WireError
 from .keys import Life
@@ -92,7 +92,7 @@ def tried(requests: Sequence[Request], tools: Tools) -> Flow[None]:
     readable = yield from _read(requests, cells)
     entries = _entered(readable, cells, now)
     lost = yield from _written(entries)
-    due: dict[int | None, list[Change]] = {}
+    due: dict[int | None, list[Correction]] = {}
     for request, decisions, writes in entries:
         if lost.isdisjoint(request.tokens):
             request.stands(decisions)

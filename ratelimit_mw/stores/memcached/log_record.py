@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ...algorithms.limit import Limit
-from ...algorithms.window_log import RefusalCountingLog, Series, TieredWindow
-from ...decision import Change, Decision
+from ...algorithms.window_log import RejectionCountingLog, Series, TieredWindow
+from ...decision import Correction, Decision
 from .client.protocol import GONE, STORED, Ask, Found, Told, WireError, store
 from .keys import Life, Names
 from .partial_sums import decisive, series_of
@@ -47,7 +47,7 @@ class LogCell(Cell):
         super().__init__(limit, token, names, now)
         assert isinstance(limit.algorithm, TieredWindow)
         self.algorithm = limit.algorithm
-        self._counts_refused = isinstance(limit.algorithm, RefusalCountingLog)
+        self._counts_rejected = isinstance(limit.algorithm, RejectionCountingLog)
         self._head = names.state(token)
         self._found: Found | None = None
         self._read = False
@@ -63,7 +63,7 @@ class LogCell(Cell):
         edge = self._edge()
         return self._ask(span for span in self._spans if span.first <= edge < span.last)
 
-    def wants_for(self, changes: Sequence[Change]) -> Sequence[bytes]:
+    def wants_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
         if not self._read:
             return (self._head,)
         times = [change.spent.at_us for change in changes if change.spent]
@@ -100,7 +100,7 @@ class LogCell(Cell):
         # The newest hit needs no reading: a span knows its last time.
         times = decisive(self.algorithm, decision, self.now, -1)
         spans = [span for span in self._spans if span.last in times]
-        if self._counts_refused and not decision.allowed:
+        if self._counts_rejected and not decision.allowed:
             # What is no longer needed once this one is in may end in the midst of a chunk.
             spans += _newest(self._added(self._spans, decision.at_us, cost), self.algorithm.amount)[:1]
         return self._ask(spans)
@@ -109,7 +109,7 @@ class LogCell(Cell):
 
     def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         spans = self._added(self._spans, decision.at_us, cost)
-        if self._counts_refused and not decision.allowed:
+        if self._counts_rejected and not decision.allowed:
             first, *rest = _newest(spans, self.algorithm.amount)
             spans = _newest([*self._parts.get(first.chunk, (first,)), *rest], self.algorithm.amount)
         return self._written(spans, life(max(decision.reset_us, self.algorithm.period)))
@@ -127,7 +127,7 @@ class LogCell(Cell):
             cost += kept.pop().cost
         return [*kept, Span(0, at, at, cost)]
 
-    def correct(self, changes: Sequence[Change], life: Life) -> Ask | None:
+    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
         spans = self._spans
         for _, _, cost, spent in changes:
             if spent is None:

@@ -1,7 +1,7 @@
 """A series of which parts are known only as sums: how decisions are made from it, and which part they hang on. Pure.
 
 A part stands where it is last in sight, in the bucket of its end. What fits now depends on the sum alone, so that is
-exact. When a refusal ends, and when all is fresh, depends on single buckets: those parts are read and made exact.
+exact. When a rejection ends, and when all is fresh, depends on single buckets: those parts are read and made exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def series_of(parts: Iterable[tuple[int, int]]) -> Series | None:
 
 
 def decisive(algorithm: TieredWindow, decision: Decision, now: int, newest: int) -> set[int]:
-    """The buckets that the times of a refusal or a look hang on."""
+    """The buckets that the times of a rejection or a look hang on."""
     found = set()
     if decision.reset_us:
         found.add(newest)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from ...algorithms.limit import Limit
-from ...decision import Change, Decision
+from ...decision import Correction, Decision
 from .client.protocol import GONE, STORED, Ask, Found, Told, WireError, store
 from .keys import Life, Names
 
@@ -22,7 +22,7 @@ class Cell(ABC):
     """One key at one moment, for one try.
 
     While ``wants`` names something, that is read and handed to ``take``. Then ``state`` is good enough to decide
-    with, and ``vague`` names what a refusal or a look still needs to be exact. ``counts_anyway`` says that what lost
+    with, and ``vague`` names what a rejection or a look still needs to be exact. ``counts_anyway`` says that what lost
     its race is counted all the same, and has to be given back.
     """
 
@@ -48,19 +48,19 @@ class Cell(ABC):
         """The state for ``decide``."""
 
     def vague(self, _decision: Decision, _cost: int) -> Sequence[bytes]:
-        """What is to be read before a refusal, or a look, is exact."""
+        """What is to be read before a rejection, or a look, is exact."""
         return ()
 
     @abstractmethod
     def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         """How ``cost`` is written, whose decision it was and which state it is to leave."""
 
-    def wants_for(self, _changes: Sequence[Change]) -> Sequence[bytes]:
+    def wants_for(self, _changes: Sequence[Correction]) -> Sequence[bytes]:
         """What is to be read before corrections can be made."""
         return self.wants()
 
     @abstractmethod
-    def correct(self, changes: Sequence[Change], life: Life) -> Ask | None:
+    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
         """How corrections are written, in their order; None when there is nothing to write."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class PackedCell(Cell):
     def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         return self._written(kept, life(decision.reset_us))
 
-    def correct(self, changes: Sequence[Change], life: Life) -> Ask | None:
+    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
         algorithm, state = self.limit.algorithm, self._state
         for _, _, cost, spent in changes:
             if spent is None:

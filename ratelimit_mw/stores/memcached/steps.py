@@ -1,7 +1,7 @@
 """What a call does, step by step, without I/O: whoever carries the steps out may block or await.
 
 A request is decided from what was read, and all of it is written in one trip. Where somebody else was faster, what was
-written is given back and the request is decided anew, while there is time; then it is refused. A store that answers
+written is given back and the request is decided anew, while there is time; then it is rejected. A store that answers
 is not a store that failed.
 """
 
@@ -15,9 +15,9 @@ from secrets import token_hex
 from typing import Final, NamedTuple, TypeVar
 
 from ...algorithms.limit import Limit
-from ...algorithms.window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
+from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 from ...clock import Clock
-from ...decision import Change, Decision, Hit, Spent
+from ...decision import Charge, Correction, Decision, Hit
 from ...quota import MAX_PERIOD
 from ..base import decide_all
 from .client.protocol import Ask, Told, delete, put
@@ -86,14 +86,14 @@ class Tools(NamedTuple):
         kind = type(limit.algorithm)
         if kind is TieredWindow:
             return TieredCell(limit, token, self.names, now, self.generations)
-        if kind is SlidingWindowLog or kind is RefusalCountingLog:
+        if kind is SlidingWindowLog or kind is RejectionCountingLog:
             return LogCell(limit, token, self.names, now)
         return PackedCell(limit, token, self.names, now)
 
 
 def is_packed(limit: Limit) -> bool:
     """Whether the state of a limit is one small value."""
-    return type(limit.algorithm) not in (TieredWindow, SlidingWindowLog, RefusalCountingLog)
+    return type(limit.algorithm) not in (TieredWindow, SlidingWindowLog, RejectionCountingLog)
 
 
 class Write(NamedTuple):
@@ -211,30 +211,30 @@ def moment() -> Pause:
 
 
 def given_up(hits: Sequence[Hit], decisions: list[Decision]) -> list[Decision]:
-    """What a request is told whose races were all lost: what refused it, or that it lost them."""
-    refused = any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
-    return decisions if refused else [_lost(decision) for decision in decisions]
+    """What a request is told whose races were all lost: what rejected it, or that it lost them."""
+    rejected = any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
+    return decisions if rejected else [_lost(decision) for decision in decisions]
 
 
-def back(write: Write) -> Change:
+def back(write: Write) -> Correction:
     """The change that undoes a write."""
     (limit, key, cost), decision = write.hit, write.decision
-    return Change(limit, key, cost, Spent(decision.at_us, cost, decision.delay_us))
+    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
 
 
 def _lost(decision: Decision) -> Decision:
-    """The refusal of a request whose races were all lost."""
+    """The rejection of a request whose races were all lost."""
     if not decision.allowed:
         return decision
     lost = Decision(False, 0, _RETRY, max(_RETRY, decision.reset_us), decision.at_us)
-    lost.bound = decision.bound
+    lost.source = decision.source
     return lost
 
 
-def corrected(changes: Sequence[Change], given: int | None, tools: Tools, lost: int = 0) -> Flow[list[int]]:
+def corrected(changes: Sequence[Correction], given: int | None, tools: Tools, lost: int = 0) -> Flow[list[int]]:
     """Give back or charge, key by key in their order. ``lost``: how many races the call has lost before."""
     life, now = Life(given is not None), 0
-    due: dict[str, list[Change]] = {}
+    due: dict[str, list[Correction]] = {}
     for change in changes:
         due.setdefault(change.key, []).append(change)
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Final, TypeVar, cast
 
 from ...clock import Clock
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
 from .batch import Line
@@ -80,7 +80,7 @@ class MemcachedStore(Store):
         due = time.monotonic() + self._timeout
         return self._run(applied(hits, now, spend, self._tools(due)), due) if hits else []
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         due = time.monotonic() + self._timeout
         return self._run(corrected(changes, now, self._tools(due)), due)
 
@@ -136,7 +136,7 @@ class MemcachedStore(Store):
             return await self._shared(hits, now, tools, due)
         return await self._arun(applied(hits, now, spend, tools), due) if hits else []
 
-    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         due = time.monotonic() + self._timeout
         return await self._arun(corrected(changes, now, self._tools(due)), due)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series, TieredWindow
 from ...clock import SECOND
-from ...decision import Change, Decision
+from ...decision import Correction, Decision
 from .client.protocol import Ask, Found, Told, WireError, counted, decrement, increment
 from .keys import DAY, Life, Names
 from .partial_sums import decisive, series_of
@@ -72,11 +72,11 @@ class TieredCell(Cell):
     def _all(self) -> Sequence[bytes]:
         return (self.names.generation(self.token), *self._cover_names)
 
-    def wants_for(self, changes: Sequence[Change]) -> Sequence[bytes]:
+    def wants_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
         fine = [self._name(Block(0, self._bucket_of(change))) for change in changes if change.spent]
         return () if self._read else (self.names.generation(self.token), *fine)
 
-    def _bucket_of(self, change: Change) -> int:
+    def _bucket_of(self, change: Correction) -> int:
         at = self.now if change.spent is None else change.spent.at_us
         return at // self.algorithm.precision
 
@@ -161,7 +161,7 @@ class TieredCell(Cell):
             lines.append(increment(name, cost))
         return lines
 
-    def correct(self, changes: Sequence[Change], life: Life) -> Ask | None:
+    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
         lines: list[bytes] = []
         held: dict[int, int] = {}
         for change in changes:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Shelf", "Table"]
+__all__ = ["Generations", "Table"]
 
 Table = dict[str, Any]
 
 
-class Shelf:
+class Generations:
     """The states that are as good as fresh ``span`` microseconds after their last change."""
 
     __slots__ = ("debts", "old", "shared", "shared_old", "span", "turns_at", "young")
@@ -45,15 +45,15 @@ class Shelf:
         self._keep_debts(forgotten, self.shared)
         return [table for table in dropped if table]
 
-    def copy(self) -> Shelf:
+    def copy(self) -> Generations:
         """The same states on a shelf of its own."""
-        twin = Shelf(self.span, self.turns_at - self.span)
+        twin = Generations(self.span, self.turns_at - self.span)
         twin.young, twin.old = dict(self.young), dict(self.old)
         twin.shared, twin.shared_old = dict(self.shared), dict(self.shared_old)
         twin.debts = dict(self.debts)
         return twin
 
-    def hand_over(self, prefix: str, other: Shelf) -> None:
+    def move_prefix(self, prefix: str, other: Generations) -> None:
         """Move what starts with ``prefix``: the same keys are needed for longer from now on."""
         for mine in (self.old, self.young):
             _move(prefix, mine, other.young)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from ...algorithms.limit import prefix_of
-from .generations import Shelf, Table
+from .generations import Generations, Table
 
 __all__ = ["Saved", "SavedShelf", "Snapshot", "packed", "read", "unpacked", "write"]
 
@@ -51,7 +51,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 Dumps = Mapping[str, Callable[[Any], bytes]]
 
 
-def packed(shelf: Shelf, dumps: Dumps) -> SavedShelf:
+def packed(shelf: Generations, dumps: Dumps) -> SavedShelf:
     """A shelf as bytes; ``dumps`` knows, by the prefix of its limit, how a state becomes some."""
     prefixes: set[str] = set()
     tables = (shelf.young, shelf.old, shelf.shared, shelf.shared_old)
@@ -61,9 +61,9 @@ def packed(shelf: Shelf, dumps: Dumps) -> SavedShelf:
     return SavedShelf(shelf.span, shelf.turns_at, standing, young, old, shared, shared_old, debts)
 
 
-def unpacked(saved: SavedShelf) -> tuple[Shelf, list[str]]:
+def unpacked(saved: SavedShelf) -> tuple[Generations, list[str]]:
     """The shelf as it was, its states still bytes, and the prefixes of its limits."""
-    shelf = Shelf(saved.span, saved.turns_at - saved.span)
+    shelf = Generations(saved.span, saved.turns_at - saved.span)
     shelf.young, shelf.old = _loaded(saved.young), _loaded(saved.old)
     shelf.shared, shelf.shared_old = _loaded(saved.shared), _loaded(saved.shared_old)
     shelf.debts = {_text(key): until for key, until in saved.debts.items()}

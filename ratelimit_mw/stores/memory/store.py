@@ -3,7 +3,7 @@
 **Expiry.** See ``shelf``: what has not changed for as long as it can matter is dropped, whole tables at a time.
 
 **Bound.** Once ``max_keys`` keys are held, a new key shares one of 2**16 states of its limit, chosen by keyed hash:
-it may be refused for what its neighbours spent, and no key, old or new, ever gets more than its limit.
+it may be rejected for what its neighbours spent, and no key, old or new, ever gets more than its limit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from urllib.parse import SplitResult
 
 from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
 from ...forksafe import guarded
 from ..base import Store, decide_all
-from .generations import Shelf, Table
+from .generations import Generations, Table
 from .snapshot import Saved, Snapshot, packed, read, unpacked, write
 
 __all__ = ["MemoryStore"]
@@ -51,9 +51,9 @@ class MemoryStore(Store):
         self.clock = clock
         self._lock = guarded(self, "_lock", threading.Lock, MemoryStore._forked)
         self._secret = secrets.token_bytes(16)
-        self._shelves: dict[int, Shelf] = {}
-        self._shelf_of: dict[Limit, Shelf] = {}
-        self._shelf_by_prefix: dict[str, Shelf] = {}
+        self._shelves: dict[int, Generations] = {}
+        self._shelf_of: dict[Limit, Generations] = {}
+        self._shelf_by_prefix: dict[str, Generations] = {}
         self._turns_at = 1 << 63
         self._dying: list[Table] = []
         self._keys = 0
@@ -119,7 +119,7 @@ class MemoryStore(Store):
                 self._owes(shelf, key, now + decision.reset_us)
         finally:
             self._lock.release()
-        decision.bound = limit
+        decision.source = limit
         return decision
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
@@ -142,11 +142,11 @@ class MemoryStore(Store):
                     self._owes(shelves[key], key, now + decision.reset_us)
             return decisions
 
-    def _owes(self, shelf: Shelf, key: str, until: int) -> None:
+    def _owes(self, shelf: Generations, key: str, until: int) -> None:
         """Keep a key for longer than others: it was charged beyond its limit, or its amount was cut since."""
         shelf.debts[key if key in shelf.young or key in shelf.old else self._slot(key)] = until
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with self._lock:
             now = self.clock() if now is None else now
             self._sweep(now)
@@ -154,7 +154,7 @@ class MemoryStore(Store):
                 self._change(change, now)
             return [now] * len(changes)
 
-    def _change(self, change: Change, now: int) -> None:
+    def _change(self, change: Correction, now: int) -> None:
         limit, key, cost, spent = change
         shelf = self._shelf_of.get(limit) or self._place(limit, now)
         state = self._find(limit, shelf, key)
@@ -174,7 +174,7 @@ class MemoryStore(Store):
                 if shelf is not None:
                     self._drop(shelf, key)
 
-    def _drop(self, shelf: Shelf, key: str) -> None:
+    def _drop(self, shelf: Generations, key: str) -> None:
         for table in (shelf.young, shelf.old):
             if table.pop(key, None) is not None:
                 self._keys -= 1
@@ -184,7 +184,7 @@ class MemoryStore(Store):
         shelf.shared.pop(slot, None)
         shelf.shared_old.pop(slot, None)
 
-    def _find(self, limit: Limit, shelf: Shelf, key: str) -> Any:
+    def _find(self, limit: Limit, shelf: Generations, key: str) -> Any:
         """The state of a key; at first sight of a key, that of the others it may have shared one with."""
         state = shelf.young.get(key)
         if state is None:
@@ -196,7 +196,7 @@ class MemoryStore(Store):
                     state = shelf.shared_old.get(slot)
         return _loaded(limit, state) if type(state) is Saved else state
 
-    def _keep(self, shelf: Shelf, key: str, state: Any) -> None:
+    def _keep(self, shelf: Generations, key: str, state: Any) -> None:
         if state is None:
             self._drop(shelf, key)
         elif key in shelf.young or shelf.old.pop(key, None) is not None:
@@ -212,16 +212,16 @@ class MemoryStore(Store):
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self._secret).digest()
         return f"{prefix_of(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
 
-    def _place(self, limit: Limit, now: int) -> Shelf:
+    def _place(self, limit: Limit, now: int) -> Generations:
         """The shelf of a limit. Limits with one prefix share their keys, so they stand where the longest-lived fits."""
         span = max(_SHORTEST_SPAN, limit.algorithm.lifetime)
         shelf = self._shelf_by_prefix.get(limit.prefix)
         if shelf is None or shelf.span < span:
-            taller = self._shelves.get(span) or Shelf(span, now)
+            taller = self._shelves.get(span) or Generations(span, now)
             self._shelves[span] = taller
             self._turns_at = min(self._turns_at, taller.turns_at)
             if shelf is not None:
-                shelf.hand_over(limit.prefix, taller)
+                shelf.move_prefix(limit.prefix, taller)
             self._shelf_of.clear()
             shelf = self._shelf_by_prefix[limit.prefix] = taller
         self._limit_by_prefix[limit.prefix] = limit

@@ -19,7 +19,7 @@ from .client.errors import is_split, late, problem
 from .client.timeout import Budget
 from .message import Message, Request, answers
 
-__all__ = ["Trips"]
+__all__ = ["Batcher"]
 
 _MOST: Final = 256  # members of one call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # so many waiting are worth a call of their own while others are out
@@ -31,7 +31,7 @@ _Member = tuple[Request, "asyncio.Future[Any]", float]
 """What is asked, the answer to come, and until when, in the loop's time."""
 
 
-class Trips:
+class Batcher:
     """The calls to one place."""
 
     def __init__(self, ask: Callable[[Message], Awaitable[Any]], message: Callable[[], Message]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, cast
 
 from ...errors import StoreError
 from .address import Address
-from .batch import Trips
+from .batch import Batcher
 from .client.cluster import AsyncCluster
 from .client.server import AsyncServer
 from .client.slots import slot_of
@@ -30,22 +30,22 @@ class Side:
         self.server = (AsyncCluster if address.cluster else AsyncServer)(address, timeout)
         self._message: Callable[[], Message] = lambda: Message(known, name)
         self._name = name
-        self._trips = Trips(self.server.ask, self._message)
-        self._trips_by_slot: dict[int, Trips] | None = {} if address.cluster else None
+        self._trips = Batcher(self.server.ask, self._message)
+        self._trips_by_slot: dict[int, Batcher] | None = {} if address.cluster else None
 
     def ask(self, request: Request, due: float) -> Awaitable[Any]:
         """The answer to come; ``StoreError`` when it does not by ``due``, in the loop's time."""
         trips = self._trips if self._trips_by_slot is None else self._to_slot(request, self._trips_by_slot)
         return trips.join(request, due)
 
-    def _to_slot(self, request: Request, known: dict[int, Trips]) -> Trips:
+    def _to_slot(self, request: Request, known: dict[int, Batcher]) -> Batcher:
         """The keys of one call are in one slot."""
         slot = slot_of(self._name(request.key))
         if slot not in known:
             if len(known) >= _SLOTS_KEPT:
                 for idle in [each for each, trips in known.items() if trips.idle]:
                     del known[idle]
-            known[slot] = Trips(self.server.ask, self._message)
+            known[slot] = Batcher(self.server.ask, self._message)
         return known[slot]
 
     async def carry_out(self, flow: Flow[T], due: float) -> T:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ...algorithms.limit import Limit
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import StoreError
 from .script import Script, Twin, packed_limit, script_of, twin_of
 
@@ -115,20 +115,20 @@ class Request(Protocol):
 
 
 class Hits:
-    """Hits of one request of a user's: all that it has, or, when it is ``refused`` elsewhere, those in one place."""
+    """Hits of one request of a user's: all that it has, or, when it is ``rejected`` elsewhere, those in one place."""
 
-    __slots__ = ("hits", "least", "now", "refused", "size", "what")
+    __slots__ = ("hits", "least", "now", "rejected", "size", "what")
 
     @property
     def key(self) -> str:
         return self.hits[0].key
 
-    def __init__(self, hits: Sequence[Hit], now: int | None, spend: bool, least: int, refused: bool = False) -> None:
+    def __init__(self, hits: Sequence[Hit], now: int | None, spend: bool, least: int, rejected: bool = False) -> None:
         self.hits = hits
         self.now = now
         self.least = least
-        self.refused = refused
-        self.what = (1 if spend else 2) + (2 if refused else 0)
+        self.rejected = rejected
+        self.what = (1 if spend else 2) + (2 if rejected else 0)
         self.size = _FIELDS * len(hits)
 
     def join(self, message: Message) -> None:
@@ -146,7 +146,7 @@ class Hits:
             start += _FIELDS
             # A time that no number of Lua's holds exactly comes as text. Only what is allowed may come again at once.
             decision = Decision(retry == 0, remaining, None if retry == -1 else int(retry), int(reset), at, int(delay))
-            decision.bound = limit
+            decision.source = limit
             decisions.append(decision)
         return decisions
 
@@ -160,7 +160,7 @@ class Changes:
     def key(self) -> str:
         return self.changes[0].key
 
-    def __init__(self, changes: Sequence[Change], now: int | None, least: int) -> None:
+    def __init__(self, changes: Sequence[Correction], now: int | None, least: int) -> None:
         self.changes = changes
         self.now = now
         self.least = least

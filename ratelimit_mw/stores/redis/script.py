@@ -21,7 +21,7 @@ from ...algorithms.fixed_window import FixedWindow
 from ...algorithms.interval_bucket import IntervalTokenBucket
 from ...algorithms.limit import Limit
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
-from ...algorithms.window_log import RefusalCountingLog, SlidingWindowLog, TieredWindow
+from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
 __all__ = ["GIVEN", "Script", "packed_limit", "script_of", "twin_of"]
 
@@ -55,7 +55,7 @@ _TWINS: Final[dict[type[Algorithm], Twin]] = {
     LeakyBucketQueue: replace(_BUCKET, name="LeakyBucketQueue"),
     TieredWindow: _SERIES,
     SlidingWindowLog: _SERIES,
-    RefusalCountingLog: replace(_SERIES, name="RefusalCountingLog"),
+    RejectionCountingLog: replace(_SERIES, name="RejectionCountingLog"),
     Concurrency: Twin("Concurrency", "concurrency", "Slots", ("amount", "lifetime")),
 }
 

@@ -5,7 +5,7 @@
 -- and for each key its own numbers. Replies for each request with its time and the values of its keys, or with a text
 -- when it went wrong. Times and amounts are whole numbers below 2^53, which replies hold exactly.
 
-local HIT, PEEK, HIT_REFUSED, PEEK_REFUSED, CORRECT = 1, 2, 3, 4, 5 -- and READ
+local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT = 1, 2, 3, 4, 5 -- and READ
 local NUMBERS = {2, 2, 2, 2, 5, 0} -- for each key: limit and cost; to correct also time, cost and delay of what was spent
 local LONGEST = 10^14
 
@@ -54,7 +54,7 @@ local function apply_one(now, least, spend)
   say(remaining, retry, reset, at, delay)
 end
 
--- All hits at one instant, all or none: decide_all of stores/base.py. What is refused elsewhere is not allowed here.
+-- All hits at one instant, all or none: decide_all of stores/base.py. What is rejected elsewhere is not allowed here.
 local function apply(count, now, least, spend, allowed)
   local hits = {}
   for i = 1, count do
@@ -114,7 +114,7 @@ local function answer(what, given, least, count)
   elseif count == 1 and what <= PEEK then
     apply_one(now, least, what == HIT)
   else
-    apply(count, now, least, what == HIT or what == HIT_REFUSED, what <= PEEK)
+    apply(count, now, least, what == HIT or what == HIT_REJECTED, what <= PEEK)
   end
 end
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 
 from ...algorithms.limit import Limit
-from ...decision import Change, Decision, Hit, Spent
+from ...decision import Charge, Correction, Decision, Hit
 from ...errors import StoreError
 from .message import Changes, ConflictError, Hits, Known, Message, Request, least
 from .script import GIVEN
@@ -40,8 +40,8 @@ class Tools(NamedTuple):
 def applied(hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
     """All hits: at once where they are together, else group by group in their order.
 
-    When a group refuses, what the groups before it were charged is given back: never more than a limit is admitted,
-    at worst somebody else is refused for a moment.
+    When a group rejects, what the groups before it were charged is given back: never more than a limit is admitted,
+    at worst somebody else is rejected for a moment.
     """
     groups = _grouped([hit.key for hit in hits], tools)
     parts = [[hits[i] for i in group] for group in groups]
@@ -55,7 +55,7 @@ def applied(hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools) -> 
             raise
         for i, decision in zip(group, decisions, strict=True):
             found[i] = decision
-        if _refuses(decisions) and len(groups) > 1:
+        if _rejects(decisions) and len(groups) > 1:
             if spend:
                 yield from _undone(parts[:number], found, groups, now, tools)
             yield from _looked(number, parts, found, groups, now, spend, tools)
@@ -71,12 +71,12 @@ def _undone(
         for i, (limit, key, cost) in zip(group, part, strict=True):
             decision = found[i]
             if decision is not None and decision.allowed and cost:
-                changes.append(Change(limit, key, cost, Spent(decision.at_us, cost, decision.delay_us)))
+                changes.append(Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us)))
         yield from corrected(changes, now, tools)
 
 
 def _looked(
-    refusing: int,
+    rejecting: int,
     parts: Sequence[list[Hit]],
     found: list[Decision | None],
     groups: list[list[int]],
@@ -84,12 +84,12 @@ def _looked(
     spend: bool,
     tools: Tools,
 ) -> Flow[None]:
-    """What would have passed reports a look, and what would not have is refused as well."""
+    """What would have passed reports a look, and what would not have is rejected as well."""
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
-        if number == refusing:
+        if number == rejecting:
             continue
-        if number > refusing:
-            decisions = yield from _together(part, now, spend, tools, refused=True)
+        if number > rejecting:
+            decisions = yield from _together(part, now, spend, tools, rejected=True)
         else:  # what was charged here has been given back
             decisions = yield from _together([hit._replace(cost=0) for hit in part], now, False, tools)
         for i, decision in zip(group, decisions, strict=True):
@@ -98,22 +98,22 @@ def _looked(
                 found[i] = decision
 
 
-def _refuses(decisions: Sequence[Decision]) -> bool:
-    return any(not decision.allowed and not decision.bound.shadow for decision in decisions)
+def _rejects(decisions: Sequence[Decision]) -> bool:
+    return any(not decision.allowed and not decision.source.shadow for decision in decisions)
 
 
 def _together(
-    hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools, refused: bool = False
+    hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools, rejected: bool = False
 ) -> Flow[list[Decision]]:
     """Hits whose keys are in one place."""
     own = [hit for hit in hits if tools.known[hit.limit] is None]
     if not own:
-        return cast(list[Decision], (yield Hits(hits, now, spend, least(now), refused)))
+        return cast(list[Decision], (yield Hits(hits, now, spend, least(now), rejected)))
     raced_at: int | None = None
     while raced_at is None or tools.in_time():
         try:
             at, texts = yield _Read([hit.key for hit in own], now)
-            plain = Hits(hits, at, spend, least(now), refused)
+            plain = Hits(hits, at, spend, least(now), rejected)
             request = _Agreed(plain, dict(zip(own, texts, strict=True)), at, tools.known)
             return cast(list[Decision], (yield request))
         except ConflictError:
@@ -126,13 +126,13 @@ def _together(
 
 
 def _lost(limit: Limit, at: int) -> Decision:
-    """Who loses every race within the time budget is refused, and may try again at once."""
+    """Who loses every race within the time budget is rejected, and may try again at once."""
     decision = Decision(False, 0, _SHORT, _SHORT, at)
-    decision.bound = limit
+    decision.source = limit
     return decision
 
 
-def corrected(changes: Sequence[Change], now: int | None, tools: Tools) -> Flow[list[int]]:
+def corrected(changes: Sequence[Correction], now: int | None, tools: Tools) -> Flow[list[int]]:
     """Corrections: those of a place at once, those of algorithms without a twin one by one."""
     times = [0] * len(changes)
     twins = [i for i, change in enumerate(changes) if tools.known[change.limit] is not None]
@@ -146,7 +146,7 @@ def corrected(changes: Sequence[Change], now: int | None, tools: Tools) -> Flow[
     return times
 
 
-def _corrected_here(change: Change, now: int | None, tools: Tools) -> Flow[int]:
+def _corrected_here(change: Correction, now: int | None, tools: Tools) -> Flow[int]:
     limit, key, cost, spent = change
     raced = False
     while not raced or tools.in_time():
@@ -245,7 +245,7 @@ class _Agreed:
         decisions = self._plain.read(reply, start)
         for i, (_, decision, _) in self._own.items():
             decisions[i] = decision
-        if self._plain.refused or _refuses(decisions):
+        if self._plain.rejected or _rejects(decisions):
             for i, (_, decision, look) in self._own.items():
                 decisions[i] = look if decision.allowed else decision
         return decisions
@@ -257,7 +257,7 @@ def _decided(hit: Hit, text: bytes | None, at: int) -> tuple[dict[str, Any], Dec
     state = None if text is None else limit.algorithm.load(text)
     kept, decision = limit.decide(state, at, cost)
     look = limit.decide(state, at, 0)[1]
-    decision.bound = look.bound = limit
+    decision.source = look.source = limit
     changes = kept is not state
     after = limit.algorithm.dump(kept) if changes and kept is not None else None
     return _given(text, after, decision.reset_us, decision.allowed, limit.shadow, changes), decision, look

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
-from ...decision import Change, Decision, Hit
+from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
 from .address import Address, Meaning, tls_of
@@ -56,7 +56,7 @@ class RedisStore(Store):
             return found
         return self._carry_out(applied(hits, now, spend, self._tools(deadline, time.monotonic)), deadline)
 
-    def correct(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         deadline = time.monotonic() + self._timeout
         return self._carry_out(corrected(changes, now, self._tools(deadline, time.monotonic)), deadline)
 
@@ -112,7 +112,7 @@ class RedisStore(Store):
             return found
         return await side.carry_out(applied(hits, now, spend, self._tools(due, side.loop.time)), due)
 
-    async def acorrect(self, changes: Sequence[Change], now: int | None = None) -> list[int]:
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         side = self._side()
         due = side.loop.time() + self._timeout
         return await side.carry_out(corrected(changes, now, self._tools(due, side.loop.time)), due)

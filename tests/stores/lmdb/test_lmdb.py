@@ -45,7 +45,7 @@ def store(path: Path) -> Iterator[LmdbStore]:
     ],
 )
 def test_an_address_that_cannot_mean_anything_is_an_error(address: str, why: str) -> None:
-    """It is refused when it is read, with what was expected."""
+    """It is rejected when it is read, with what was expected."""
     with pytest.raises(ConfigError, match=why):
         open_store(address)
 

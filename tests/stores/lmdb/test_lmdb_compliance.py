@@ -11,7 +11,7 @@ from traces import SPECS
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.clock import to_us
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.lmdb.store import LmdbStore
@@ -41,12 +41,12 @@ class TestLmdbStore(StoreCompliance):
 
 
 class ThroughStore(ThroughLimiter):
-    """A limiter that remembers no refusals, so that the store is asked each time."""
+    """A limiter that remembers no rejections, so that the store is asked each time."""
 
     def __init__(self, case: Case, store: Store) -> None:
         super().__init__(case, store)
         rule = Rule(name="vector", limits=case["quota"], key=["ip"], algorithm=case["algorithm"])
-        settings = Settings(remember_refusals=0)
+        settings = Settings(rejection_cache=0)
         self.limiter = Limiter([rule], store=store, clock=lambda: self.now, settings=settings)
         self.limiter.reset("vector", {"ip": "192.0.2.7"})
 
@@ -69,7 +69,7 @@ def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: Lmd
     memory = MemoryStore()
     quotas = ("150/20s", "400/hour") if kind in SPECS else ("40 concurrent", "60 concurrent")
     limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
-    spends: list[Change] = []
+    spends: list[Correction] = []
     now = NOW
     for _ in range(1_500):
         now += chance.choice((0, 1, 40_000, 40_000, to_us(chance.random()), -200_000))
@@ -82,12 +82,12 @@ def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: Lmd
             assert list(map(repr, store.apply(hits, now, spend))) == list(map(repr, decisions))
             if spend and all(decision.allowed for decision in decisions):
                 spends += [
-                    Change(hit.limit, hit.key, hit.cost, Spent(decision.at_us, hit.cost, decision.delay_us))
+                    Correction(hit.limit, hit.key, hit.cost, Charge(decision.at_us, hit.cost, decision.delay_us))
                     for hit, decision in zip(hits, decisions, strict=True)
                     if hit.cost
                 ]
         elif act < 0.99:
-            charge = Change(limits[0], hits[0].key, 1, None)
+            charge = Correction(limits[0], hits[0].key, 1, None)
             changes = [spends.pop(chance.randrange(len(spends)))] if spends and act < 0.97 else [charge]
             assert store.correct(changes, now) == memory.correct(changes, now)
         else:

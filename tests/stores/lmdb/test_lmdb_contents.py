@@ -9,7 +9,7 @@ import lmdb
 import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, names, open_at, states
 
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores.lmdb.keys import END, PREFIX, state_name
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock
@@ -40,7 +40,7 @@ def test_keys_can_be_read_by_their_prefix(store: LmdbStore, path: Path) -> None:
 
 
 def test_every_length_of_a_key_has_its_own_state(store: LmdbStore) -> None:
-    """Around the longest name that LMDB takes nothing is cut off and nothing refused."""
+    """Around the longest name that LMDB takes nothing is cut off and nothing rejected."""
     limit = limit_of("1/minute")
     lengths = [length - len(state_name(limit.prefix, b"")) for length in range(505, 518)]
     assert [hit(store, limit, "x" * length).allowed for length in lengths] == [True] * 13
@@ -48,7 +48,7 @@ def test_every_length_of_a_key_has_its_own_state(store: LmdbStore) -> None:
 
 
 def test_what_changes_nothing_writes_nothing(store: LmdbStore, path: Path) -> None:
-    """Refusals and looks leave the file as it is, so attack traffic costs no writes."""
+    """Rejections and looks leave the file as it is, so attack traffic costs no writes."""
     limit = limit_of("2/minute", "sliding-window-log")
     hit(store, limit, cost=2)
     before = (path / "data.mdb").stat().st_mtime_ns, (path / "data.mdb").read_bytes()
@@ -56,7 +56,7 @@ def test_what_changes_nothing_writes_nothing(store: LmdbStore, path: Path) -> No
         assert not hit(store, limit).allowed
         hit(store, limit, "b", cost=0)
         store.apply([Hit(limit, limit.prefix + "c", 1)], spend=False)
-        store.correct([Change(limit, limit.prefix + "a", 1, Spent(NOW, 1))])
+        store.correct([Correction(limit, limit.prefix + "a", 1, Charge(NOW, 1))])
     assert ((path / "data.mdb").stat().st_mtime_ns, (path / "data.mdb").read_bytes()) == before
 
 

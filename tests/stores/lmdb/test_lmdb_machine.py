@@ -62,9 +62,9 @@ def test_after_a_clean_stop_it_goes_on(path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(mark, "BOOT_ID", str(tmp_path / "boot_id"))
     ahead = time.time_ns() + 3_600_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: ahead)
-    refused = hit(store, limit_of("2/day", "token-bucket"))
-    assert not refused.allowed
-    assert abs(refused.at_us - ahead // 1000) < 5_000_000
+    rejected = hit(store, limit_of("2/day", "token-bucket"))
+    assert not rejected.allowed
+    assert abs(rejected.at_us - ahead // 1000) < 5_000_000
     assert mark_of(path) == ["ratelimit_mw", "another-boot", "open"]
     store.close()
 

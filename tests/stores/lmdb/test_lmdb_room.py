@@ -12,7 +12,7 @@ import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb.keys import META
@@ -79,37 +79,37 @@ def test_a_shared_state_can_be_forgotten_and_given_back(path: Path) -> None:
         assert decision.allowed
         assert not hit(store, limit, "stranger").allowed
         if gives_back:
-            store.correct([Change(limit, key, 2, Spent(decision.at_us, 2))])
+            store.correct([Correction(limit, key, 2, Charge(decision.at_us, 2))])
         else:
             store.forget([key])
         assert hit(store, limit, "stranger", cost=0).remaining == 2
     store.close()
 
 
-def test_where_nothing_may_grow_a_hit_is_refused(path: Path) -> None:
+def test_where_nothing_may_grow_a_hit_is_rejected(path: Path) -> None:
     """Long logs fill it to the last reserve: no error, no hit passes uncounted, short records still change."""
     clock = ManualClock(NOW)
     store = open_at(path, size=4 << 20, clock=clock)
     log, count = limit_of("10000/hour", "sliding-window-log"), limit_of("1000000/hour")
-    refused = passed = 0
+    rejected = passed = 0
     hit(store, count, "known")
     for number in range(250_000):
         clock.advance(0.000_001)
         decision = hit(store, log, f"client {number % 30}")
         passed += decision.allowed
         if not decision.allowed:
-            refused += 1
+            rejected += 1
             assert (decision.retry_us, decision.remaining > 0) == (1_000_000, True)
-            if refused == 2_000:
+            if rejected == 2_000:
                 break
-    assert refused == 2_000
+    assert rejected == 2_000
     left = sum(hit(store, log, f"client {number}", cost=0).remaining for number in range(30))
     assert 30 * 10_000 - left == passed, "all that passed was counted, and nothing else"
     both = store.apply([Hit(log, log.prefix + "client 1", 1), Hit(count, count.prefix + "known", 1)])
     assert [decision.allowed for decision in both] == [False, False]
     assert hit(store, count, "known").remaining == 1_000_000 - 2, "the short one was not spent beside the long one"
     with pytest.raises(StoreError, match="is full"):
-        store.correct([Change(log, log.prefix + "client 1", 1, None)] * 200)
+        store.correct([Correction(log, log.prefix + "client 1", 1, None)] * 200)
     clock.advance(2 * 3600)
     for number in range(2_000):
         hit(store, count, f"later {number % 7}")
@@ -140,7 +140,7 @@ def test_a_reader_that_does_not_end_is_a_store_error_until_it_does(path: Path) -
 
 
 def test_short_logs_that_grow_together_are_bounded_too(path: Path) -> None:
-    """None of them needs a page, all of them together more than there is: refused where it would have to grow."""
+    """None of them needs a page, all of them together more than there is: rejected where it would have to grow."""
     clock = ManualClock(NOW)
     store = open_at(path, size=4 << 20, clock=clock)
     log = limit_of("10000/hour", "sliding-window-log")

@@ -11,13 +11,13 @@ from traces import SPECS
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Spent
+from ratelimit_mw.decision import Charge
 from ratelimit_mw.stores.lmdb.pages import PAGE, dump, load, pages_of
 
 NOW = 1_767_268_820_500_000
 LOGS = {
     "log": "sliding-window-log",
-    "log that counts refusals": SPECS["sliding-window-log-count-refused"],
+    "log that counts rejections": SPECS["sliding-window-log-count-rejected"],
     "tiered window": {"name": "tiered-window", "precision": "1s"},
 }
 
@@ -92,7 +92,7 @@ def test_pages_answer_as_arrays_do(spec: object, seed: int, amount: int) -> None
             state, decision = algorithm.decide(state, now, cost)
             assert kept.hit(now, cost) == told(decision)
             if decision.allowed and cost:
-                spends.append(Spent(decision.at_us, cost))
+                spends.append(Charge(decision.at_us, cost))
         elif act < 0.9 or not spends:
             state = algorithm.charge(state, now, 2)
             kept.keep(algorithm.charge(kept.state(), now, 2))
@@ -122,7 +122,7 @@ def test_a_hit_on_a_long_log_reads_and_writes_little() -> None:
     assert abs(len(pages.kept) - before[1]) <= 1, "pages that are out of sight go as new ones come"
 
 
-def test_a_refusal_by_a_long_log_searches_few_pages() -> None:
+def test_a_rejection_by_a_long_log_searches_few_pages() -> None:
     """When to come again with a cost of thousands is found by halving, not by reading the log."""
     kept = Kept(build("sliding-window-log", Quota.parse("10000/minute")))
     for number in range(10_000):
@@ -139,7 +139,7 @@ def test_giving_back_the_newest_of_a_long_log_leaves_the_rest_alone() -> None:
     for number in range(5_000):
         kept.hit(NOW + number, 1)
     kept.pages.read = kept.pages.written = 0
-    kept.keep(algorithm.give_back(kept.state(), NOW + 5_000, Spent(NOW + 4_998, 1), 1))
+    kept.keep(algorithm.give_back(kept.state(), NOW + 5_000, Charge(NOW + 4_998, 1), 1))
     assert (kept.pages.read <= 14, kept.pages.written) == (True, 0)
     assert len(entries(kept.state())) == 4_999
 

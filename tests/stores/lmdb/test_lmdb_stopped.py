@@ -34,7 +34,7 @@ def stopped_inside(path: Path) -> Iterator[Any]:
         end(worker)
 
 
-def seconds_until_refused(call: Callable[[], object]) -> float:
+def seconds_until_rejected(call: Callable[[], object]) -> float:
     """How long a call takes to raise ``StoreError``: the best of some tries, as a busy machine may delay anything."""
     found = []
     for _ in range(TRIES):
@@ -54,7 +54,7 @@ def test_a_stopped_worker_holds_nobody_longer_than_the_budget(tmp_path: Path) ->
         assert hit(store, limit).remaining == 19
         with stopped_inside(tmp_path) as worker:
             for call in (lambda: hit(store, limit), lambda: store.forget(["x"]), store.ping):
-                assert seconds_until_refused(call) <= BUDGET + GRACE
+                assert seconds_until_rejected(call) <= BUDGET + GRACE
             os.kill(worker.pid, signal.SIGCONT)
             worker.join()
             assert worker.exitcode == 0

@@ -10,7 +10,7 @@ from test_vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.handles import Handle
@@ -52,21 +52,21 @@ class ThroughStore:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle
-        self.spent: dict[int, Spent] = {}
+        self.spent: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
-        self.spent[step] = Spent(decision.at_us, cost, decision.delay_us)
+        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
         return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
         spent = self.spent[step]
         back = spent.cost if cost is None else cost
-        self.handle.correct([Change(self.limit, self.key, back, spent)], now)
+        self.handle.correct([Correction(self.limit, self.key, back, spent)], now)
         self.spent[step] = spent._replace(cost=spent.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
-        self.handle.correct([Change(self.limit, self.key, cost, None)], now)
+        self.handle.correct([Correction(self.limit, self.key, cost, None)], now)
 
 
 def goes_back(case: Case) -> bool:

@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield found
 
 
-def seconds_until_refused(call: Callable[[], Any]) -> float:
+def seconds_until_rejected(call: Callable[[], Any]) -> float:
     """How long a call takes to raise ``StoreError``: the best of some tries."""
     found = []
     for _ in range(TRIES):
@@ -80,9 +80,9 @@ def test_a_paused_server_is_an_error_within_the_budget(server: Server, spec: str
         wait_for(lambda: works(store, limit), "a first answer")
         stop(server)
         try:
-            assert seconds_until_refused(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
-            assert seconds_until_refused(store.ping) <= BUDGET + GRACE
-            assert seconds_until_refused(lambda: store.forget([limit.prefix])) <= BUDGET + GRACE
+            assert seconds_until_rejected(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
+            assert seconds_until_rejected(store.ping) <= BUDGET + GRACE
+            assert seconds_until_rejected(lambda: store.forget([limit.prefix])) <= BUDGET + GRACE
         finally:
             server.resume()
         wait_for(lambda: works(store, limit), "an answer after the pause")
@@ -149,7 +149,7 @@ def test_a_killed_server_is_an_error_at_once_and_forgotten_once_it_is_back(serve
         for _ in range(3):
             assert store.apply([hit(limit)], NOW)[0].remaining == 999
             server.kill()
-            assert seconds_until_refused(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
+            assert seconds_until_rejected(lambda: store.apply([hit(limit)], NOW)) <= BUDGET + GRACE
             server.start()
 
 
@@ -248,7 +248,7 @@ def test_a_name_that_takes_long_to_look_up_is_waited_for_in_the_budget_only(
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     handle = WAYS[way](MemcachedStore("slow-name.invalid", timeout_us=BUDGET_US))
     try:
-        assert seconds_until_refused(handle.ping) <= BUDGET + GRACE
+        assert seconds_until_rejected(handle.ping) <= BUDGET + GRACE
         with pytest.raises(StoreError, match="within its time budget"):
             handle.ping()
         assert threading.active_count() <= threads + 1

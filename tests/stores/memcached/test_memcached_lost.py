@@ -13,10 +13,10 @@ from servers import HOST, Server, memcached_running
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Change, Decision, Spent
+from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.stores.memcached.client.protocol import Trip
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.suite import COUNTS_REFUSED, WAYS, limit_of
+from ratelimit_mw.testing.suite import COUNTS_REJECTED, WAYS, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
@@ -47,7 +47,7 @@ class Meddling(MemcachedStore):
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.03])
-def test_races_lost_to_the_end_refuse_and_are_no_error(memcached_server: Server, slow: float) -> None:
+def test_races_lost_to_the_end_reject_and_are_no_error(memcached_server: Server, slow: float) -> None:
     """The store answers, so it did not fail: everybody is told to come again soon, and nothing is left spent."""
     limit, wide = limit_of("1000000/minute", "gcra"), limit_of("1000000/minute")
     shadow = limit_of("1/minute", shadow=True)
@@ -63,13 +63,13 @@ def test_races_lost_to_the_end_refuse_and_are_no_error(memcached_server: Server,
         decisions = store.apply(hits, NOW)
         assert [(d.allowed, d.remaining) for d in decisions] == [(False, 0)] * 3
         assert all(0 < (d.retry_us or 0) <= MINUTE for d in decisions)
-        assert [d.bound for d in decisions] == [wide, limit, shadow]
+        assert [d.source for d in decisions] == [wide, limit, shadow]
         assert other.apply([hit(wide, 0)], NOW)[0].remaining == 1_000_000
         store.close()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_has_lost_a_race_is_refused_when_the_server_stops_and_the_next_one_is_told(
+def test_who_has_lost_a_race_is_rejected_when_the_server_stops_and_the_next_one_is_told(
     tmp_path: Path, way: str
 ) -> None:
     """An answer that was lost is an answer; only who gets none at all has an error to handle."""
@@ -85,14 +85,14 @@ def test_who_has_lost_a_race_is_refused_when_the_server_stops_and_the_next_one_i
         handle.close()
 
 
-def test_a_refusal_whose_count_is_lost_is_still_that_refusal(memcached_server: Server) -> None:
-    """A log that counts refusals and loses all of its races says when to come again as ever."""
-    log, wide = limit_of("2/minute", COUNTS_REFUSED), limit_of("9/minute")
+def test_a_rejection_whose_count_is_lost_is_still_that_rejection(memcached_server: Server) -> None:
+    """A log that counts rejections and loses all of its races says when to come again as ever."""
+    log, wide = limit_of("2/minute", COUNTS_REJECTED), limit_of("9/minute")
     with opened(memcached_server) as other:
         other.apply([hit(log, 2)], NOW)
         store = Meddling(memcached_server, 40_000, lambda: other.apply([hit(log)], NOW))
-        refused, looked = store.apply([hit(log), hit(wide)], NOW)
-        assert (refused.allowed, refused.retry_us) == (False, MINUTE)
+        rejected, looked = store.apply([hit(log), hit(wide)], NOW)
+        assert (rejected.allowed, rejected.retry_us) == (False, MINUTE)
         assert (looked.allowed, looked.remaining) == (True, 9)
         store.close()
 
@@ -127,25 +127,25 @@ def test_a_key_that_is_forgotten_while_it_is_hit_is_hit_again(memcached_server: 
         store.close()
 
 
-def test_the_moment_of_a_refusal_is_found_while_others_hit_and_give_back(memcached_server: Server) -> None:
-    """Parts that no longer add up to what was read before: the refusal stays one, at a moment in that part."""
+def test_the_moment_of_a_rejection_is_found_while_others_hit_and_give_back(memcached_server: Server) -> None:
+    """Parts that no longer add up to what was read before: the rejection stays one, at a moment in that part."""
     limit = limit_of("100/day", {"name": "tiered-window", "precision": "1s"})
     for change in (30, -30, -60):
         with opened(memcached_server, query=f"?prefix=moment{change}:") as store:
             (decision,) = store.apply([hit(limit, 60)], NOW)
             store.apply([hit(limit, 40)], NOW + 90 * MINUTE)
-            change_in_midst(store, Change(limit, hit(limit).key, abs(change), spent_of(decision, change)))
-            (refused,) = store.apply([hit(limit, 50)], NOW + 91 * MINUTE)
-            assert not refused.allowed
-            assert DAY - 91 * MINUTE - SECOND <= (refused.retry_us or 0) <= DAY + 60 * MINUTE
+            change_in_midst(store, Correction(limit, hit(limit).key, abs(change), spent_of(decision, change)))
+            (rejected,) = store.apply([hit(limit, 50)], NOW + 91 * MINUTE)
+            assert not rejected.allowed
+            assert DAY - 91 * MINUTE - SECOND <= (rejected.retry_us or 0) <= DAY + 60 * MINUTE
 
 
-def spent_of(decision: Decision, change: int) -> Spent | None:
+def spent_of(decision: Decision, change: int) -> Charge | None:
     """What a change gives back; None when it charges."""
-    return Spent(decision.at_us, 60) if change < 0 else None
+    return Charge(decision.at_us, 60) if change < 0 else None
 
 
-def change_in_midst(store: MemcachedStore, change: Change) -> None:
+def change_in_midst(store: MemcachedStore, change: Correction) -> None:
     """Carry a change out right after the next reading of the store."""
     exchange, first = store._sockets.exchange, [True]
 
@@ -157,7 +157,7 @@ def change_in_midst(store: MemcachedStore, change: Change) -> None:
     store._sockets.exchange = changing  # type: ignore[method-assign]
 
 
-def with_other(store: MemcachedStore, change: Change) -> None:
+def with_other(store: MemcachedStore, change: Correction) -> None:
     other = MemcachedStore(store._ring.servers, store._names._prefix.decode(), PATIENT)
     other.correct([change], NOW)
     other.close()
@@ -175,7 +175,7 @@ def test_a_lost_race_is_decided_anew(memcached_server: Server) -> None:
         store.close()
 
 
-def test_a_turn_that_does_not_come_in_time_is_a_refusal(memcached_server: Server) -> None:
+def test_a_turn_that_does_not_come_in_time_is_a_rejection(memcached_server: Server) -> None:
     """Blocking and on a loop: who has lost a race waits for those before it, and no longer than its call may take."""
     limit = limit_of("100/minute")
     with opened(memcached_server) as other:

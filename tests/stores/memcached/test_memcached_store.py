@@ -96,7 +96,7 @@ def test_what_was_given_back_whole_leaves_nothing(memcached_server: Server, stor
         assert value_of(memcached_server, next(iter(names_in(memcached_server, rule_of(limit))), b"-")) == b""
 
 
-def test_a_request_takes_two_round_trips_and_a_refused_one_takes_one(memcached_server: Server) -> None:
+def test_a_request_takes_two_round_trips_and_a_rejected_one_takes_one(memcached_server: Server) -> None:
     """However many limits it has: everything is read at once, and written at once."""
     limits = [limit_of("2/minute", spec) for spec in ("fixed-window", "gcra", "sliding-window-log", "token-bucket")]
     with opened(memcached_server) as store:
@@ -124,7 +124,7 @@ def test_what_is_no_state_is_an_error_of_the_store(
 
 
 def test_a_server_that_has_no_room_is_an_error_of_the_store(tmp_path: Any) -> None:
-    """With -M it refuses to store rather than to forget, and a hit that was not counted is not allowed."""
+    """With -M it rejects to store rather than to forget, and a hit that was not counted is not allowed."""
     with memcached_running(tmp_path, "-M", "-m", "2") as server, opened(server) as store:
         limit = limit_of("5/day", "gcra")
         with pytest.raises(StoreError, match="out of memory"):

@@ -33,11 +33,11 @@ def decided(store: MemcachedStore, requests: Sequence[Sequence[Hit]]) -> list[li
 
 
 def shown(decisions: Sequence[Decision]) -> list[tuple[Any, ...]]:
-    return [(d.allowed, d.remaining, d.retry_us, d.reset_us, d.at_us, d.delay_us, d.bound.rule) for d in decisions]
+    return [(d.allowed, d.remaining, d.retry_us, d.reset_us, d.at_us, d.delay_us, d.source.rule) for d in decisions]
 
 
 @pytest.mark.parametrize("spec", PACKED, ids=str)
-def test_requests_for_one_key_do_not_refuse_each_other(memcached_server: Server, spec: Any) -> None:
+def test_requests_for_one_key_do_not_reject_each_other(memcached_server: Server, spec: Any) -> None:
     """The first one goes alone, and all others after it go together: each is counted, for two writings in all."""
     limit = limit_of("1000/day", spec)
     before = commands(memcached_server)["set"]
@@ -48,7 +48,7 @@ def test_requests_for_one_key_do_not_refuse_each_other(memcached_server: Server,
 
 
 def test_200_requests_for_one_key_pass_in_the_time_that_a_call_has(memcached_server: Server) -> None:
-    """In the 50 ms that a call has by default none of them is refused under a wide limit, or ends in an error."""
+    """In the 50 ms that a call has by default none of them is rejected under a wide limit, or ends in an error."""
     limit = limit_of("1000000/minute")
 
     async def once(store: MemcachedStore) -> list[bool]:
@@ -82,7 +82,7 @@ def test_together_is_as_one_after_the_other(memcached_server: Server, seed: int)
 
 
 def test_places_in_a_queue_are_given_out_in_order(memcached_server: Server) -> None:
-    """Each waits for those before it, and who finds no place is refused."""
+    """Each waits for those before it, and who finds no place is rejected."""
     limit = limit_of("10/second", {"name": "leaky-bucket", "mode": "queue"})
     with opened(memcached_server) as store:
         found = [d for (d,) in decided(store, [[hit(limit)]] * 15)]
@@ -104,8 +104,8 @@ def test_who_loses_a_race_goes_again_and_the_others_stand(memcached_server: Serv
         assert not rivals
 
 
-def test_those_who_lose_all_their_races_are_refused_and_nothing_is_left_spent(memcached_server: Server) -> None:
-    """The store answers, so it did not fail: a refusal for each of them, in their time."""
+def test_those_who_lose_all_their_races_are_rejected_and_nothing_is_left_spent(memcached_server: Server) -> None:
+    """The store answers, so it did not fail: a rejection for each of them, in their time."""
     raced, wide = limit_of("1000000/day", "gcra"), limit_of("1000000/day")
     with opened(memcached_server) as other:
         store = Meddling(memcached_server, 400_000, lambda: other.apply([hit(raced)], NOW))

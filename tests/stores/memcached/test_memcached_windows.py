@@ -10,15 +10,15 @@ from memcached_handles import CLIENT, NOW, ask, commands, counted, hit, names_in
 from servers import Server
 
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Change
+from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.answers import answers
 from ratelimit_mw.testing.model import Model
-from ratelimit_mw.testing.suite import COUNTS_REFUSED, label, limit_of
+from ratelimit_mw.testing.suite import COUNTS_REJECTED, label, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
-LOGS = ["sliding-window-log", COUNTS_REFUSED]
+LOGS = ["sliding-window-log", COUNTS_REJECTED]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_tiered_hit_counts_in_every_tier_until_its_block_is_out_of_sight(
 
 
 def test_a_tiered_window_is_read_at_most_twice(memcached_server: Server) -> None:
-    """When it fits: before and after counting, 143 counters each. A refusal: once, and for its moment twice more."""
+    """When it fits: before and after counting, 143 counters each. A rejection: once, and for its moment twice more."""
     limit = limit_of("3/day", {"name": "tiered-window", "precision": "1s"})
     with opened(memcached_server) as store:
         trips = counted(store)
@@ -82,7 +82,7 @@ def test_clocks_that_differ_by_less_than_a_block_admit_no_more(memcached_server:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tiered_window_of_four_tiers_is_the_pure_function(memcached_server: Server, seed: int) -> None:
-    """Weeks by the second: refusals and looks say the exact microsecond, through blocks of seconds up to days."""
+    """Weeks by the second: rejections and looks say the exact microsecond, through blocks of seconds up to days."""
     chance = random.Random(seed)
     limit = limit_of("300/40d", {"name": "tiered-window", "precision": "1s"})
     model, now = Model(), NOW
@@ -107,7 +107,7 @@ def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: An
     chance = random.Random(seed)
     limit = limit_of("700/minute", spec)
     model, now, latest = Model(), NOW, NOW
-    spent: list[Change] = []
+    spent: list[Correction] = []
     with opened(memcached_server) as store:
         for _ in range(2_000):
             cost = chance.choice((0, 1, 1, 1, 1, 2, 3))
@@ -117,7 +117,7 @@ def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: An
                 spent.append(undo(hit(limit, cost), expected[0]))
             if spent and chance.random() < 0.05:
                 back = spent.pop(chance.randrange(max(0, len(spent) - 500), len(spent)))
-                changes = [back, Change(limit, back.key, 1, None)] if chance.random() < 0.5 else [back]
+                changes = [back, Correction(limit, back.key, 1, None)] if chance.random() < 0.5 else [back]
                 model.correct(changes, now)
                 assert store.correct(changes, now) == [now] * len(changes)
             latest = max(latest, now)
@@ -157,5 +157,5 @@ def test_a_chunk_that_the_server_forgot_counts_until_its_last_hit_leaves(
     edge = NOW + MINUTE
     assert store.apply([hit(limit, cost=0)], edge + 62 * 1000)[0].remaining == 0
     assert store.apply([hit(limit, cost=0)], edge + 63 * 1000)[0].remaining == 64
-    refused = store.apply([hit(limit, cost=65)], edge + 63 * 1000, spend=False)[0]
-    assert store.apply([hit(limit, cost=65)], edge + 63 * 1000 + (refused.retry_us or 0))[0].allowed
+    rejected = store.apply([hit(limit, cost=65)], edge + 63 * 1000, spend=False)[0]
+    assert store.apply([hit(limit, cost=65)], edge + 63 * 1000 + (rejected.retry_us or 0))[0].allowed

@@ -64,7 +64,7 @@ def test_one_jump_far_ahead_expires_everything() -> None:
 
 
 def test_a_clock_that_goes_back_frees_nobody() -> None:
-    """Who was refused stays refused for the length of the jump."""
+    """Who was rejected stays rejected for the length of the jump."""
     rate = limiter("3/minute")
     assert [hit(rate, "a") for _ in range(4)] == [True, True, True, False]
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_nothing_is_forgotten_while_it_matters(algorithm: str) -> None:
 @pytest.mark.parametrize("max_keys", [1_000_000, 1], ids=["own", "shared"])
 @pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
 def test_a_debt_survives_as_long_as_it_lasts(algorithm: str, max_keys: int) -> None:
-    """A bucket charged a hundred times its size is refused until that has drained, though shelves turn meanwhile."""
+    """A bucket charged a hundred times its size is rejected until that has drained, though shelves turn meanwhile."""
     rate = limiter("60/minute burst 10", max_keys, algorithm=algorithm)
     hit(rate, "somebody else")
     verdict = rate.hit({"user": "debtor"})

@@ -61,7 +61,7 @@ def test_a_storm_of_threads_on_one_key_lets_exactly_the_limit_pass(algorithm: st
 
 @pytest.mark.usefixtures("impatient")
 def test_all_or_nothing_holds_under_threads() -> None:
-    """What the narrow limit refuses has spent nothing from the wide one, whoever was in between."""
+    """What the narrow limit rejects has spent nothing from the wide one, whoever was in between."""
     rules = [Rule(name=name, key=key, limits=limits) for name, key, limits in WIDE_AND_NARROW]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))
     users = Counter[str]()
@@ -121,7 +121,7 @@ def test_no_thread_is_started() -> None:
 # -- the bound ---------------------------------------------------------------------------------------------
 
 
-def test_a_flood_of_strangers_neither_frees_the_refused_nor_refuses_the_known() -> None:
+def test_a_flood_of_strangers_neither_frees_the_rejected_nor_rejects_the_known() -> None:
     """A client at its limit stays there while the store is full, and one who was there before keeps its share."""
     rate = limiter("3/hour", max_keys=1000)
     assert [hit(rate, "greedy") for _ in range(4)] == [True, True, True, False]
@@ -133,7 +133,7 @@ def test_a_flood_of_strangers_neither_frees_the_refused_nor_refuses_the_known() 
     assert [hit(rate, "modest") for _ in range(3)] == [True, True, False]
 
 
-def test_a_stranger_who_was_refused_stays_refused_in_a_flood() -> None:
+def test_a_stranger_who_was_rejected_stays_rejected_in_a_flood() -> None:
     """A key that came when the store was full is limited too, and no number of others frees it."""
     rate = limiter("3/hour", max_keys=10)
     for i in range(10):
@@ -144,7 +144,7 @@ def test_a_stranger_who_was_refused_stays_refused_in_a_flood() -> None:
     assert not hit(rate, "late")
 
 
-def test_few_strangers_are_refused_for_their_neighbours() -> None:
+def test_few_strangers_are_rejected_for_their_neighbours() -> None:
     """Of a thousand newcomers to a full store nearly all get what they would have got, none gets more."""
     rate = limiter("3/hour", max_keys=10)
     for i in range(10):
@@ -208,7 +208,7 @@ def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, step
 
 
 def test_a_key_takes_what_it_spent_along_when_it_gets_a_place_of_its_own() -> None:
-    """Spent while sharing, and refused then; a place becomes free; still refused."""
+    """Spent while sharing, and rejected then; a place becomes free; still rejected."""
     rate = limiter("3/hour", max_keys=1)
     first = rate.hit({"user": "first"})
     assert [hit(rate, "second") for _ in range(2)] == [True, True]

@@ -72,7 +72,7 @@ def site(store: MemoryStore, clock: ManualClock = CLOCK) -> Limiter:
 
 @pytest.mark.parametrize("max_keys", [100, 10, 1], ids=["full", "smaller", "one"])
 def test_a_flood_after_a_restart_frees_nobody(tmp_path: Path, max_keys: int) -> None:
-    """Who was refused before is refused after, though strangers at another rule come first; they share."""
+    """Who was rejected before is rejected after, though strangers at another rule come first; they share."""
     before = site(MemoryStore(max_keys=100, snapshot=tmp_path / "limits"))
     for i in range(10):
         assert before.hit({"ip": f"{i}", "path": "/b"}, cost=3)
@@ -125,7 +125,7 @@ def test_what_was_saved_by_a_clock_that_was_ahead_expires(tmp_path: Path) -> Non
 
 
 def test_a_debt_survives_a_restart_as_long_as_it_lasts(tmp_path: Path) -> None:
-    """Charged a hundred times its size, a bucket is refused until that has drained, restarted in between."""
+    """Charged a hundred times its size, a bucket is rejected until that has drained, restarted in between."""
     clock = ManualClock(1_000_000.0)
     rules = [Rule(name="api", limits="60/minute burst 10", algorithm="token-bucket")]
     rate = Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), clock)

@@ -1,4 +1,4 @@
-"""Addresses of a Redis: what they mean, what is refused, and that a password is never shown."""
+"""Addresses of a Redis: what they mean, what is rejected, and that a password is never shown."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_an_address_means(address: str) -> None:
 
 @pytest.mark.parametrize("address", MISTAKES)
 def test_mistakes_are_explained_without_secrets(address: str) -> None:
-    """What cannot be an address is refused when it is read, and no message shows what may be a password."""
+    """What cannot be an address is rejected when it is read, and no message shows what may be a password."""
     with pytest.raises(ConfigError, match=MISTAKES[address]) as caught:
         open_store(address)
     assert "h1dden" not in str(caught.value)
@@ -82,7 +82,7 @@ def test_no_text_of_a_store_shows_its_password() -> None:
 
 
 def test_a_time_budget_is_a_number_of_microseconds() -> None:
-    """Anything else is refused when the store is made."""
+    """Anything else is rejected when the store is made."""
     for wrong in (0, -1, 0.05, "50ms"):
         with pytest.raises(ConfigError, match="microseconds"):
             RedisStore("redis://localhost", timeout_us=wrong)  # type: ignore[arg-type]

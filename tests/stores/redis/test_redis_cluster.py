@@ -16,7 +16,7 @@ from test_redis_store import raced
 from test_vectors import CASES, replay
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Decision, Hit
+from ratelimit_mw.decision import Correction, Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.slots import slot_of
@@ -94,21 +94,21 @@ def test_four_processes_at_once_are_exact(nodes: list[Server]) -> None:
     assert raced(address(nodes), limit_of("1000/day", "sliding-window-counter")) == 1000
 
 
-def test_a_refusal_by_the_last_slot_gives_all_back(handle: Handle, servers: list[redis.Redis]) -> None:
-    """Keys in eleven slots, charged one after another: when the last refuses, the others are as before, and look so."""
+def test_a_rejection_by_the_last_slot_gives_all_back(handle: Handle, servers: list[redis.Redis]) -> None:
+    """Keys in eleven slots, charged one after another: when the last rejects, the others are as before, and look so."""
     limits = apart(lambda: [*(limit_of("10/hour", spec) for spec in ALGORITHMS), limit_of("1/hour")])
     hits = [hit(limit) for limit in limits]
     assert all(decision.allowed for decision in handle.apply(hits, NOW))
     for _ in range(3):
         decisions = handle.apply(hits, NOW)
         assert [(d.allowed, d.remaining) for d in decisions] == [(True, 9)] * len(ALGORITHMS) + [(False, 0)]
-        assert [d.bound for d in decisions] == limits
+        assert [d.source for d in decisions] == limits
     looks = handle.apply([one._replace(cost=0) for one in hits], NOW)
     assert [d.remaining for d in looks] == [9] * len(ALGORITHMS) + [0]
 
 
-def test_a_refusal_by_the_first_slot_charges_nobody(handle: Handle, servers: list[redis.Redis]) -> None:
-    """Those after it are only looked at; a shadow that refuses stops nothing."""
+def test_a_rejection_by_the_first_slot_charges_nobody(handle: Handle, servers: list[redis.Redis]) -> None:
+    """Those after it are only looked at; a shadow that rejects stops nothing."""
     full, wide, shadow = apart(
         lambda: [limit_of("1/hour"), limit_of("10/hour", "gcra"), limit_of("1/hour", "gcra", shadow=True)]
     )
@@ -131,7 +131,7 @@ def test_an_error_in_a_later_slot_gives_back_too(handle: Handle, servers: list[r
 def test_corrections_and_forgetting_reach_every_slot(handle: Handle) -> None:
     """One call of each for many keys."""
     limits = apart(lambda: [limit_of("10/hour", spec) for spec in ALGORITHMS])
-    changes = [Change(limit, hit(limit).key, 4, None) for limit in limits]
+    changes = [Correction(limit, hit(limit).key, 4, None) for limit in limits]
     assert handle.correct(changes, NOW) == [NOW] * len(limits)
     looks = [hit(limit, cost=0) for limit in limits]
     assert [d.remaining for d in handle.apply(looks, NOW)] == [6] * len(limits)

@@ -13,7 +13,7 @@ from test_vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Message, Request, least
 from ratelimit_mw.stores.redis.message import answers as read
@@ -43,21 +43,21 @@ class ThroughStore:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle
-        self.spent: dict[int, Spent] = {}
+        self.spent: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
-        self.spent[step] = Spent(decision.at_us, cost, decision.delay_us)
+        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
         return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
         spent = self.spent[step]
         back = spent.cost if cost is None else cost
-        self.handle.correct([Change(self.limit, self.key, back, spent)], now)
+        self.handle.correct([Correction(self.limit, self.key, back, spent)], now)
         self.spent[step] = spent._replace(cost=spent.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
-        self.handle.correct([Change(self.limit, self.key, cost, None)], now)
+        self.handle.correct([Correction(self.limit, self.key, cost, None)], now)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -77,7 +77,7 @@ class Search:
         self.chance = random.Random(seed)
         self.model = Model()
         self.now = NOW
-        self.spent: list[tuple[Hit, Spent]] = []
+        self.spent: list[tuple[Hit, Charge]] = []
 
     def step(self) -> tuple[Request, Any]:
         """A request and what it has to answer."""
@@ -93,15 +93,15 @@ class Search:
         expected = self.model.apply(hits, self.now, spend)
         if spend and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
             found = zip(hits, expected, strict=True)
-            self.spent += [(hit, Spent(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost]
+            self.spent += [(hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost]
         return Hits(hits, self.now, spend, least(NOW)), answers(expected)
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
-        found = [Change(limit, limit.prefix + "a", self.chance.randint(1, 3), None)]
+        found = [Correction(limit, limit.prefix + "a", self.chance.randint(1, 3), None)]
         while self.spent and len(found) < 3:
             hit, spent = self.spent.pop(self.chance.randrange(len(self.spent)))
-            found.append(Change(hit.limit, hit.key, self.chance.randint(1, spent.cost), spent))
+            found.append(Correction(hit.limit, hit.key, self.chance.randint(1, spent.cost), spent))
         return found
 
 
@@ -124,7 +124,9 @@ def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) 
     with opened(redis_server) as store:
         for _ in range(20):
             steps = [search.step() for _ in range(200)]
-            renewals = [Change(hit.limit, hit.key, 0, spent) for hit, spent in search.spent[-3:] if hit.limit is slots]
+            renewals = [
+                Correction(hit.limit, hit.key, 0, spent) for hit, spent in search.spent[-3:] if hit.limit is slots
+            ]
             search.model.correct(renewals, search.now)
             steps.append((Changes(renewals, search.now, least(NOW)), [search.now] * len(renewals)))
             check(together(store, [request for request, _ in steps]), steps)

@@ -143,7 +143,7 @@ def test_a_server_that_was_away_is_used_again_at_once_on_a_loop(server: Server) 
 
 
 def test_a_full_server_is_an_error_and_changes_nothing(server: Server) -> None:
-    """Out of memory: ``StoreError`` for what would write, an answer for what is refused; all is well again later."""
+    """Out of memory: ``StoreError`` for what would write, an answer for what is rejected; all is well again later."""
     limit = limit_of("1/hour")
     with opened(server) as store, client(server) as redis:
         store.apply([hit(limit)])

@@ -1,4 +1,4 @@
-"""What a limiter leaves in the server: keys that expire, whole numbers, and nothing of requests that were refused."""
+"""What a limiter leaves in the server: keys that expire, whole numbers, and nothing of requests that were rejected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from servers import Server
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Hit, Spent
+from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 
@@ -33,13 +33,13 @@ def contents(server: redis.Redis) -> dict[bytes, Any]:
 
 @pytest.mark.parametrize("way", ["blocking", "on a loop"])
 def test_three_keys_of_one_request_are_one_command(own_server: Server, server: redis.Redis, way: str) -> None:
-    """By address, by user and by endpoint: one EVALSHA; after a refusal by the last all three are as they were."""
+    """By address, by user and by endpoint: one EVALSHA; after a rejection by the last all three are as they were."""
     rules = [
         Rule(name="address", limits="100/hour", key=["ip"]),
         Rule(name="user", limits="50/hour", key=["user"], algorithm="gcra"),
         Rule(name="endpoint", limits="2/hour", key=["endpoint"]),
     ]
-    limiter = Limiter(rules, open_store(address(own_server), PATIENT), settings=Settings(remember_refusals=0))
+    limiter = Limiter(rules, open_store(address(own_server), PATIENT), settings=Settings(rejection_cache=0))
     with asyncio.Runner() as runner:
 
         def ask() -> bool:
@@ -62,21 +62,21 @@ def test_three_keys_of_one_request_are_one_command(own_server: Server, server: r
 def test_whatever_is_asked_every_key_expires_and_holds_whole_numbers(
     own_server: Server, server: redis.Redis, seed: int
 ) -> None:
-    """Hits, refusals, charges, refunds, renewals and pings at random, of every algorithm, with the server's time."""
+    """Hits, rejections, charges, refunds, renewals and pings at random, of every algorithm, with the server's time."""
     chance, store = random.Random(seed), open_store(address(own_server), PATIENT)
     slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
     limits = [slots, *(limit_of(f"{chance.randint(1, 30)}/{chance.choice(['minute', 'day'])}", a) for a in ALGORITHMS)]
-    spent: list[tuple[Hit, Spent]] = []
+    spent: list[tuple[Hit, Charge]] = []
     for _ in range(400):
         hits = [hit(each, chance.choice("abc"), chance.choice((0, 1, 2, 9))) for each in chance.sample(limits, 3)]
         for one, decision in zip(hits, store.apply(hits), strict=True):
             if decision.allowed and one.cost:
-                spent.append((one, Spent(decision.at_us, one.cost, decision.delay_us)))
+                spent.append((one, Charge(decision.at_us, one.cost, decision.delay_us)))
         if spent and chance.random() < 0.5:
             one, what = spent.pop(chance.randrange(len(spent)))
             back = 0 if one.limit is slots and chance.random() < 0.3 else chance.randint(1, one.cost)
             charged = hit(chance.choice(limits), chance.choice("abc"))
-            store.correct([Change(one.limit, one.key, back, what), Change(charged.limit, charged.key, 1, None)])
+            store.correct([Correction(one.limit, one.key, back, what), Correction(charged.limit, charged.key, 1, None)])
         if chance.random() < 0.05:
             store.ping()
             assert all(server.pttl(key) != -1 for key in server.scan_iter())

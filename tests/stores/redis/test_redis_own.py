@@ -15,7 +15,7 @@ from servers import Server
 
 from ratelimit_mw.algorithms import Algorithm, register
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Decision, Spent
+from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.stores import open_store
@@ -27,7 +27,7 @@ State = tuple[int, int] | None
 
 @register
 class Whole(Algorithm):
-    """N, and no more until nothing was spent for P: each hit starts the wait anew. Also counts what it refuses."""
+    """N, and no more until nothing was spent for P: each hit starts the wait anew. Also counts what it rejects."""
 
     name = "whole-pause"
 
@@ -50,7 +50,7 @@ class Whole(Algorithm):
         at, count = state or (now, 0)
         return max(at, now), count + cost
 
-    def give_back(self, state: State, now: int, spent: Spent, cost: int) -> State:
+    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
         if state is None or state[1] <= cost:
             return None
         return state[0], state[1] - cost
@@ -58,14 +58,14 @@ class Whole(Algorithm):
 
 @pytest.mark.parametrize("way", ["blocking", "on a loop"])
 def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Redis, way: str) -> None:
-    """Hits, refusals that are counted, peeks, charges and refunds, beside limits with Lua: all as the model says."""
+    """Hits, rejections that are counted, peeks, charges and refunds, beside limits with Lua: all as the model says."""
     own, twin, shadow = (
         limit_of("5/10s", "whole-pause"),
         limit_of("9/10s"),
         limit_of("3/7s", "whole-pause", shadow=True),
     )
     chance, model, now = random.Random(3), Model(), NOW
-    spent: list[Change] = []
+    spent: list[Correction] = []
     with opened(own_server) as store, asyncio.Runner() as runner:
         apply: Callable[..., list[Decision]] = store.apply
         correct: Callable[..., list[int]] = store.correct
@@ -82,7 +82,7 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
             if spend and all(decision.allowed for decision in expected):
                 spent += [undo(one, d.at_us, d.delay_us) for one, d in zip(hits, expected, strict=True) if one.cost]
             if spent and chance.random() < 0.3:
-                charges = [Change(limit, limit.prefix + "a", 1, None) for limit in (own, twin)]
+                charges = [Correction(limit, limit.prefix + "a", 1, None) for limit in (own, twin)]
                 changes = [spent.pop(), *charges]
                 model.correct(changes, now)
                 assert correct(changes, now) == [now] * 3
@@ -91,7 +91,7 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
 
 
 def test_its_state_is_the_text_that_it_dumps_and_expires(own_server: Server, server: redis.Redis) -> None:
-    """GET shows the state; what is given back whole is gone; a refusal by others writes nothing."""
+    """GET shows the state; what is given back whole is gone; a rejection by others writes nothing."""
     own, full = limit_of("5/hour", "whole-pause"), limit_of("1/hour")
     with opened(own_server) as store:
         (first,) = store.apply([hit(own)])
@@ -156,15 +156,15 @@ def contested(server: redis.Redis) -> Limit:
     return limit
 
 
-def test_who_loses_every_race_is_refused(own_server: Server, server: redis.Redis) -> None:
-    """Tried again within the time budget, then refused for a moment: no error, and nothing is written."""
+def test_who_loses_every_race_is_rejected(own_server: Server, server: redis.Redis) -> None:
+    """Tried again within the time budget, then rejected for a moment: no error, and nothing is written."""
     limit, other = contested(server), limit_of("5/hour")
     with opened(own_server, timeout_us=100_000) as store:
         decisions = store.apply([hit(limit), hit(other)], NOW)
-        assert [(d.allowed, d.bound) for d in decisions] == [(False, limit), (False, other)]
+        assert [(d.allowed, d.source) for d in decisions] == [(False, limit), (False, other)]
         assert 0 < (decisions[0].retry_us or 0) <= 100_000
         with pytest.raises(StoreError, match="faster"):
-            store.correct([Change(limit, limit.prefix + "ip=192.0.2.7", 1, None)], NOW)
+            store.correct([Correction(limit, limit.prefix + "ip=192.0.2.7", 1, None)], NOW)
     assert not server.exists("rl:" + other.prefix + "ip=192.0.2.7")
 
 
@@ -195,6 +195,6 @@ def test_requests_in_flight_are_counted(own_server: Server, server: redis.Redis)
     held = [decision for decision in asyncio.run(many()) if decision.allowed]
     assert len({decision.at_us for decision in held}) == 10
     assert not store.apply([hit(limit)])[0].allowed
-    store.correct([Change(limit, hit(limit).key, 1, Spent(held[3].at_us, 1))])
+    store.correct([Correction(limit, hit(limit).key, 1, Charge(held[3].at_us, 1))])
     assert [store.apply([hit(limit)])[0].allowed for _ in range(2)] == [True, False]
     store.close()

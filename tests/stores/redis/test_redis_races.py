@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest, redis_server: Server) -> str:
 
 def run(place: str, rules: tuple[Rule, ...], start: Any, passed: Any) -> None:
     """One process: half of its tries blocking, half on an event loop, many at a time."""
-    settings = Settings(on_store_error="deny", remember_refusals=0)
+    settings = Settings(on_store_error="deny", rejection_cache=0)
     limiter = Limiter(rules, open_store(place, PATIENT), settings=settings)
     start.wait()
     verdicts, tries = [], TRIES // PROCESSES // 2

@@ -13,7 +13,7 @@ from servers import HOST, STEADY, cluster_running, redis_running
 
 from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Spent
+from ratelimit_mw.decision import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import StoreCompliance
 
@@ -50,8 +50,8 @@ def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
     store, slots = open_store(limited, PATIENT), Limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")
     store.ping()
     taken = store.apply([hit(slots)])[0]
-    store.correct([Change(slots, hit(slots).key, 0, Spent(taken.at_us, 1))])
-    store.correct([Change(slots, hit(slots).key, 1, Spent(taken.at_us, 1))])
+    store.correct([Correction(slots, hit(slots).key, 0, Charge(taken.at_us, 1))])
+    store.correct([Correction(slots, hit(slots).key, 1, Charge(taken.at_us, 1))])
     store.close()
     other = open_store(f"{limited}?prefix=app:", PATIENT)
     with pytest.raises(StoreError, match="NOPERM"):
@@ -67,7 +67,7 @@ def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
         store = open_store(f"redis+cluster://ratelimit:s3cret@{HOST}:{nodes[0].port}", PATIENT)
         hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
         assert all(decision.remaining == 4 for decision in store.apply(hits))
-        store.correct([Change(one.limit, one.key, 1, None) for one in hits])
+        store.correct([Correction(one.limit, one.key, 1, None) for one in hits])
         store.ping()
         store.forget(one.key for one in hits)
         assert all(decision.remaining == 4 for decision in store.apply(hits))

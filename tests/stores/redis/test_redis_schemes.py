@@ -1,4 +1,4 @@
-"""Every kind of address leads to real servers that ask for a password: opened, hit and refused, and nothing told."""
+"""Every kind of address leads to real servers that ask for a password: opened, hit and rejected, and nothing told."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def answers(store: Store) -> bool:
     return True
 
 
-def test_every_address_is_opened_hit_and_refused(address: str) -> None:
+def test_every_address_is_opened_hit_and_rejected(address: str) -> None:
     """Blocking and on a loop, several limits of one request too, and by both the same states."""
     limiter = Limiter(
         [Rule(name="api", limits=["3/hour", "2/day"]), Rule(name="all", limits="9/hour", key=[], algorithm="gcra")],
@@ -143,7 +143,7 @@ def ways(store: Store) -> dict[str, Callable[[Hit], list[Decision]]]:
     return {"blocking": lambda one: store.apply([one]), "on a loop": lambda one: asyncio.run(asking(one))}
 
 
-def test_a_wrong_password_is_refused_and_not_told(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_password_is_rejected_and_not_told(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """The error says what is wrong; neither it nor the log nor any text of the store holds either password."""
     store = open_store(address.replace(IN_ADDRESS, "h1dden"), PATIENT)
     told = [repr(store), str(vars(store))]
@@ -159,7 +159,7 @@ def test_a_wrong_password_is_refused_and_not_told(address: str, caplog: pytest.L
     assert not any(secret in text for text in told for secret in ("h1dden", SECRET, IN_ADDRESS, OTHER))
 
 
-def test_no_password_at_all_is_refused(address: str) -> None:
+def test_no_password_at_all_is_rejected(address: str) -> None:
     """A server that wants to know who asks is told nothing it was not told to be told."""
     scheme, _, place = address.partition("://")
     store = open_store(f"{scheme}://{place.rpartition('@')[2]}", PATIENT)

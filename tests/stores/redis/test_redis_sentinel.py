@@ -114,7 +114,7 @@ def agreed(sentinel: redis.Redis) -> bool:
 
 
 def test_a_primary_that_steps_down_is_left(watched: Watched, send: Send) -> None:
-    """What lives on as a replica refuses to write: calls fail, each asks for the primary anew, until one answers."""
+    """What lives on as a replica rejects to write: calls fail, each asks for the primary anew, until one answers."""
     one = hit(limit_of("5/hour"))
     assert send(one)[0].remaining == 4
     watched.caught_up()

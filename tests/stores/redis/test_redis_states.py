@@ -176,7 +176,7 @@ def errors(store: Store) -> list[str | None]:
 
 def limiter(address: str, policy: str) -> Limiter:
     rule = Rule(name=policy, limits="3/hour", on_store_error=policy)
-    return Limiter([rule], open_store(address, PATIENT), settings=Settings(remember_refusals=0))
+    return Limiter([rule], open_store(address, PATIENT), settings=Settings(rejection_cache=0))
 
 
 @pytest.mark.parametrize("says", STATES)
@@ -207,8 +207,8 @@ def in_store(each: Limiter) -> bool:
     return verdict.allowed and [decision.remaining for decision in verdict.decisions] == [2]
 
 
-def test_a_full_server_refuses_whom_it_knows(tmp_path: Path) -> None:
-    """Refusals write nothing, so who is over the limit stays refused by the store, and no policy lets them in."""
+def test_a_full_server_rejects_whom_it_knows(tmp_path: Path) -> None:
+    """Rejections write nothing, so who is over the limit stays rejected by the store, and no policy lets them in."""
     with full(tmp_path) as state:
         allowing = limiter(state.address, "allow")
         assert [allowing.hit(WHO).allowed for _ in range(4)] == [True] * 3 + [False]

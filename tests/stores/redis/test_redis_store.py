@@ -1,4 +1,4 @@
-"""What the Redis store does in the server: how many commands, which keys, for how long, and what a refusal leaves."""
+"""What the Redis store does in the server: how many commands, which keys, for how long, and what a rejection leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redis_handles import ALGORITHMS, NOW, address, calls, hit, limit_of, opened
 from servers import Server, redis_running
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Change, Decision, Spent
+from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
@@ -52,8 +52,8 @@ def test_three_limits_are_one_command(store: RedisStore, server: redis.Redis) ->
     assert calls(server) == {"evalsha": 1, "time": 1, "get": 3, "set": 3}
 
 
-def test_a_refusal_leaves_every_counter_as_it_was(store: RedisStore, server: redis.Redis) -> None:
-    """When the last of several limits refuses, no write command runs and no key has changed, whatever its algorithm."""
+def test_a_rejection_leaves_every_counter_as_it_was(store: RedisStore, server: redis.Redis) -> None:
+    """When the last of several limits rejects, no write command runs and no key has changed, whatever its algorithm."""
     wide = [limit_of("100/hour", spec) for spec in ALGORITHMS]
     narrow = limit_of("1/hour", "gcra")
     hits = [hit(limit) for limit in (*wide, narrow)]
@@ -94,16 +94,16 @@ def test_no_hit_rewrites_a_state_that_grows(store: RedisStore, server: redis.Red
 def test_every_key_expires_after_whatever_was_done(
     store: RedisStore, server: redis.Redis, spec: Any, now: int | None
 ) -> None:
-    """Hits, refusals, charges, giving back: each leaves an expiry that covers the reset; a day when time is given."""
+    """Hits, rejections, charges, giving back: each leaves an expiry that covers the reset; a day when time is given."""
     limit = limit_of("5/minute", spec)
     one = hit(limit)
     (first,) = store.apply([one], now)
     check_expiry(server, first, now)
     store.apply([one._replace(cost=9)], now)
     check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
-    store.correct([Change(limit, one.key, 20, None)], now)
+    store.correct([Correction(limit, one.key, 20, None)], now)
     check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
-    store.correct([Change(limit, one.key, 1, Spent(first.at_us, 1, first.delay_us))], now)
+    store.correct([Correction(limit, one.key, 1, Charge(first.at_us, 1, first.delay_us))], now)
     check_expiry(server, store.apply([one._replace(cost=0)], now)[0], now)
 
 

@@ -50,14 +50,14 @@ def first(address: str) -> list[int]:
     return found
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tls: str) -> None:
+def test_a_certificate_that_nobody_vouches_for_is_rejected(tls: str) -> None:
     """Blocking and on a loop; the error says which server it was."""
     for send in ways(open_store(f"rediss://{tls}", PATIENT)).values():
         with pytest.raises(StoreError, match=rf"{tls}.*certificate verify failed"):
             send(hit(limit_of("5/minute")))
 
 
-def test_a_certificate_for_another_name_is_refused(tls: str, folder: Path) -> None:
+def test_a_certificate_for_another_name_is_rejected(tls: str, folder: Path) -> None:
     """127.0.0.2 is the same server by a name that its certificate does not have, unless names are not to be checked."""
     with ExitStack() as stack:
         server = stack.enter_context(

@@ -54,7 +54,7 @@ def test_many_requests_share_few_calls(own_server: Server, server: redis.Redis) 
 
 
 def test_requests_that_share_a_call_are_decided_one_after_another(own_server: Server, server: redis.Redis) -> None:
-    """Of 100 at the same time the first 10 pass, in their order; those refused leave their other limits alone."""
+    """Of 100 at the same time the first 10 pass, in their order; those rejected leave their other limits alone."""
 
     async def test(store: RedisStore) -> None:
         narrow, wide = limit_of("10/hour", "gcra"), limit_of("1000/hour", "gcra")

@@ -16,7 +16,7 @@ from traces import SPECS
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Spent
+from ratelimit_mw.decision import Charge
 
 AMOUNTS = (1, 2, 3, 7, 10, 97, 997, 9_999)
 LARGE = (200_000, 10**9 + 7, 10**12 - 1, 10**12)
@@ -36,11 +36,11 @@ class ByLua:
 
     def __init__(self, case: Case) -> None:
         self.trace = Trace(Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"]))
-        self.spent: dict[int, Spent] = {}
+        self.spent: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         decision = self.trace.decide(now, cost)
-        self.spent[step] = Spent(decision.at_us, cost, decision.delay_us)
+        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
         return {
             "allowed": decision.allowed,
             "remaining": decision.remaining,
@@ -78,7 +78,7 @@ def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> No
 
 def random_trace(kind: str, chance: random.Random) -> Trace:
     limit = Limit("search", 0, random_quota(kind, chance), random_spec(kind))
-    trace, spent = Trace(limit), list[Spent]()
+    trace, spent = Trace(limit), list[Charge]()
     now = chance.choice((0, NOW, NOW, NOW + chance.randrange(10**12)))
     for _ in range(STEPS):
         now = max(0, now + random_pause(limit, trace, chance))
@@ -95,7 +95,7 @@ def random_trace(kind: str, chance: random.Random) -> Trace:
         else:
             decision = trace.decide(now, cost)
             if decision.allowed and cost:
-                spent.append(Spent(decision.at_us, cost, decision.delay_us))
+                spent.append(Charge(decision.at_us, cost, decision.delay_us))
     return trace
 
 
@@ -111,7 +111,7 @@ def random_leases(chance: random.Random) -> Trace:
     trace = Trace(
         Limit("search", 0, Quota.exact(chance.choice((1, 2, 10, 10_000)), 0, concurrent=True), "fixed-window")
     )
-    held: list[Spent] = []
+    held: list[Charge] = []
     now = NOW
     for _ in range(STEPS):
         now += chance.choice((0, 0, 1, 1000, 5_000_000, 30_000_000, 59_999_999, 60_000_000, -2, -40_000_000))
@@ -130,7 +130,7 @@ def random_leases(chance: random.Random) -> Trace:
             cost = chance.choice((0, 1, 1, 1, 2, 5))
             decision = trace.decide(now, cost)
             if decision.allowed and cost:
-                held.append(Spent(decision.at_us, cost))
+                held.append(Charge(decision.at_us, cost))
     return trace
 
 
@@ -169,8 +169,8 @@ def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis
     trace = Trace(limit, start, total=2**52 - 5)
     first = trace.decide(NOW + 10, 2)
     trace.decide(NOW + 11, 2)
-    trace.give_back(NOW + 12, Spent(NOW + 5, 4), 2)
+    trace.give_back(NOW + 12, Charge(NOW + 5, 4), 2)
     trace.decide(NOW + 13, 3)
-    trace.give_back(NOW + 14, Spent(first.at_us, 2), 2)
+    trace.give_back(NOW + 14, Charge(first.at_us, 2), 2)
     trace.decide(NOW + 1_000_001, 5)
     assert differences(server, [trace]) == []

@@ -14,7 +14,7 @@ from ....http.views import class_of
 from ....rules.overview import Overview, Route
 from ....rules.rule import METHODS
 from ... import conf
-from ...limits import Enforcer
+from ...limits import ProjectLimits
 
 __all__ = ["Command"]
 
@@ -37,7 +37,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             enforcer = conf.enforcer()
             found = enforcer.routes().all
             routes = [Route(route.template, _methods_of(route.callback), route.marked) for route in found]
-            overview = Overview(enforcer.limiter.rules, enforcer.limiter.settings.replacements, routes)
+            overview = Overview(enforcer.limiter.rules, enforcer.limiter.settings.overrides, routes)
         except RateLimitError as error:
             raise CommandError(str(error)) from None
         if what == "rules":
@@ -45,7 +45,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         else:
             self._explain(enforcer, overview, options["method"], options["path"], options["host"])
 
-    def _explain(self, enforcer: Enforcer, overview: Overview, method: str, path: str, host: str) -> None:
+    def _explain(self, enforcer: ProjectLimits, overview: Overview, method: str, path: str, host: str) -> None:
         language = translation.get_language_from_path(path) or settings.LANGUAGE_CODE
         with translation.override(language):
             route, _ = enforcer.routes().find(path)
