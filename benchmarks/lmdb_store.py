@@ -117,8 +117,8 @@ class Team:
             pipe.send(ends)
         reports = [pipe.recv() for pipe in self.pipes]
         decisions, waits, busy = zip(*reports, strict=True)
-        spent = sum(busy) + (cpu_seconds(server) - served if server else 0.0)
-        return sum(decisions) / span, spent / sum(decisions) * 1e6, max(waits) / 1e6
+        consumed = sum(busy) + (cpu_seconds(server) - served if server else 0.0)
+        return sum(decisions) / span, consumed / sum(decisions) * 1e6, max(waits) / 1e6
 
     def stop(self) -> None:
         for pipe in self.pipes:

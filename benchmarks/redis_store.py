@@ -91,12 +91,12 @@ class Observed:
 
     def busy(self, candidates: list[Callable[[], int]]) -> list[float]:
         """Microseconds of both processors together for one decision, in some more runs in turns."""
-        spent, decisions = [0.0] * len(candidates), [0] * len(candidates)
+        consumed, decisions = [0.0] * len(candidates), [0] * len(candidates)
         for i in [*range(len(candidates))] * BUSY_ROUNDS:
             before = self._seconds()
             decisions[i] += candidates[i]()
-            spent[i] += self._seconds() - before
-        return [seconds / count * 1e6 for seconds, count in zip(spent, decisions, strict=True)]
+            consumed[i] += self._seconds() - before
+        return [seconds / count * 1e6 for seconds, count in zip(consumed, decisions, strict=True)]
 
     def _seconds(self) -> float:
         said = self._client.info("cpu")

@@ -68,12 +68,12 @@ PICTURES = (
         'tiered-window, precision = "15s"',
         "hits in the last 4 buckets",
     ),
-    Drawn("token-bucket", "token-bucket", "token-bucket, leaky-bucket and gcra", "tokens spent, or level"),
+    Drawn("token-bucket", "token-bucket", "token-bucket, leaky-bucket and gcra", "tokens consumed, or level"),
     Drawn(
         "token-bucket-interval",
         {"name": "token-bucket", "refill": "interval"},
         'token-bucket, refill = "interval"',
-        "tokens spent",
+        "tokens consumed",
     ),
     Drawn(
         "leaky-bucket-queue",

@@ -66,7 +66,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
         "key": 'What is counted apart; see [features](features.md). `"user\\|ip"` is the first that is known;'
         " `[]` is one count for everybody.",
         "algorithm": "See [algorithms](algorithms.md). A table when it has an option.",
-        "cost": "What one request spends.",
+        "cost": "What one request consumes.",
         "when_missing": "A request whose key is unknown: the rule does not apply to it, or rejects it.",
         "mode": '`"shadow"` decides and counts, and never rejects nor shows in headers.',
         "count_when": "Only requests with these outcomes count; see [outcomes](#outcomes).",

@@ -129,18 +129,18 @@ class Verdict:
         cls,
         hits: Sequence[Hit],
         decisions: Sequence[Decision],
-        spent: bool = True,
+        consumed: bool = True,
         store: Any = None,
         unavailable: bool = False,
     ) -> Verdict:
-        """The answer that the decisions make. ``store``: where it was spent, if not where all is spent."""
+        """The answer that the decisions make. ``store``: where it was consumed, if not where all is consumed."""
         allowed = True
         for decision in decisions:
             if not decision.allowed and not decision.source.shadow:
                 allowed = False
         verdict = cls(hits, decisions, allowed)
-        if not spent or store is not None:
-            verdict.receipt = Receipt(verdict, spent, store, unavailable)
+        if not consumed or store is not None:
+            verdict.receipt = Receipt(verdict, consumed, store, unavailable)
         return verdict
 
     def __bool__(self) -> bool:
@@ -211,7 +211,7 @@ class Verdict:
 
     @property
     def spending(self) -> Receipt:
-        """The account of what this verdict has spent; kept by the limiter."""
+        """The account of what this verdict has consumed; kept by the limiter."""
         return self.receipt or Receipt.of(self)
 
     def __repr__(self) -> str:

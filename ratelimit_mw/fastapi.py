@@ -35,7 +35,7 @@ class RateLimit(DependencyLimit):
     The options are those of ``limit``. It is decided with all other limits of the request, before any dependency is
     called. Where its key needs what only a dependency knows, name that dependency by the feature it gives, as in
     ``features={"user": current_user}``: then it is decided when that is known, and when it rejects, everything that
-    the request has spent is given back. Its value is the verdict. Routes with the same object share its counts,
+    the request has consumed is given back. Its value is the verdict. Routes with the same object share its counts,
     unless its key has ``endpoint`` in it. Raises ``ConfigError`` where it cannot mean anything.
     """
 

@@ -1,4 +1,4 @@
-"""What a verdict has spent and not got back yet, and the changes that make it another amount. Pure data, no I/O."""
+"""What a verdict has consumed and not got back yet, and the changes that make it another amount. Pure data, no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _noting = guarded(sys.modules[__name__], "_noting", threading.RLock)
 
 
 class Charge(NamedTuple):
-    """What a hit has spent: at which store time (microseconds), how much, and after which delay."""
+    """What a hit has consumed: at which store time (microseconds), how much, and after which delay."""
 
     at_us: int
     cost: int
@@ -27,16 +27,16 @@ class Charge(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A correction after the fact: ``cost`` of what was ``spent`` is given back, or, with None, charged anew."""
+    """A correction after the fact: ``cost`` of what was ``consumed`` is given back, or, with None, charged anew."""
 
     limit: Limit
     key: str
     cost: int
-    spent: Charge | None
+    consumed: Charge | None
 
 
 class OpenCharge:
-    """What is still spent of a hit, or of a charge after it; ``at_us`` None: no store has said yet when."""
+    """What is still consumed of a hit, or of a charge after it; ``at_us`` None: no store has said yet when."""
 
     __slots__ = ("at_us", "cost", "delay_us")
 
@@ -63,12 +63,12 @@ class Settles(Protocol):
 class Receipt:
     """The account of one verdict. What is asked of a store is noted before, so that it is asked once, whoever asks."""
 
-    def __init__(self, verdict: Verdict, spent: bool = True, store: Any = None, unavailable: bool = False) -> None:
+    def __init__(self, verdict: Verdict, consumed: bool = True, store: Any = None, unavailable: bool = False) -> None:
         self._verdict = verdict
         self.store = store
         self.unavailable = unavailable
-        self._spends = spent
-        self._spent: list[list[OpenCharge] | None] | None = None
+        self._consumes = consumed
+        self._consumed: list[list[OpenCharge] | None] | None = None
         self._settles: Settles | None = None
         self.true_cost: int | None = None
 
@@ -80,14 +80,14 @@ class Receipt:
             return verdict.receipt
 
     def _parts(self) -> list[list[OpenCharge] | None]:
-        """The parts of each hit, made when they are asked for; None where nothing may be spent."""
-        if self._spent is None:
-            spends = self._spends and self._verdict.allowed
-            self._spent = [
-                [OpenCharge(decision.at_us, cost, decision.delay_us)] if spends and decision.allowed else None
+        """The parts of each hit, made when they are asked for; None where nothing may be consumed."""
+        if self._consumed is None:
+            consumes = self._consumes and self._verdict.allowed
+            self._consumed = [
+                [OpenCharge(decision.at_us, cost, decision.delay_us)] if consumes and decision.allowed else None
                 for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
             ]
-        return self._spent
+        return self._consumed
 
     def state(self, cost: int) -> None:
         """Note the true cost; settle it at once when the response is out of the adapter's hands."""
@@ -102,7 +102,7 @@ class Receipt:
             limiter.settle(self._verdict, self.true_cost)
 
     def changes(self, due: Sequence[int | None]) -> list[PendingCorrection]:
-        """What makes ``due`` the amount that each hit has spent, noted as done; the newest is given back first.
+        """What makes ``due`` the amount that each hit has consumed, noted as done; the newest is given back first.
 
         None: as it is.
         """
@@ -123,8 +123,8 @@ class Receipt:
         with _noting:
             for (parts, part, change), at in zip(noted, times or [None] * len(noted), strict=True):
                 if times is None:
-                    part.cost += -change.cost if change.spent is None else change.cost
-                elif change.spent is None and at is not None:
+                    part.cost += -change.cost if change.consumed is None else change.cost
+                elif change.consumed is None and at is not None:
                     _count(parts, part, at, change.limit)
 
     def renewals(self) -> list[Correction]:
@@ -147,10 +147,10 @@ def _towards(target: int, limit: Limit, key: str, parts: list[OpenCharge]) -> It
     for part in reversed(parts):
         back = min(over, part.cost)
         if back > 0 and part.at_us is not None:
-            spent = Charge(part.at_us, part.cost, part.delay_us)
+            consumed = Charge(part.at_us, part.cost, part.delay_us)
             part.cost -= back
             over -= back
-            yield PendingCorrection(parts, part, Correction(limit, key, back, spent))
+            yield PendingCorrection(parts, part, Correction(limit, key, back, consumed))
 
 
 def _count(parts: list[OpenCharge], part: OpenCharge, at: int, limit: Limit) -> None:

@@ -52,11 +52,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def charge(self, state: Any, now: int, cost: int) -> Any:
-        """The state after ``cost`` was spent without asking, even beyond the limit."""
+        """The state after ``cost`` was consumed without asking, even beyond the limit."""
 
     @abstractmethod
-    def give_back(self, state: Any, now: int, spent: Charge, cost: int) -> Any:
-        """The state after ``cost`` of what was ``spent`` is undone where it was counted."""
+    def give_back(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
+        """The state after ``cost`` of what was ``consumed`` is undone where it was counted."""
 
     def dump(self, state: Any) -> bytes:
         """A state other than None as bytes: here a tuple of whole numbers, ``b"1:2:3"``."""

@@ -1,56 +1,56 @@
--- The twin of bucket.py. State: time, cost spent, part of a cost in units of 1/P.
+-- The twin of bucket.py. State: time, cost consumed, part of a cost in units of 1/P.
 
 local Bucket = {fields = 3, delays = false}
 Bucket.__index = Bucket
 
 function Bucket:decide(state, now, cost)
-  local at, spent, part = now, 0, 0
-  if state then at, spent, part = self:drained(state, now) end
-  local room = self.capacity - spent - (part > 0 and 1 or 0)
+  local at, consumed, part = now, 0, 0
+  if state then at, consumed, part = self:drained(state, now) end
+  local room = self.capacity - consumed - (part > 0 and 1 or 0)
   if cost == 0 then
-    return state, true, max(0, room), 0, self:drains_in(spent, part, at - now), at
+    return state, true, max(0, room), 0, self:drains_in(consumed, part, at - now), at
   end
   if cost > room then
     local retry
-    if cost <= self.capacity then retry = self:drains_in(spent + cost - self.capacity, part, at - now) end
-    return state, false, max(0, room), retry, self:drains_in(spent, part, at - now), at
+    if cost <= self.capacity then retry = self:drains_in(consumed + cost - self.capacity, part, at - now) end
+    return state, false, max(0, room), retry, self:drains_in(consumed, part, at - now), at
   end
-  local delay = self.delays and self:drains_in(spent, part, 0) or 0
-  local reset = self:drains_in(spent + cost, part, at - now)
-  return {at, spent + cost, part}, true, room - cost, 0, reset, at, delay
+  local delay = self.delays and self:drains_in(consumed, part, 0) or 0
+  local reset = self:drains_in(consumed + cost, part, at - now)
+  return {at, consumed + cost, part}, true, room - cost, 0, reset, at, delay
 end
 
--- Microseconds, rounded up, until spent + part/P has drained, and later more.
-function Bucket:drains_in(spent, part, later)
-  return ceildiv(spent, self.period, self.amount, part, later)
+-- Microseconds, rounded up, until consumed + part/P has drained, and later more.
+function Bucket:drains_in(consumed, part, later)
+  return ceildiv(consumed, self.period, self.amount, part, later)
 end
 
 -- The state as of now, or as of its own time when that is later.
 function Bucket:drained(state, now)
-  local at, spent, part = state[1], state[2], state[3]
-  if now <= at then return at, spent, part end
+  local at, consumed, part = state[1], state[2], state[3]
+  if now <= at then return at, consumed, part end
   local whole, rest = muldiv(now - at, self.amount, self.period)
-  spent = spent - whole
+  consumed = consumed - whole
   part = part - rest
   if part < 0 then
-    spent = spent - 1
+    consumed = consumed - 1
     part = part + self.period
   end
-  if spent >= 0 then return now, spent, part end
+  if consumed >= 0 then return now, consumed, part end
   return now, 0, 0
 end
 
 function Bucket:charge(state, now, cost)
-  local at, spent, part = now, 0, 0
-  if state then at, spent, part = self:drained(state, now) end
-  return {at, spent + cost, part}
+  local at, consumed, part = now, 0, 0
+  if state then at, consumed, part = self:drained(state, now) end
+  return {at, consumed + cost, part}
 end
 
-function Bucket:give_back(state, now, spent, cost)
+function Bucket:give_back(state, now, consumed, cost)
   if not state then return nil end
   local at, level, part = self:drained(state, now)
   -- What of the cost has drained by itself since the hit is not there to be given back.
-  local whole, rest = muldiv(max(0, at - spent.at), self.amount, self.period)
+  local whole, rest = muldiv(max(0, at - consumed.at), self.amount, self.period)
   if cost <= whole then return self:lowered(at, level, part, 0, 0) end
   return self:lowered(at, level, part, cost - whole, rest)
 end
@@ -70,20 +70,20 @@ end
 local LeakyBucketQueue = setmetatable({delays = true}, Bucket)
 LeakyBucketQueue.__index = LeakyBucketQueue
 
-function LeakyBucketQueue:give_back(state, now, spent, cost)
-  if not state or not self:is_last(state, spent) then return state end
+function LeakyBucketQueue:give_back(state, now, consumed, cost)
+  if not state or not self:is_last(state, consumed) then return state end
   local at, level, part = self:drained(state, now)
   return self:lowered(at, level, part, cost, 0)
 end
 
 -- Whether no later departure stands on this hit: 0 <= own - end < N, in units of 1/N microsecond, where own - end is
--- (spent.at + spent.delay - at) * N + (spent.cost - level) * P - part. Solved for the delay, which may be a text.
-function LeakyBucketQueue:is_last(state, spent)
+-- (consumed.at + consumed.delay - at) * N + (consumed.cost - level) * P - part. Solved for the delay, which may be a text.
+function LeakyBucketQueue:is_last(state, consumed)
   local at, level, part = state[1], state[2], state[3]
   if self.amount > self.period then return false end
-  if level >= spent.cost then
-    return spent.delay == self:drains_in(level - spent.cost, part, at - spent.at)
+  if level >= consumed.cost then
+    return consumed.delay == self:drains_in(level - consumed.cost, part, at - consumed.at)
   end
-  local ahead = muldiv(spent.cost - level - 1, self.period, self.amount, self.period - part)
-  return spent.delay == at - spent.at - ahead
+  local ahead = muldiv(consumed.cost - level - 1, self.period, self.amount, self.period - part)
+  return consumed.delay == at - consumed.at - ahead
 end

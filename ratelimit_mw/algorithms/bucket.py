@@ -1,11 +1,11 @@
 """token-bucket, leaky-bucket and gcra: one function with three names.
 
-State: (time, cost spent, part), where what was spent is ``spent + part/P`` and drains at ``N/P``: exact, and
-independent of ``N``, so that what was spent carries over when an amount changes.
+State: (time, cost consumed, part), where what was consumed is ``consumed + part/P`` and drains at ``N/P``: exact, and
+independent of ``N``, so that what was consumed carries over when an amount changes.
 
-* token bucket: starts full with ``B``, refills at ``N/P``; ``B - spent`` tokens are in it.
-* leaky bucket: ``spent`` is its level. In queue mode a hit waits until the level before it has drained.
-* GCRA: its theoretical arrival time is ``time + spent * P/N``.
+* token bucket: starts full with ``B``, refills at ``N/P``; ``B - consumed`` tokens are in it.
+* leaky bucket: ``consumed`` is its level. In queue mode a hit waits until the level before it has drained.
+* GCRA: its theoretical arrival time is ``time + consumed * P/N``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ State = tuple[int, int, int] | None
 
 
 class Bucket(Algorithm):
-    """Allowed when what was spent and is not yet drained, plus ``c``, is at most ``B``."""
+    """Allowed when what was consumed and is not yet drained, plus ``c``, is at most ``B``."""
 
     takes_burst = True
 
@@ -31,45 +31,45 @@ class Bucket(Algorithm):
         return -(-self.capacity * self.period // self.amount)
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
-        at, spent, part = (now, 0, 0) if state is None else self._drained(state, now)
-        room = self.capacity - spent - (part > 0)
+        at, consumed, part = (now, 0, 0) if state is None else self._drained(state, now)
+        room = self.capacity - consumed - (part > 0)
         if cost == 0:
-            return state, Decision(True, max(0, room), 0, at - now + self._drains_in(spent, part), at)
+            return state, Decision(True, max(0, room), 0, at - now + self._drains_in(consumed, part), at)
         if cost > room:
             never = cost > self.capacity
-            retry = None if never else at - now + self._drains_in(spent + cost - self.capacity, part)
-            return state, Decision(False, max(0, room), retry, at - now + self._drains_in(spent, part), at)
-        delay = self._drains_in(spent, part) if self.delays else 0
-        reset = at - now + self._drains_in(spent + cost, part)
-        return (at, spent + cost, part), Decision(True, room - cost, 0, reset, at, delay)
+            retry = None if never else at - now + self._drains_in(consumed + cost - self.capacity, part)
+            return state, Decision(False, max(0, room), retry, at - now + self._drains_in(consumed, part), at)
+        delay = self._drains_in(consumed, part) if self.delays else 0
+        reset = at - now + self._drains_in(consumed + cost, part)
+        return (at, consumed + cost, part), Decision(True, room - cost, 0, reset, at, delay)
 
-    def _drains_in(self, spent: int, part: int) -> int:
-        """Microseconds, rounded up, until ``spent + part/P`` has drained."""
-        return -(-(spent * self.period + part) // self.amount)
+    def _drains_in(self, consumed: int, part: int) -> int:
+        """Microseconds, rounded up, until ``consumed + part/P`` has drained."""
+        return -(-(consumed * self.period + part) // self.amount)
 
     def _drained(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
         """The state as of ``now``, or as of its own time when that is later."""
-        at, spent, part = state
+        at, consumed, part = state
         if now <= at:
             return state
         whole, rest = muldiv(now - at, self.amount, self.period)
-        spent -= whole
+        consumed -= whole
         part -= rest
         if part < 0:
-            spent -= 1
+            consumed -= 1
             part += self.period
-        return (now, spent, part) if spent >= 0 else (now, 0, 0)
+        return (now, consumed, part) if consumed >= 0 else (now, 0, 0)
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        at, spent, part = (now, 0, 0) if state is None else self._drained(state, now)
-        return at, spent + cost, part
+        at, consumed, part = (now, 0, 0) if state is None else self._drained(state, now)
+        return at, consumed + cost, part
 
-    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
+    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None:
             return None
         at, level, part = self._drained(state, now)
         # What of the cost has drained by itself since the hit is not there to be given back.
-        held = cost * self.period - max(0, at - spent.at_us) * self.amount
+        held = cost * self.period - max(0, at - consumed.at_us) * self.amount
         return self._lowered(at, level, part, held)
 
     def _lowered(self, at: int, level: int, part: int, by: int) -> State:
@@ -104,13 +104,13 @@ class LeakyBucketQueue(LeakyBucket):
     def variant(self) -> str:
         return "queue"
 
-    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
-        if state is None or not self._is_last(state, spent):
+    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+        if state is None or not self._is_last(state, consumed):
             return state
         at, level, part = self._drained(state, now)
         return self._lowered(at, level, part, cost * self.period)
 
-    def _is_last(self, state: tuple[int, int, int], spent: Charge) -> bool:
+    def _is_last(self, state: tuple[int, int, int], consumed: Charge) -> bool:
         """Whether no later departure stands on this hit: the queue ends where the hit ends.
 
         Ends are compared in units of 1/N microsecond. ``delay_us`` was rounded up, so the hit's end is known to
@@ -118,5 +118,5 @@ class LeakyBucketQueue(LeakyBucket):
         """
         at, level, part = state
         end = at * self.amount + level * self.period + part
-        own = (spent.at_us + spent.delay_us) * self.amount + spent.cost * self.period
+        own = (consumed.at_us + consumed.delay_us) * self.amount + consumed.cost * self.period
         return self.amount <= self.period and 0 <= own - end < self.amount

@@ -51,10 +51,10 @@ function Concurrency:charge(state, now, cost)
 end
 
 -- Ends the slot; with a cost of 0, renews it.
-function Concurrency:give_back(state, now, spent, cost)
+function Concurrency:give_back(state, now, consumed, cost)
   if not state then return nil end
   local gone = state:ended(now)
-  local slot = state:find(spent.at, spent.cost)
+  local slot = state:find(consumed.at, consumed.cost)
   if not slot or slot[2] <= now then return #gone > 0 and changed(state, gone, nil) or #gone == 0 and state or nil end
   gone[#gone + 1] = slot
   if cost == 0 then return changed(state, gone, {slot[1], now + self.lifetime, slot[3]}) end

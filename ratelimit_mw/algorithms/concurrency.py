@@ -53,12 +53,12 @@ class Concurrency(Algorithm):
     def charge(self, state: State, now: int, cost: int) -> State:
         return (*_live(state, now), _next_id(state, now), now + SLOT_LIFE, cost)
 
-    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
+    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         """End the slot; with a cost of 0, renew it."""
         kept: list[int] = []
         live = _live(state, now)
         for slot, end, held in zip(live[::3], live[1::3], live[2::3], strict=True):
-            if slot != spent.at_us:
+            if slot != consumed.at_us:
                 kept += (slot, end, held)
             elif cost == 0:
                 kept += (slot, now + SLOT_LIFE, held)

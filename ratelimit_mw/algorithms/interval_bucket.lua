@@ -1,11 +1,11 @@
--- The twin of interval_bucket.py. State: time of the last refill, tokens spent since.
+-- The twin of interval_bucket.py. State: time of the last refill, tokens consumed since.
 
 local IntervalTokenBucket = {fields = 2}
 IntervalTokenBucket.__index = IntervalTokenBucket
 
 function IntervalTokenBucket:decide(state, now, cost)
-  local refilled, spent = self:refilled(state, now)
-  local room = self.capacity - spent
+  local refilled, consumed = self:refilled(state, now)
+  local room = self.capacity - consumed
   local live = state and refilled == state[1]
   local reset = live and refilled + self.period - now or 0
   local at = max(now, refilled)
@@ -15,7 +15,7 @@ function IntervalTokenBucket:decide(state, now, cost)
     return state, false, max(0, room), retry, reset, at
   end
   reset = refilled + self.period - now
-  return {refilled, spent + cost}, true, room - cost, 0, reset, at
+  return {refilled, consumed + cost}, true, room - cost, 0, reset, at
 end
 
 function IntervalTokenBucket:refilled(state, now)
@@ -24,11 +24,11 @@ function IntervalTokenBucket:refilled(state, now)
 end
 
 function IntervalTokenBucket:charge(state, now, cost)
-  local refilled, spent = self:refilled(state, now)
-  return {refilled, spent + cost}
+  local refilled, consumed = self:refilled(state, now)
+  return {refilled, consumed + cost}
 end
 
-function IntervalTokenBucket:give_back(state, now, spent, cost)
-  if not state or spent.at < state[1] or spent.at - state[1] >= self.period then return state end
+function IntervalTokenBucket:give_back(state, now, consumed, cost)
+  if not state or consumed.at < state[1] or consumed.at - state[1] >= self.period then return state end
   return state[2] > cost and {state[1], state[2] - cost} or nil
 end

@@ -1,6 +1,6 @@
 """token-bucket with ``refill = "interval"``: full again once P has passed since the last refill, nothing between.
 
-State: (time of the last refill, tokens spent since).
+State: (time of the last refill, tokens consumed since).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ State = tuple[int, int] | None
 
 
 class IntervalTokenBucket(Algorithm):
-    """Allowed when ``spent + c <= B`` since the last refill; the first counted hit is a refill too."""
+    """Allowed when ``consumed + c <= B`` since the last refill; the first counted hit is a refill too."""
 
     name = "token-bucket"
     takes_burst = True
@@ -31,8 +31,8 @@ class IntervalTokenBucket(Algorithm):
         return "interval"
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
-        refilled, spent = self._refilled(state, now)
-        room = self.capacity - spent
+        refilled, consumed = self._refilled(state, now)
+        room = self.capacity - consumed
         live = state is not None and refilled == state[0]
         reset = refilled + self.period - now if live else 0
         at = max(now, refilled)
@@ -41,16 +41,16 @@ class IntervalTokenBucket(Algorithm):
         if cost > room:
             return state, Decision(False, max(0, room), None if cost > self.capacity else reset, reset, at)
         reset = refilled + self.period - now
-        return (refilled, spent + cost), Decision(True, room - cost, 0, reset, at)
+        return (refilled, consumed + cost), Decision(True, room - cost, 0, reset, at)
 
     def _refilled(self, state: State, now: int) -> tuple[int, int]:
         return (now, 0) if state is None or now - state[0] >= self.period else state
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        refilled, spent = self._refilled(state, now)
-        return refilled, spent + cost
+        refilled, consumed = self._refilled(state, now)
+        return refilled, consumed + cost
 
-    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
-        if state is None or not 0 <= spent.at_us - state[0] < self.period:
+    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+        if state is None or not 0 <= consumed.at_us - state[0] < self.period:
             return state
         return (state[0], state[1] - cost) if state[1] > cost else None

@@ -17,7 +17,7 @@ class Limit:
     """What a store needs of a rule to decide one key.
 
     ``prefix`` starts every key of this limit. It holds what makes states incompatible - rule, algorithm, period,
-    format - and not the amount: what was spent survives a changed amount.
+    format - and not the amount: what was consumed survives a changed amount.
     """
 
     __slots__ = (

@@ -61,12 +61,12 @@ function SlidingWindowCounter:charge(state, now, cost)
   return {start, at, previous, current + cost}
 end
 
-function SlidingWindowCounter:give_back(state, now, spent, cost)
+function SlidingWindowCounter:give_back(state, now, consumed, cost)
   if not state then return nil end
   local start, at, previous, current = state[1], state[2], state[3], state[4]
-  if start <= spent.at and spent.at < start + self.period then
+  if start <= consumed.at and consumed.at < start + self.period then
     current = max(0, current - cost)
-  elseif start - self.period <= spent.at and spent.at < start then
+  elseif start - self.period <= consumed.at and consumed.at < start then
     previous = max(0, previous - cost)
   end
   return (previous > 0 or current > 0) and {start, at, previous, current} or nil

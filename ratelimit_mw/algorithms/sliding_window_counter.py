@@ -68,13 +68,13 @@ class SlidingWindowCounter(Algorithm):
         start, at, previous, current = _rolled(state, now, self.period)
         return start, at, previous, current + cost
 
-    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
+    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None:
             return None
         start, at, previous, current = state
-        if start <= spent.at_us < start + self.period:
+        if start <= consumed.at_us < start + self.period:
             current = max(0, current - cost)
-        elif start - self.period <= spent.at_us < start:
+        elif start - self.period <= consumed.at_us < start:
             previous = max(0, previous - cost)
         return (start, at, previous, current) if previous or current else None
 

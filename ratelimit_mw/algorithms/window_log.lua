@@ -127,9 +127,9 @@ function TieredWindow:charge(state, now, cost)
   return state:since(bucket - self.span):added(bucket, cost)
 end
 
-function TieredWindow:give_back(state, now, spent, cost)
+function TieredWindow:give_back(state, now, consumed, cost)
   if not state then return nil end
-  return state:without(floor(spent.at / self.precision), cost)
+  return state:without(floor(consumed.at / self.precision), cost)
 end
 
 local RejectionCountingLog = setmetatable({}, TieredWindow)

@@ -197,10 +197,10 @@ class TieredWindow(Algorithm):
         bucket = max(bucket, state.open)
         return state.since(bucket - self.span).added(bucket, cost)
 
-    def give_back(self, state: Series | None, now: int, spent: Charge, cost: int) -> Series | None:
+    def give_back(self, state: Series | None, now: int, consumed: Charge, cost: int) -> Series | None:
         if state is None:
             return None
-        return state.without(spent.at_us // self.precision, cost)
+        return state.without(consumed.at_us // self.precision, cost)
 
     def dump(self, state: Series) -> bytes:
         """The buckets that hold something, oldest first: number, cost, number, cost..."""

@@ -54,7 +54,7 @@ class Exchange:
     async def meet(self, limit: DependencyLimit, given: Mapping[str, Any]) -> Verdict:
         """The verdict on a limit, which is decided now unless it was beforehand, or when it was met before.
 
-        Raises ``RateLimitExceeded`` when it rejects; what the request has spent until then is given back.
+        Raises ``RateLimitExceeded`` when it rejects; what the request has consumed until then is given back.
         """
         view = self._routed.view
         if view is not None and not limit.given and limit.mark in view.marks:

@@ -152,7 +152,7 @@ class RateLimitMiddleware:
             if exchange is not None and exchange.hides:
                 raise RateLimitExceeded(exchange.verdicts[-1])
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            # Nobody knows how it would have ended: what was reserved stays spent, and only slots come back.
+            # Nobody knows how it would have ended: what was reserved stays consumed, and only slots come back.
             if plan.has_slots or (routed is not None and routed.meets):
                 await asyncio.shield(self._conclude(verdict, exchange, None))
             raise

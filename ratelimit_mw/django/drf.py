@@ -26,7 +26,7 @@ __all__ = ["Throttle"]
 class Throttle:
     """``throttle_classes = [Throttle]`` and ``throttle_scope = "uploads"`` on a view.
 
-    A rejection here gives back what the middleware has spent for the request, so that together they are all or nothing.
+    A rejection here gives back what the middleware has consumed: all or nothing together.
     What is no matter of limits, a deny list or a store that is down, answers 403 or 503. ``@exempt`` reaches it, too.
     Raises ``ConfigError`` where no rule has the view's scope, ``MissingMiddlewareError`` without the middleware.
     """
@@ -39,7 +39,7 @@ class Throttle:
         self.verdict = Verdict((), ())
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide the rules of the view's scope. What was rejected before is not spent for again."""
+        """Decide the rules of the view's scope. What was rejected before is not consumed for again."""
         scope = self.scope or getattr(view, "throttle_scope", None)
         if scope is None or testmode.off:
             return True

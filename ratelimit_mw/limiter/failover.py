@@ -48,31 +48,31 @@ class FailoverStore:
         self._shares: dict[Limit, Limit] = {}
         self.breaker = Breaker()
 
-    def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        return self.ask_store(hits, now, spend) or self.decide_by_policy(hits, spend)
+    def apply(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer:
+        return self.ask_store(hits, now, consume) or self.decide_by_policy(hits, consume)
 
-    def ask_store(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
+    def ask_store(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer | None:
         """What the store says; None when it does not answer, or is left alone."""
         if self._is_left_alone():
             return None
         began = now_us()
         try:
-            decisions = self.store.apply(hits, now, spend)
+            decisions = self.store.apply(hits, now, consume)
         except StoreError as error:
             self._failed(error, began)
             return None
         self.breaker.succeeded()
         return Answer(hits, decisions, self.store)
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        return await self.aask_store(hits, now, spend) or self.decide_by_policy(hits, spend)
+    async def aapply(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer:
+        return await self.aask_store(hits, now, consume) or self.decide_by_policy(hits, consume)
 
-    async def aask_store(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer | None:
+    async def aask_store(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer | None:
         if self._is_left_alone():
             return None
         began = now_us()
         try:
-            decisions = await self.store.aapply(hits, now, spend)
+            decisions = await self.store.aapply(hits, now, consume)
         except StoreError as error:
             self._failed(error, began)
             return None
@@ -107,14 +107,14 @@ class FailoverStore:
             self._failed(error, began)
             return [None] * len(changes)
 
-    def decide_by_policy(self, hits: Sequence[Hit], spend: bool) -> Answer:
+    def decide_by_policy(self, hits: Sequence[Hit], consume: bool) -> Answer:
         """What the policies say."""
         policies = [hit.limit.on_store_error or self._policy for hit in hits]
         denied = [hit for hit, policy in zip(hits, policies, strict=True) if policy == "deny" and not hit.limit.shadow]
         if denied:
             return Answer(denied, [_denial(hit.limit, self._clock()) for hit in denied], self.local, unavailable=True)
         mine = [self._shared(hit) for hit, policy in zip(hits, policies, strict=True) if policy == "local"]
-        return Answer(mine, self.local.apply(mine, self._clock(), spend), self.local)
+        return Answer(mine, self.local.apply(mine, self._clock(), consume), self.local)
 
     def _shared(self, hit: Hit) -> Hit:
         if self._fleet_size == 1:

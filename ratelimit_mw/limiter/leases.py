@@ -1,7 +1,7 @@
-"""Leases: a process draws a share of a hot key's quota in one call and spends it here, without asking again.
+"""Leases: a process draws a share of a hot key's quota in one call and consumes it here, without asking again.
 
 What is drawn is counted in the store when it is drawn, so all processes together never pass more than the limit as
-counted then, whatever crashes. A lease lives at most a twentieth of the period; the times at which its share is spent
+counted then, whatever crashes. A lease lives at most a twentieth of the period; the times at which it is used
 trail by as much. Near the limit shares get small, so that little is left. What is left of a lease at its end is given
 back by the next request that goes to the store anyway, whatever its key, or when the limiter is closed; else it lapses.
 So at most one share a process is unused at any time.
@@ -53,7 +53,7 @@ class _Lease:
         """Also another limit may count by this key: that of another plan."""
         return cost <= self.left and now < self.ends_at and self.decision is not None and limit is self.drawn.limit
 
-    def spend(self, limit: Limit, cost: int, now: int) -> Decision:
+    def consume(self, limit: Limit, cost: int, now: int) -> Decision:
         """Take the cost of a hit. The store's numbers are those of the draw, carried on."""
         self.left -= cost
         told, passed = self.decision, now - self.drawn_at
@@ -129,44 +129,44 @@ class QuotaLeases:
         self._lock = threading.Lock()
         self._book = _LeaseTable()
 
-    def apply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        if not spend:
-            return self._shared.apply(hits, now, spend)
+    def apply(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer:
+        if not consume:
+            return self._shared.apply(hits, now, consume)
         if local := self._taken(hits):
             return local
         leases, unused = self._draw(hits)
         if unused and _is_lost(self._shared.correct(None, unused, now)):
-            return self._shared.decide_by_policy(hits, spend)
+            return self._shared.decide_by_policy(hits, consume)
         if leases:
-            answer = self._shared.ask_store([lease.drawn for lease in leases], now, spend)
+            answer = self._shared.ask_store([lease.drawn for lease in leases], now, consume)
             if answer is None:
-                return self._shared.decide_by_policy(hits, spend)
+                return self._shared.decide_by_policy(hits, consume)
             if drawn := self._drawn(hits, leases, answer.decisions):
                 return drawn
-        return self._shared.apply(hits, now, spend)
+        return self._shared.apply(hits, now, consume)
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None, spend: bool) -> Answer:
-        if not spend:
-            return await self._shared.aapply(hits, now, spend)
+    async def aapply(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer:
+        if not consume:
+            return await self._shared.aapply(hits, now, consume)
         if local := self._taken(hits):
             return local
         leases, unused = self._draw(hits)
         if unused and _is_lost(await self._shared.acorrect(None, unused, now)):
-            return self._shared.decide_by_policy(hits, spend)
+            return self._shared.decide_by_policy(hits, consume)
         if leases:
-            answer = await self._shared.aask_store([lease.drawn for lease in leases], now, spend)
+            answer = await self._shared.aask_store([lease.drawn for lease in leases], now, consume)
             if answer is None:
-                return self._shared.decide_by_policy(hits, spend)
+                return self._shared.decide_by_policy(hits, consume)
             if drawn := self._drawn(hits, leases, answer.decisions):
                 return drawn
-        return await self._shared.aapply(hits, now, spend)
+        return await self._shared.aapply(hits, now, consume)
 
     def take(self, limit: Limit, key: str, cost: int) -> Decision | None:
         """The answer of a lone limit out of a live lease; None when it takes more."""
         now = self._clock()
         with self._lock:
             lease = self._book.get(key)
-            return None if lease is None or not lease.has(limit, cost, now) else lease.spend(limit, cost, now)
+            return None if lease is None or not lease.has(limit, cost, now) else lease.consume(limit, cost, now)
 
     def forget(self, keys: Iterable[str]) -> None:
         """These keys start anew: what was drawn of them before is no longer counted."""
@@ -201,7 +201,7 @@ class QuotaLeases:
                 if lease is None or not lease.has(limit, cost, now):
                     return None
                 leases.append(lease)
-            decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
+            decisions = [lease.consume(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
         return Answer(hits, decisions, self._shared.store)
 
     def _draw(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Correction]]:
@@ -242,7 +242,7 @@ class QuotaLeases:
                 lease.begin(decision)
                 if self._book.get(lease.drawn.key) is None:  # it took longer than the lease's life
                     self._book.put(lease)
-            decisions = [lease.spend(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
+            decisions = [lease.consume(limit, cost, now) for (limit, _, cost), lease in zip(hits, leases, strict=True)]
         return Answer(hits, decisions, self._shared.store)
 
 

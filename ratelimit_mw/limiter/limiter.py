@@ -116,24 +116,24 @@ class Limiter:
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
-        """Decide a request and, when it is allowed, spend ``cost`` (each rule's own when None) on every limit."""
+        """Decide a request and, when it is allowed, consume ``cost`` (each rule's own when None) on every limit."""
         return self.decide(self.match(features), features, cost)
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         return await self.adecide(self.match(features), features, cost)
 
     def peek(self, features: Features, cost: int | None = None) -> Verdict:
-        """The answer that ``hit`` would give; nothing is spent."""
-        return self.decide(self.match(features), features, cost, spend=False)
+        """The answer that ``hit`` would give; nothing is consumed."""
+        return self.decide(self.match(features), features, cost, consume=False)
 
     async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
-        return await self.adecide(self.match(features), features, cost, spend=False)
+        return await self.adecide(self.match(features), features, cost, consume=False)
 
     def decide(
-        self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
+        self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """``hit`` or ``peek`` for a plan that is known already. ``request`` is what cost functions are given."""
-        if plan.single is not None and spend and self._memory is not None and not testmode.active:
+        if plan.single is not None and consume and self._memory is not None and not testmode.active:
             # One limit on the memory store: no list of hits, nothing to agree on.
             limit, key_of, own_cost = plan.single
             key = key_of(features)
@@ -142,38 +142,38 @@ class Limiter:
             spending = own_cost if cost is None else checked_cost(cost)
             decision = self._memory.apply_one(limit, key, spending, self._memory_clock())
             return Verdict(((limit, key, spending),), (decision,), decision.allowed)
-        if spend and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
+        if consume and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
             return taken
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
         if self._decides is None:
-            return Verdict.of(hits, self.store.apply(hits, self._now(), spend), spend)
+            return Verdict.of(hits, self.store.apply(hits, self._now(), consume), consume)
         steady = self._steady()
-        if spend and (known := self._rejections.recall(hits, steady)):
+        if consume and (known := self._rejections.recall(hits, steady)):
             return Verdict(*known, allowed=False)
-        return self._answered(self._decides.apply(hits, self._now(), spend), spend, steady)
+        return self._answered(self._decides.apply(hits, self._now(), consume), consume, steady)
 
     async def adecide(
-        self, plan: Plan, features: Features, cost: int | None = None, spend: bool = True, request: Any = None
+        self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         if self._decides is None:
-            return self.decide(plan, features, cost, spend, request)
-        if spend and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
+            return self.decide(plan, features, cost, consume, request)
+        if consume and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
             return taken
         hits = self._hits(plan, features, cost, request)
         if isinstance(hits, Verdict):
             return hits
         steady = self._steady()
-        if spend and (known := self._rejections.recall(hits, steady)):
+        if consume and (known := self._rejections.recall(hits, steady)):
             return Verdict(*known, allowed=False)
-        asked = self._asked(self._decides, hits, spend, steady)
-        return await (self._afterwards.kept(asked) if spend and plan.has_slots else asked)
+        asked = self._asked(self._decides, hits, consume, steady)
+        return await (self._afterwards.kept(asked) if consume and plan.has_slots else asked)
 
     async def _asked(
-        self, decides: FailoverStore | QuotaLeases, hits: Sequence[Hit], spend: bool, steady: int
+        self, decides: FailoverStore | QuotaLeases, hits: Sequence[Hit], consume: bool, steady: int
     ) -> Verdict:
-        return self._answered(await decides.aapply(hits, self._now(), spend), spend, steady)
+        return self._answered(await decides.aapply(hits, self._now(), consume), consume, steady)
 
     def _taken(self, leases: QuotaLeases, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
         """One limit out of a lease, with as little ado as in memory; None when it takes more."""
@@ -185,12 +185,12 @@ class Limiter:
             return None
         return Verdict(((limit, key, spending),), (decision,))
 
-    def _answered(self, answer: Answer, spend: bool, steady: int) -> Verdict:
+    def _answered(self, answer: Answer, consume: bool, steady: int) -> Verdict:
         elsewhere = None if answer.store is self.store else answer.store
-        verdict = Verdict.of(answer.hits, answer.decisions, spend, elsewhere, answer.unavailable)
-        if spend and elsewhere is None:
+        verdict = Verdict.of(answer.hits, answer.decisions, consume, elsewhere, answer.unavailable)
+        if consume and elsewhere is None:
             if verdict.allowed:
-                self._rejections.spent(answer.hits)
+                self._rejections.consumed(answer.hits)
             else:
                 self._rejections.note(answer.hits, answer.decisions, steady)
         return verdict
@@ -222,14 +222,14 @@ class Limiter:
     # -- afterwards ----------------------------------------------------------------------------------------
 
     def refund(self, verdict: Verdict) -> None:
-        """Give back what this verdict spent, where it was counted; a second time, nothing."""
+        """Give back what this verdict consumed, where it was counted; a second time, nothing."""
         self._afterwards.refund(verdict)
 
     async def arefund(self, verdict: Verdict) -> None:
         await self._afterwards.arefund(verdict)
 
     def settle(self, verdict: Verdict, cost: int) -> None:
-        """Make ``cost`` what this verdict has spent: the rest is given back, more is charged without asking.
+        """Make ``cost`` what this verdict has consumed: the rest is given back, more is charged without asking.
 
         Slots of requests in flight stay as they are; they end with the request.
         """
@@ -252,7 +252,7 @@ class Limiter:
     def conclude(self, verdict: Verdict, status: int | None) -> None:
         """After the response: give slots back, apply the true cost that was stated, undo what does not count.
 
-        ``status`` None: nobody knows how the request ended; what was reserved for its outcome stays spent.
+        ``status`` None: nobody knows how the request ended; what was reserved for its outcome stays consumed.
         """
         self._afterwards.conclude(verdict, status)
 

@@ -67,7 +67,7 @@ class RejectionCache:
                 self._old, self._young = self._young, {}
             self._young[hit.key] = _Known(now, now + min(decision.retry_us or 0, self._span), hit.cost, decision)
 
-    def spent(self, hits: Sequence[Hit]) -> None:
+    def consumed(self, hits: Sequence[Hit]) -> None:
         """An allowed request has changed what is left at these keys."""
         if self._young or self._old:
             self._drop(hit.key for hit in hits)

@@ -98,7 +98,7 @@ class Settlement:
         self._returns.close()
 
     def _due(self, verdict: Verdict, status: int | None) -> list[int | None]:
-        """What each hit should have spent in the end; None: what it has."""
+        """What each hit should have consumed in the end; None: what it has."""
         due = []
         for limit, _, _ in verdict.hits:
             statuses = self._statuses(limit.rule)
@@ -146,5 +146,5 @@ class Settlement:
 
 
 def _settled(verdict: Verdict, cost: int) -> list[int | None]:
-    """What each hit is to have spent; slots are not a matter of cost."""
+    """What each hit is to have consumed; slots are not a matter of cost."""
     return [None if limit.quota.concurrent else cost for limit, _, _ in verdict.hits]

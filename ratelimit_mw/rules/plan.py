@@ -96,13 +96,13 @@ class Plan:
                 if rule.rejects_missing:
                     raise MissingKeyError(rule)
                 continue
-            spend = cost
-            if spend is None:
-                spend = rule.fixed_cost
-                if spend is None:
-                    spend = rule.cost_of(features if request is None else request)
+            consume = cost
+            if consume is None:
+                consume = rule.fixed_cost
+                if consume is None:
+                    consume = rule.cost_of(features if request is None else request)
             for limit in rule.limits_for(features) if rule.tables else rule.limits:
-                hits.append(make_hit((limit, limit.prefix + key, spend)))  # noqa: PERF401 - twice as fast as extend
+                hits.append(make_hit((limit, limit.prefix + key, consume)))  # noqa: PERF401 - twice as fast as extend
         return hits
 
 

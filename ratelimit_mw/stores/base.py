@@ -12,7 +12,7 @@ __all__ = ["Store", "decide_all"]
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    """All hits of a request at one instant: the decisions, and what to write when it is to be spent.
+    """All hits of a request at one instant: the decisions, and what to write when it is to be consumed.
 
     A rejection of a shadow limit rejects nobody. When the request is rejected, the hits that would have passed report
     a look (cost 0), and only what a log counts of its own rejections is to be written. Pure: every store that can
@@ -55,7 +55,7 @@ class Store(ABC):
     """
 
     @abstractmethod
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         """Decide all hits at one instant and commit all or none, as ``decide_all`` says; a peek commits nothing."""
 
     @abstractmethod
@@ -73,8 +73,8 @@ class Store(ABC):
     async def aping(self) -> None:
         await self.aforget([""])
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
-        return self.apply(hits, now, spend)
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return self.apply(hits, now, consume)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self.correct(changes, now)

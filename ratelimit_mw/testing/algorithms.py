@@ -140,7 +140,7 @@ class AlgorithmCompliance:
         for step in self._steps(algorithm):
             if step.decision.allowed and step.cost and self._returns(algorithm, step):
                 for later in (step.now, step.now + algorithm.period // 3, step.now + algorithm.period):
-                    back = algorithm.give_back(step.kept, step.now, _spent(step), step.cost)
+                    back = algorithm.give_back(step.kept, step.now, _consumed(step), step.cost)
                     later = max(later, step.latest)
                     self._same_answers(algorithm, back, step.state, later, "given back at once")
 
@@ -153,10 +153,10 @@ class AlgorithmCompliance:
                 now = max(step.now, step.latest) + wait
                 for between in (0, max(1, algorithm.limit // 2)):
                     never, kept = (algorithm.charge(state, now, between) for state in (step.state, step.kept))
-                    back = algorithm.give_back(kept, now, _spent(step), step.cost)
+                    back = algorithm.give_back(kept, now, _consumed(step), step.cost)
                     left = [algorithm.decide(state, now, 0)[1].remaining for state in (kept, back, never)]
-                    what = f"remaining when kept, given back {wait} us later, and never spent"
-                    same(left, sorted(left), f"{what}, with {between} spent in between")
+                    what = f"remaining when kept, given back {wait} us later, and never consumed"
+                    same(left, sorted(left), f"{what}, with {between} consumed in between")
 
     def test_states_survive_as_bytes(self, algorithm: Algorithm) -> None:
         """``load`` is the inverse of ``dump``, and rejects what no dump is."""
@@ -173,7 +173,7 @@ class AlgorithmCompliance:
         """In answers and in states, whatever made them: a fraction is exact only up to 2**53."""
         for step in self._steps(algorithm):
             charged = algorithm.charge(step.state, step.now, max(1, step.cost))
-            back = algorithm.give_back(charged, step.now, _spent(step), max(1, step.cost))
+            back = algorithm.give_back(charged, step.now, _consumed(step), max(1, step.cost))
             for what in (answer(step.decision), step.kept, charged, back):
                 same(_fractions(what), [], f"numbers that are not whole in {what!r}")
 
@@ -218,7 +218,7 @@ class AlgorithmCompliance:
     def _changed(self, algorithm: Algorithm, step: Step, chance: random.Random, charges: bool) -> Any:
         """The state to go on with: now and then charged or given back to."""
         if step.cost and step.decision.allowed and chance.random() < 0.1:
-            return algorithm.give_back(step.kept, step.now, _spent(step), chance.randint(1, step.cost))
+            return algorithm.give_back(step.kept, step.now, _consumed(step), chance.randint(1, step.cost))
         if charges and chance.random() < 0.1:
             return algorithm.charge(step.kept, step.now, chance.randint(1, algorithm.limit))
         return step.kept
@@ -251,7 +251,7 @@ def _pause(algorithm: Algorithm, decision: Decision, chance: random.Random, back
     return chance.randrange(2 * period) if kind < 0.85 else 0
 
 
-def _spent(step: Step) -> Charge:
+def _consumed(step: Step) -> Charge:
     return Charge(step.decision.at_us, step.cost, step.decision.delay_us)
 
 

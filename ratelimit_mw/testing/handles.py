@@ -20,8 +20,8 @@ class Handle:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
-        return self.store.apply(hits, now, spend)
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return self.store.apply(hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self.store.correct(changes, now)
@@ -52,8 +52,8 @@ class AsyncHandle(Handle):
         super().__init__(store)
         self._runner = asyncio.Runner()
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
-        return self._runner.run(self.store.aapply(hits, now, spend))
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return self._runner.run(self.store.aapply(hits, now, consume))
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self._runner.run(self.store.acorrect(changes, now))

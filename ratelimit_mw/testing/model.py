@@ -22,20 +22,20 @@ class Model:
         self._states: dict[str, Any] = {}
         self._limits: dict[str, Limit] = {}
 
-    def apply(self, hits: Sequence[Hit], now: int, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int, consume: bool = True) -> list[Decision]:
         decisions, writes = decide_all(hits, [self._states.get(hit.key) for hit in hits], now)
-        if spend:
+        if consume:
             self._states.update((hit.key, state) for hit, state in writes)
         self._limits.update((hit.key, hit.limit) for hit in hits)
         return decisions
 
     def correct(self, changes: Sequence[Correction], now: int) -> None:
-        for limit, key, cost, spent in changes:
+        for limit, key, cost, consumed in changes:
             state, algorithm = self._states.get(key), limit.algorithm
-            if spent is None:
+            if consumed is None:
                 self._states[key] = algorithm.charge(state, now, cost)
             else:
-                self._states[key] = algorithm.give_back(state, now, spent, cost)
+                self._states[key] = algorithm.give_back(state, now, consumed, cost)
             self._limits[key] = limit
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -56,7 +56,7 @@ def play(handle: Handle, limits: Sequence[Limit], start: int, steps: int, seed: 
     """
     chance = random.Random(seed)  # noqa: S311 - the same every time
     model, now, latest = Model(), start, start
-    spent: list[tuple[Hit, Charge]] = []
+    consumed: list[tuple[Hit, Charge]] = []
     for step in range(steps):
         hits = _hits(limits, chance)
         what = f"step {step} of seed {seed}, at {now}, {[(h.limit, h.key, h.cost) for h in hits]}"
@@ -65,16 +65,16 @@ def play(handle: Handle, limits: Sequence[Limit], start: int, steps: int, seed: 
             keys = [hit.key for hit in hits]
             handle.forget(keys)
             model.forget(keys)
-            spent = [(hit, s) for hit, s in spent if hit.key not in keys]
+            consumed = [(hit, s) for hit, s in consumed if hit.key not in keys]
         elif kind < 0.25:
-            changes = _changes(hits, spent, chance)
+            changes = _changes(hits, consumed, chance)
             same(handle.correct(changes, now), [now] * len(changes), f"the times of corrections, {what}")
             model.correct(changes, now)
-        spend = chance.random() > 0.15
-        expected = model.apply(hits, now, spend)
-        same(answers(handle.apply(hits, now, spend)), answers(expected), f"spend={spend}, {what}")
-        if spend and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
-            spent += [
+        consume = chance.random() > 0.15
+        expected = model.apply(hits, now, consume)
+        same(answers(handle.apply(hits, now, consume)), answers(expected), f"consume={consume}, {what}")
+        if consume and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
+            consumed += [
                 (h, Charge(d.at_us, h.cost, d.delay_us)) for h, d in zip(hits, expected, strict=True) if d.allowed
             ]
         latest = max(latest, now)
@@ -93,11 +93,11 @@ def _hits(limits: Sequence[Limit], chance: random.Random) -> list[Hit]:
     return [Hit(limit, limit.prefix + client, cost) for limit in chosen]
 
 
-def _changes(hits: Sequence[Hit], spent: list[tuple[Hit, Charge]], chance: random.Random) -> list[Correction]:
-    """Corrections as a limiter makes them: what was spent is given back in part or whole, or more is charged."""
+def _changes(hits: Sequence[Hit], consumed: list[tuple[Hit, Charge]], chance: random.Random) -> list[Correction]:
+    """Corrections as a limiter makes them: what was consumed is given back in part or whole, or more is charged."""
     found = [Correction(hit.limit, hit.key, chance.randint(1, 3), None) for hit in hits if chance.random() < 0.3]
-    for _ in range(min(len(spent), chance.randint(0, 3))):
-        hit, once = spent.pop(chance.randrange(max(0, len(spent) - 6), len(spent)))
+    for _ in range(min(len(consumed), chance.randint(0, 3))):
+        hit, once = consumed.pop(chance.randrange(max(0, len(consumed) - 6), len(consumed)))
         if once.cost:
             found.append(Correction(hit.limit, hit.key, chance.randint(1, once.cost), once))
     return found

@@ -35,7 +35,7 @@ class DecidingTests(StoreSuite):
             same(one(store, limit, NOW + 5 + retry).allowed, True, "at retry_us")
 
     def test_all_or_nothing(self, way: str, spec: Spec) -> None:
-        """What one limit rejects spends nothing from the others, whichever comes first; they report a look."""
+        """What one limit rejects consumes nothing from the others, whichever comes first; they report a look."""
         wide, narrow = limit_of("10/minute", spec), limit_of("1/minute")
         with self.opened(way) as store:
             same([d.remaining for d in store.apply(hits_of(wide, narrow), NOW)], [9, 0], "the first request")
@@ -58,26 +58,26 @@ class DecidingTests(StoreSuite):
                 asked, never_asked = look(store, limit, later), look(store, other, later)
                 same(answers([asked]), answers([never_asked]), "rejected often, and never")
 
-    def test_a_peek_answers_as_a_hit_would_and_spends_nothing(self, way: str, spec: Spec) -> None:
+    def test_a_peek_answers_as_a_hit_would_and_consumes_nothing(self, way: str, spec: Spec) -> None:
         """The same answer twice, then from the hit itself."""
         limit = limit_of("5/minute", spec)
         with self.opened(way) as store:
             for cost in (3, 2, 1, 6):
                 hits = [Hit(limit, limit.prefix + CLIENT, cost)]
-                peeks = [answers(store.apply(hits, NOW, spend=False)) for _ in range(2)]
+                peeks = [answers(store.apply(hits, NOW, consume=False)) for _ in range(2)]
                 same(peeks, [answers(store.apply(hits, NOW))] * 2, f"two peeks and the hit, cost {cost}")
 
     def test_a_cost_of_nothing_is_a_look(self, way: str, spec: Spec) -> None:
-        """Always allowed, and changes nothing: not on a fresh key, not on a spent one."""
+        """Always allowed, and changes nothing: not on a fresh key, not on a consumed one."""
         limit = limit_of("5/minute", spec)
         with self.opened(way) as store:
             same(one(store, limit, NOW, cost=0).remaining, 5, "a fresh key")
             one(store, limit, NOW, cost=5)
             looks = [one(store, limit, NOW + 1, cost=0) for _ in range(3)]
-            same([(d.allowed, d.remaining) for d in looks], [(True, 0)] * 3, "a spent key")
+            same([(d.allowed, d.remaining) for d in looks], [(True, 0)] * 3, "a consumed key")
 
     def test_a_shadow_rejects_nobody(self, way: str, spec: Spec) -> None:
-        """A rejection of a shadow limit is reported and not counted; the limits beside it are spent."""
+        """A rejection of a shadow limit is reported and not counted; the limits beside it are consumed."""
         shadow, real = limit_of("1/minute", spec, shadow=True), limit_of("3/minute")
         with self.opened(way) as store:
             seen = [store.apply(hits_of(shadow, real), NOW) for _ in range(4)]
@@ -96,7 +96,7 @@ class DecidingTests(StoreSuite):
             same(look(store, log).remaining, 2, "the log after what the other rejected")
             same(one(store, log, NOW, cost=2).allowed, True, "filled")
             same(one(store, log, NOW + 30 * SECOND).allowed, False, "a knock")
-            store.apply(hits_of(log), NOW + 40 * SECOND, spend=False)
+            store.apply(hits_of(log), NOW + 40 * SECOND, consume=False)
             if spec == COUNTS_REJECTED:
                 same(look(store, log, NOW + 61 * SECOND).remaining, 1, "the knock is still counted")
                 same(look(store, log, NOW + 90 * SECOND).remaining, 2, "a minute after the knock; a peek is none")
@@ -116,7 +116,7 @@ class DecidingTests(StoreSuite):
             store.ping()
             same(look(store, limit).remaining, 4, "what is left after a ping")
 
-    def test_a_changed_amount_keeps_what_was_spent(self, way: str, spec: Spec) -> None:
+    def test_a_changed_amount_keeps_what_was_consumed(self, way: str, spec: Spec) -> None:
         """A limit with another amount and the same period goes on with the same key."""
         wide, narrow = (limit_of(f"{amount}/minute", spec) for amount in (10, 8))
         with self.opened(way) as store:

@@ -16,7 +16,7 @@ class LastingTests(StoreSuite):
     """Giving back, charging, forgetting; given times, the store's own clock, expiry."""
 
     def test_giving_back_undoes_a_hit(self, way: str, spec: Spec) -> None:
-        """What was spent can be spent again at once, and nothing is left that tells the key from a fresh one."""
+        """What was consumed can be consumed again at once, and nothing is left that tells the key from a fresh one."""
         limit = limit_of("5/minute", spec)
         with self.opened(way) as store:
             decision = one(store, limit, NOW, cost=5)
@@ -34,7 +34,7 @@ class LastingTests(StoreSuite):
             later = NOW + 120 * SECOND
             same(one(store, limit, later, cost=5).allowed, True, "full again")
             store.correct([Correction(limit, limit.prefix + CLIENT, 5, Charge(first.at_us, 5, first.delay_us))], later)
-            same(look(store, limit, later).remaining, 0, "after giving back what was spent two minutes ago")
+            same(look(store, limit, later).remaining, 0, "after giving back what was consumed two minutes ago")
 
     def test_charging_goes_beyond_the_limit_and_is_remembered(self, way: str, spec: Spec) -> None:
         """What is owed is waited for exactly, also past the time that a state usually matters."""
@@ -46,10 +46,10 @@ class LastingTests(StoreSuite):
                 [NOW] * 2,
                 "times",
             )
-            (rejected,) = store.apply([Hit(limit, key, 1)], NOW, spend=False)
+            (rejected,) = store.apply([Hit(limit, key, 1)], NOW, consume=False)
             same((rejected.allowed, rejected.remaining), (False, 0), "41 of 5")
             at = NOW + (rejected.retry_us or 0)
-            (early,) = store.apply([Hit(limit, key, 1)], at - 1, spend=False)
+            (early,) = store.apply([Hit(limit, key, 1)], at - 1, consume=False)
             same(early.allowed, False, "one microsecond before retry_us")
             same(one(store, limit, at).allowed, True, "at retry_us")
 
@@ -71,8 +71,8 @@ class LastingTests(StoreSuite):
         back = 45 * SECOND if self.goes_back([spec]) else 0
         with self.opened(way) as store:
             one(store, limit, NOW, cost=5)
-            (now,) = store.apply([Hit(limit, limit.prefix + CLIENT, 5)], NOW, spend=False)
-            (then,) = store.apply([Hit(limit, limit.prefix + CLIENT, 5)], NOW - back, spend=False)
+            (now,) = store.apply([Hit(limit, limit.prefix + CLIENT, 5)], NOW, consume=False)
+            (then,) = store.apply([Hit(limit, limit.prefix + CLIENT, 5)], NOW - back, consume=False)
             same((then.allowed, then.remaining), (False, 0), "rejected at the earlier time too")
             same(then.retry_us, (now.retry_us or 0) + back, "when to come again")
 
@@ -95,8 +95,8 @@ class LastingTests(StoreSuite):
         with self.opened(way) as store:
             due = {}
             for limit in limits:
-                rejected = _spent(store, limit)
-                same(rejected.allowed, False, f"{limit}: right after it was spent")
+                rejected = _consumed(store, limit)
+                same(rejected.allowed, False, f"{limit}: right after it was consumed")
                 due[limit] = rejected.at_us + (rejected.retry_us or 0)
             for _ in range(200):
                 self.wait(0.01)
@@ -132,8 +132,8 @@ class LastingTests(StoreSuite):
             store.close_store()
 
 
-def _spent(store: Handle, limit: Limit) -> Decision:
-    """The rejection after all was spent, unless the store forgets it at once; again where a window ended in between."""
+def _consumed(store: Handle, limit: Limit) -> Decision:
+    """The rejection after all was used, unless the store forgets it at once; again where a window ended in between."""
     decision = one(store, limit, None, cost=2)
     for _ in range(5):
         if decision.allowed:
@@ -143,5 +143,5 @@ def _spent(store: Handle, limit: Limit) -> Decision:
 
 def _let_in(store: Handle, limits: list[Limit]) -> dict[Limit, int]:
     """The limits that would allow 2 now, and when that is."""
-    looks = {limit: store.apply([Hit(limit, limit.prefix + CLIENT, 2)], None, spend=False)[0] for limit in limits}
+    looks = {limit: store.apply([Hit(limit, limit.prefix + CLIENT, 2)], None, consume=False)[0] for limit in limits}
     return {limit: decision.at_us for limit, decision in looks.items() if decision.allowed}

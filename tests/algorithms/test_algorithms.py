@@ -71,8 +71,8 @@ def test_a_rejected_hit_and_a_look_change_nothing(kind: str, data: st.DataObject
     for pause, cost in data.draw(steps(shape)):
         now += pause
         kept, decision = algorithm.decide(state, now, cost)
-        spends = cost > 0 and (decision.allowed or kind.endswith("count-rejected"))
-        assert (kept is not state) == spends
+        consumes = cost > 0 and (decision.allowed or kind.endswith("count-rejected"))
+        assert (kept is not state) == consumes
         state = kept
 
 
@@ -98,7 +98,7 @@ def test_reset_after_is_when_nothing_is_left(kind: str, data: st.DataObject) -> 
 @KINDS
 @pytest.mark.parametrize("amount", [1, 7, 1000])
 def test_a_lifetime_is_no_longer_than_twice_what_is_needed(kind: str, amount: int) -> None:
-    """It bounds how long a store keeps a key that nobody asks for: a key that spent all needs at least half of it."""
+    """It bounds how long a store keeps a key that nobody asks for: a used-up key needs at least half of it."""
     algorithm = Shape(kind, amount, 60_000_000).build()
     needed = algorithm.decide(None, 0, amount)[1].reset_us
     assert needed <= algorithm.lifetime <= 2 * needed
@@ -128,8 +128,8 @@ def test_states_are_values(kind: str, data: st.DataObject) -> None:
 @KINDS
 @EXAMPLES
 @given(data=st.data())
-def test_a_changed_amount_keeps_what_was_spent(kind: str, data: st.DataObject) -> None:
-    """After a change of amount or burst every answer is that of the new limit about what was spent under the old."""
+def test_a_changed_amount_keeps_what_was_consumed(kind: str, data: st.DataObject) -> None:
+    """After a change of amount or burst every answer is that of the new limit about what was consumed under the old."""
     shape = data.draw(shapes(kind))
     twin, state, now = shape.reference(), None, data.draw(starts(shape))
     for _ in range(data.draw(st.integers(2, 5))):

@@ -141,7 +141,7 @@ def test_who_keeps_to_the_rate_is_never_rejected_whenever_he_starts(kind: str, d
 
 
 def test_a_key_is_kept_until_it_is_fresh_although_its_amount_was_cut() -> None:
-    """What was spent under a large amount drains slowly under a small one, and counts until reset_after."""
+    """What was consumed under a large amount drains slowly under a small one, and counts until reset_after."""
     clock, store, key = ManualClock(1_000_000.0), MemoryStore(), {"ip": "192.0.2.7"}
     rules = [Rule(name="cut", limits=limits, algorithm="token-bucket") for limits in ("10/day", "1/day")]
     before, after = (Limiter([rule], store=store, clock=clock) for rule in rules)

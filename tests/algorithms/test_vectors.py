@@ -53,18 +53,18 @@ class Function:
     def __init__(self, case: Case) -> None:
         self.algorithm = build(case["algorithm"], Quota.parse(case["quota"]))
         self.state: Any = None
-        self.spent: dict[int, Charge] = {}
+        self.consumed: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         self.state, decision = self.algorithm.decide(self.state, now, cost)
-        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
+        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
         return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
-        spent = self.spent[step]
-        back = spent.cost if cost is None else cost
-        self.state = self.algorithm.give_back(self.state, now, spent, back)
-        self.spent[step] = spent._replace(cost=spent.cost - back)
+        consumed = self.consumed[step]
+        back = consumed.cost if cost is None else cost
+        self.state = self.algorithm.give_back(self.state, now, consumed, back)
+        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
         self.state = self.algorithm.charge(self.state, now, cost)

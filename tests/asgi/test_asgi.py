@@ -226,7 +226,7 @@ def test_a_client_that_has_gone_ends_the_application() -> None:
 
 
 def test_a_cancelled_request_does_not_stop_the_next() -> None:
-    """A request that is cancelled halfway has spent what it spent, and the middleware goes on."""
+    """A request that is cancelled halfway has consumed what it consumed, and the middleware goes on."""
 
     async def scenario() -> list[int]:
         waiting = asyncio.Event()

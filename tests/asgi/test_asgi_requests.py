@@ -110,7 +110,7 @@ def twice(app: App, outer: dict[str, Any], inner: dict[str, Any]) -> App:
 
 
 def test_the_same_limiter_mounted_twice_decides_once() -> None:
-    """Two middlewares over one limiter spend once and write the headers once."""
+    """Two middlewares over one limiter consume once and write the headers once."""
     rate = limiter("3/minute")
     app = twice(OK, {"limiter": rate}, {"limiter": rate})
     answers = [ask(app) for _ in range(4)]
@@ -141,7 +141,7 @@ def test_settings_that_differ_in_their_lists_both_decide() -> None:
 
 
 def test_two_different_limiters_both_decide() -> None:
-    """Limiters that know nothing of each other both spend; the outer one's headers replace the inner one's."""
+    """Limiters that know nothing of each other both consume; the outer one's headers replace the inner one's."""
     outer, inner = limiter("9/minute"), limiter("1/minute")
     app = twice(OK, {"limiter": outer}, {"limiter": inner})
     answers = [ask(app) for _ in range(2)]
@@ -175,7 +175,7 @@ def test_a_method_in_small_letters_is_no_way_around_a_rule() -> None:
     assert sent[0]["status"] == 429
 
 
-def test_head_spends_what_get_spends_and_has_no_body() -> None:
+def test_head_consumes_what_get_consumes_and_has_no_body() -> None:
     """HEAD counts with GET, and a rejected HEAD has the headers of the rejection without its body."""
     app = limited(OK, limiter("2/minute", match={"methods": ["GET"]}))
     assert [statuses(app, 1, method=m) for m in ("GET", "HEAD", "GET")] == [[200], [200], [429]]

@@ -128,7 +128,7 @@ def test_a_throttle_decides_rules_of_its_scope() -> None:
 
 
 def test_a_rejection_of_the_throttle_gives_the_first_decision_back() -> None:
-    """What the middleware has spent for a request that the throttle rejects is not spent."""
+    """What the middleware has consumed for a request that the throttle rejects is not consumed."""
     with project(
         still({"rules": [UPLOADS, ALL]}), path("", Uploads.as_view()), path("free", Items.as_view())
     ) as served:
@@ -137,7 +137,7 @@ def test_a_rejection_of_the_throttle_gives_the_first_decision_back() -> None:
 
 
 def test_several_throttles_are_all_or_nothing() -> None:
-    """When one of two throttles rejects, the other has not spent, whichever comes first."""
+    """When one of two throttles rejects, the other has not consumed, whichever comes first."""
     few = type("Few", (Throttle,), {"scope": "few"})
     rules = {"rules": [UPLOADS, {"name": "few", "limits": "1/minute", "match": {"scope": ["few", "rare"]}}]}
     for classes in ((few, Throttle), (Throttle, few)):

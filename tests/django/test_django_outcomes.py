@@ -81,7 +81,7 @@ def test_only_the_outcomes_named_count(is_async: bool) -> None:
 
 @both
 def test_the_true_cost_is_stated_in_the_view(is_async: bool) -> None:
-    """request.ratelimit.settle corrects what was spent once the request is over."""
+    """request.ratelimit.settle corrects what was consumed once the request is over."""
 
     def view(request: Any, cost: int) -> HttpResponse:
         request.ratelimit.settle(cost)

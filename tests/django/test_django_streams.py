@@ -59,8 +59,8 @@ def test_a_stream_is_sent_as_it_is_and_settled_at_its_end(served: Any, view: Any
     limiter = one_rule("10/minute")
     with project(limiter, path("", view)):
         assert served() == (200, b"some words")
-    spent = 1 if view is sending else 6
-    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - spent - 1
+    consumed = 1 if view is sending else 6
+    assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 10 - consumed - 1
 
 
 def test_a_slot_is_held_while_the_response_streams() -> None:

@@ -141,7 +141,7 @@ def test_marks_and_rules_are_one_question_to_the_store() -> None:
 
 
 def test_a_rejected_request_runs_no_dependency() -> None:
-    """What a rejected request would have cost is not spent: neither view nor dependency is called."""
+    """What a rejected request would have cost is not consumed: neither view nor dependency is called."""
     called: list[str] = []
     app = FastAPI(dependencies=[Depends(lambda: called.append("dependency"))])
 

@@ -38,7 +38,7 @@ async def view() -> str:
 def remaining(limiter: Limiter, rule: str, **features: str) -> list[int]:
     marks = [mark for mark in limiter._marks if limiter.rules.of(mark).name == rule]
     plan = limiter.rules.plan_of(marks, "GET", "", None)
-    return [d.remaining for d in limiter.decide(plan, features, cost=0, spend=False).decisions]
+    return [d.remaining for d in limiter.decide(plan, features, cost=0, consume=False).decisions]
 
 
 def test_dependencies_of_routes_routers_and_applications_are_limits() -> None:

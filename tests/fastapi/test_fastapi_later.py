@@ -1,4 +1,4 @@
-"""A limit whose key only a dependency knows is decided when it is known, and gives back what was spent before."""
+"""A limit whose key only a dependency knows is decided when it is known, and gives back what was consumed before."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_a_user_from_a_dependency_is_the_key() -> None:
     assert answers[3].headers["retry-after"] == "20"
 
 
-def test_what_was_spent_before_comes_back_with_a_rejection() -> None:
-    """When the later decision rejects, the request has spent nothing: not from the file, not from another later one."""
+def test_what_was_consumed_before_comes_back_with_a_rejection() -> None:
+    """When the later decision rejects, the request has consumed nothing."""
     limiter = Limiter([Rule(name="file", limits="9/minute")], clock=ManualClock(1_000_000.0))
     first = RateLimit("9/minute", key=["user"], features={"user": current_user}, name="first")
     app = FastAPI()
@@ -43,7 +43,7 @@ def test_what_was_spent_before_comes_back_with_a_rejection() -> None:
 
 
 def test_a_limit_that_fastapi_calls_twice_counts_once() -> None:
-    """Neither ``use_cache=False`` nor scopes make a request spend a limit again that it has met."""
+    """Neither ``use_cache=False`` nor scopes make a request consume a limit again that it has met."""
     users, everyone = by_user("2/minute"), RateLimit("9/minute", name="everyone")
     app = FastAPI(dependencies=[Depends(users), Depends(everyone)])
     again = [Depends(users, use_cache=False), Security(users, scopes=["read"]), Security(everyone, scopes=["read"])]

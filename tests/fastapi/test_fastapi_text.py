@@ -94,7 +94,7 @@ def test_a_route_that_comes_first_later_shares_the_count() -> None:
     assert statuses(app, "/b", "/a", "/b") == [200, 429, 429]
 
 
-def test_two_dependencies_of_a_request_that_share_a_limit_spend_it_once() -> None:
+def test_two_dependencies_of_a_request_that_share_a_limit_consume_it_once() -> None:
     """A request that meets one limit by two ways is counted once."""
 
     def one(_: Annotated[None, Depends(by_user)]) -> None: ...

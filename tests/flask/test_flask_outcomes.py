@@ -84,7 +84,7 @@ def test_an_error_that_goes_up_settles_too(error: type[BaseException]) -> None:
 
 
 def test_the_true_cost_is_stated_in_the_view() -> None:
-    """g.ratelimit.settle corrects what was spent once the request is over."""
+    """g.ratelimit.settle corrects what was consumed once the request is over."""
 
     def view(cost: int) -> str:
         g.ratelimit.settle(cost)
@@ -108,7 +108,7 @@ def test_the_true_cost_is_stated_in_a_stream() -> None:
     limiter = one_rule("10/minute")
     with ask(app_of(limiter, {"/": view})) as response:
         assert response.text == "some words"
-    assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 spent, 1 asked for
+    assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 consumed, 1 asked for
 
 
 def held(app: flask.Flask, **request: Any) -> Any:

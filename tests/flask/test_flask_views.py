@@ -70,7 +70,7 @@ def test_a_decorator_in_between_hides_nothing() -> None:
 
 
 def test_stacked_limits_have_counts_of_their_own() -> None:
-    """Of two limits on one view neither spends for a request that the other rejects, and each counts once."""
+    """Of two limits on one view neither consumes for a request that the other rejects, and each counts once."""
     app = app_of(views={"/": limit("2/minute", name="few", cost=1)(limit("20/hour", name="many")(lambda: "hello"))})
     assert statuses(app, times=4) == [200, 200, 429, 429]
     limiter = app.extensions["ratelimit_mw"].limiter

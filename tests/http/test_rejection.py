@@ -147,7 +147,7 @@ NAMED = [("watching", "1/minute", "shadow"), ("rejecting", "1/minute", "enforce"
 class DeadStore(Store):
     """A store that never answers."""
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         raise StoreError("no answer")
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:

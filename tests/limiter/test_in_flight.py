@@ -187,7 +187,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_beside_a_rate(store: Store, clock: ManualClock) -> None:
-    """One rule may have both: the rate is spent, the slot comes back; a rejection by one takes nothing of the other."""
+    """One rule may have both: the rate is consumed, the slot comes back; a rejection takes neither."""
     limiter = Limiter([Rule(name="api", limits=["3/minute", "1 concurrent"])], store, clock)
     with limiter.slot(WHO), pytest.raises(RateLimitExceeded), limiter.slot(WHO):
         raise AssertionError("a second ran")

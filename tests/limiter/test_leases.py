@@ -27,11 +27,11 @@ def setup(
 
 
 def left(limiter: Limiter, features: dict[str, str]) -> int:
-    """What the store says that nobody has drawn or spent."""
+    """What the store says that nobody has drawn or consumed."""
     return limiter.peek(features, cost=0).decisions[0].remaining
 
 
-def test_what_one_plan_has_drawn_no_other_spends() -> None:
+def test_what_one_plan_has_drawn_no_other_consumes() -> None:
     """Limits of several plans may count by one key: a lease is of the limit that it was drawn for."""
     (limiter,), _, _ = setup(limits="100/hour", lease="10%", per={"plan": {"pro": ["100000/hour"]}})
     for count, plan in ((300, "pro"), (300, "free"), (5, "pro")):
@@ -59,7 +59,7 @@ def test_many_processes_pass_no_more_than_the_limit() -> None:
 
 
 def test_a_crash_loses_at_most_a_share() -> None:
-    """What a process had drawn and not spent is not spent by anybody else; nothing is passed twice."""
+    """What a process had drawn and not consumed is not consumed by anybody else; nothing is passed twice."""
     limiters, _, _ = setup(processes=2, limits="100/minute", lease="20%")
     first = sum(limiters[0].hit(WHO).allowed for _ in range(5))
     second = sum(limiters[1].hit(WHO).allowed for _ in range(200))
@@ -67,7 +67,7 @@ def test_a_crash_loses_at_most_a_share() -> None:
 
 
 def test_a_lease_ends_with_its_life_and_the_rest_comes_back() -> None:
-    """After a twentieth of the period nothing is spent from it; the next draw gives the unused part back."""
+    """After a twentieth of the period nothing is consumed from it; the next draw gives the unused part back."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     for _ in range(3):
         limiter.hit(WHO)
@@ -76,8 +76,8 @@ def test_a_lease_ends_with_its_life_and_the_rest_comes_back() -> None:
     clock.advance(1.0)
     limiter.hit(WHO)  # hot again: gives 48 back, draws 50
     clock.advance(3.1)
-    spent = 100 - limiter.peek(WHO).decisions[0].remaining - 1
-    assert spent == 3 + 1 + 50
+    consumed = 100 - limiter.peek(WHO).decisions[0].remaining - 1
+    assert consumed == 3 + 1 + 50
     assert store.calls == 2 + 1 + 2 + 1
 
 
@@ -88,7 +88,7 @@ def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
         limiter.hit(WHO)
     clock.advance(2.9)
     limiter.hit({"ip": "198.51.100.1"})
-    assert left(limiter, WHO) == 100 - 1 - 50  # it is still to be spent here
+    assert left(limiter, WHO) == 100 - 1 - 50  # it is still to be consumed here
     clock.advance(0.1)
     before = store.calls
     limiter.hit({"ip": "198.51.100.2"})
@@ -129,7 +129,7 @@ def test_leases_of_several_lives_come_back_when_each_has_ended() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_closing_gives_back_what_is_left(is_async: bool) -> None:
-    """A process that ends in an orderly way leaves the limit as if it had never drawn more than it spent."""
+    """A process that ends in an orderly way leaves the limit as if it had never drawn more than it consumed."""
     (limiter, other), _, _ = setup(processes=2, limits="1000/minute", lease="2%")
     keys = [{"ip": str(i)} for i in range(250)]
 
@@ -164,7 +164,7 @@ def test_closing_without_the_store_is_harmless(is_async: bool) -> None:
 
 
 def test_a_reset_forgets_the_lease() -> None:
-    """What was drawn before a reset is neither spent nor given back after it."""
+    """What was drawn before a reset is neither consumed nor given back after it."""
     (limiter,), store, _ = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     for _ in range(3):
         limiter.hit(WHO)
@@ -177,7 +177,7 @@ def test_a_reset_forgets_the_lease() -> None:
 
 
 def test_a_draw_that_takes_longer_than_a_lease_lives_is_given_back() -> None:
-    """A slow store: the request itself is answered, and nobody spends the rest too late."""
+    """A slow store: the request itself is answered, and nobody consumes the rest too late."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     limiter.hit(WHO)
     plain = store.apply
@@ -228,7 +228,7 @@ def test_the_answer_counts_down() -> None:
 
 
 def test_a_refund_of_a_leased_hit_reaches_the_store() -> None:
-    """What was spent here was counted there, and is given back there."""
+    """What was consumed here was counted there, and is given back there."""
     (limiter,), _, _clock = setup(limits="100/minute", lease="10%", algorithm="fixed-window")
     verdicts = [limiter.hit(WHO) for _ in range(11)]
     before = limiter.peek(WHO).decisions[0].remaining

@@ -1,4 +1,4 @@
-"""Leases on an event loop, at the end of a limiter and after a fork: as few calls, and nothing spent twice."""
+"""Leases on an event loop, at the end of a limiter and after a fork: as few calls, and nothing consumed twice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def setup(limits: str = "100/minute", lease: str = "50%") -> tuple[Limiter, Shar
 
 
 def left(limiter: Limiter, features: dict[str, str] = WHO) -> list[int]:
-    """What the store says that nobody has drawn or spent."""
+    """What the store says that nobody has drawn or consumed."""
     return [decision.remaining for decision in limiter.peek(features, cost=0).decisions]
 
 
-def test_several_limits_are_spent_without_asking() -> None:
+def test_several_limits_are_consumed_without_asking() -> None:
     """Once all of a request's limits are drawn, no call is made; a peek makes one."""
 
     async def scenario() -> None:
@@ -107,7 +107,7 @@ def test_a_child_begins_without_its_parents_leases() -> None:
 
 
 def test_what_is_not_to_be_had_whole_is_asked_for_alone() -> None:
-    """Others have spent more than half: a draw of half of the limit is rejected, the request itself is not."""
+    """Others have consumed more than half: a draw of half of the limit is rejected, the request itself is not."""
 
     async def scenario() -> None:
         limiter, store, _ = setup()

@@ -75,7 +75,7 @@ def place(request: Any, tmp_path: Path, redis_server: Server, memcached_server: 
 
 
 def test_a_process_that_is_killed_takes_its_lease_along(place: str) -> None:
-    """One of four is killed with a lease: what it had not spent is lost, all else passes, and nothing twice."""
+    """One of four is killed with a lease: what it had not consumed is lost, all else passes, and nothing twice."""
     name = f"killed-{time.time_ns()}"
     with workers(place, name, 4) as (victim, *others):
         victim.pipe.send(10)
@@ -95,7 +95,7 @@ def test_a_process_that_is_killed_takes_its_lease_along(place: str) -> None:
 
 
 def test_a_child_has_none_of_its_parents_leases(place: str) -> None:
-    """After a fork both may not spend the share that one of them has drawn."""
+    """After a fork both may not consume the share that one of them has drawn."""
     name = f"forked-{time.time_ns()}"
     limiter = limiter_of(place, name)
     passed = sum(limiter.hit(WHO).allowed for _ in range(10))

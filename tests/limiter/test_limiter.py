@@ -33,7 +33,7 @@ def test_every_method_that_may_wait_has_its_twin() -> None:
 # -- all or nothing ----------------------------------------------------------------------------------------
 
 
-def test_what_one_limit_rejects_spends_nothing_from_the_others(way: Any) -> None:
+def test_what_one_limit_rejects_consumes_nothing_from_the_others(way: Any) -> None:
     """Across limits, rules and keys: a request counts everywhere, or nowhere."""
     rate = limiter(
         rule("9/minute; 90/hour", "by-ip"),
@@ -94,7 +94,7 @@ def test_a_cost_that_can_never_fit_is_rejected_for_ever(way: Any) -> None:
 
 
 @pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
-def test_a_peek_is_the_answer_of_the_hit_and_spends_nothing(way: Any, limits: str) -> None:
+def test_a_peek_is_the_answer_of_the_hit_and_consumes_nothing(way: Any, limits: str) -> None:
     """Asked any number of times it says what ``hit`` then says; giving it back gives nothing."""
     rate = limiter(rule(limits))
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_a_peek_is_the_answer_of_the_hit_and_spends_nothing(way: Any, limits: st
 
 
 def test_a_look_costs_nothing_and_is_always_allowed(way: Any) -> None:
-    """Cost 0 tells what is left, of a spent key too."""
+    """Cost 0 tells what is left, of a consumed key too."""
     rate = limiter(rule())
     assert [way(rate).hit(ANN, cost=0).allowed for _ in range(5)] == [True] * 5
     way(rate).hit(ANN, cost=2)
@@ -115,7 +115,7 @@ def test_a_look_costs_nothing_and_is_always_allowed(way: Any) -> None:
 
 
 def test_a_refund_gives_back_once(way: Any) -> None:
-    """What was spent, where it was; a second time nothing; of a rejection nothing."""
+    """What was consumed, where it was; a second time nothing; of a rejection nothing."""
     rate = limiter(rule("5/minute", "a"), rule("3/minute", "b", key=["user"]))
     verdict, other = way(rate).hit(ANN, cost=2), way(rate).hit(ANN)
     rejected = way(rate).hit(ANN)
@@ -140,7 +140,7 @@ def test_settling_makes_the_cost_what_it_was(way: Any, costs: list[int], rest: i
 
 
 def test_settling_a_rejection_does_nothing(way: Any) -> None:
-    """Who was rejected has spent nothing, whatever is said of it afterwards."""
+    """Who was rejected has consumed nothing, whatever is said of it afterwards."""
     rate = limiter(rule("2/minute"))
     verdict = way(rate).hit(ANN, cost=3)
     way(rate).settle(verdict, 2)
@@ -149,7 +149,7 @@ def test_settling_a_rejection_does_nothing(way: Any) -> None:
 
 
 def test_a_true_cost_is_stated_once_for_all_rules(way: Any) -> None:
-    """``verdict.settle`` states it, ``conclude`` applies it to every limit that was spent from."""
+    """``verdict.settle`` states it, ``conclude`` applies it to every limit that was consumed from."""
     rate = limiter(rule("10/minute; 20/hour", "a"), rule("30/minute", "b", cost=5), rule("1/s", "c", mode="shadow"))
     way(rate).hit(ANN)
     verdict = way(rate).hit(ANN)
@@ -253,7 +253,7 @@ def test_what_a_verdict_and_its_decisions_look_like() -> None:
 
 
 def test_nobody_looked_is_allowed() -> None:
-    """Without a rule that applies there is nothing to reject, spend or say."""
+    """Without a rule that applies there is nothing to reject, consume or say."""
     verdict = limiter().hit(ANN)
     assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.rejected_by) == (True, (), 0.0, [])
     assert repr(Verdict((), ())) == repr(verdict)

@@ -60,12 +60,12 @@ def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, da
     for move in data.draw(st.lists(st.sampled_from(("hit", "hit", "refund", "charge")), min_size=1, max_size=30)):
         now += data.draw(pauses(shape, back=False))
         if move == "refund" and held:
-            spent, entry = held.pop(data.draw(st.integers(0, len(held) - 1)))
-            back = data.draw(st.integers(1, spent.cost))
-            state = algorithm.give_back(state, now, spent, back)
+            consumed, entry = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            back = data.draw(st.integers(1, consumed.cost))
+            state = algorithm.give_back(state, now, consumed, back)
             twin.refund(now, entry, back)
-            if back < spent.cost:
-                held.append((spent._replace(cost=spent.cost - back), entry))
+            if back < consumed.cost:
+                held.append((consumed._replace(cost=consumed.cost - back), entry))
         elif move == "charge":
             cost = data.draw(st.integers(1, 2 * shape.capacity))
             state = algorithm.charge(state, now, cost)

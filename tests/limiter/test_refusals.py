@@ -116,7 +116,7 @@ def test_what_can_never_fit_has_no_time_to_come_again() -> None:
     assert store.calls == 2
 
 
-def test_what_is_spent_meanwhile_is_told() -> None:
+def test_what_is_consumed_meanwhile_is_told() -> None:
     """A smaller request passes: the next rejection of the larger one knows what is left now."""
     limiter, _ = setup([Rule(name="api", limits="10/hour")])
     assert limiter.hit(WHO, cost=4)
@@ -129,9 +129,9 @@ def test_what_one_limiter_gives_back_another_one_sees() -> None:
     """Two limiters of a process at one store: a reset or refund by either frees the key for both."""
     limiter, store = setup([Rule(name="api", limits="1/hour")])
     other = Limiter([Rule(name="api", limits="1/hour")], store)
-    spent = limiter.hit(WHO)
+    consumed = limiter.hit(WHO)
     assert not other.hit(WHO)
-    limiter.refund(spent)
+    limiter.refund(consumed)
     assert other.hit(WHO)
     assert not other.hit(WHO)
     limiter.reset("api", WHO)
@@ -159,16 +159,16 @@ def test_a_peek_asks() -> None:
 def test_reset_refund_and_settling_clear_it() -> None:
     """What this process gives back it also believes."""
     for free in (
-        lambda limiter, spent: limiter.reset("api", WHO),
-        lambda limiter, spent: asyncio.run(limiter.areset("api", WHO)),
-        lambda limiter, spent: limiter.refund(spent),
-        lambda limiter, spent: asyncio.run(limiter.arefund(spent)),
-        lambda limiter, spent: limiter.settle(spent, 0),
+        lambda limiter, consumed: limiter.reset("api", WHO),
+        lambda limiter, consumed: asyncio.run(limiter.areset("api", WHO)),
+        lambda limiter, consumed: limiter.refund(consumed),
+        lambda limiter, consumed: asyncio.run(limiter.arefund(consumed)),
+        lambda limiter, consumed: limiter.settle(consumed, 0),
     ):
         limiter, _ = setup([Rule(name="api", limits="1/hour")])
-        spent = limiter.hit(WHO)
+        consumed = limiter.hit(WHO)
         assert not limiter.hit(WHO)
-        free(limiter, spent)
+        free(limiter, consumed)
         assert limiter.hit(WHO)
 
 

@@ -92,7 +92,7 @@ def test_an_open_breaker_spares_the_store(hit: Hit) -> None:
 
 
 @both
-def test_what_was_spent_locally_is_given_back_locally(hit: Hit) -> None:
+def test_what_was_consumed_locally_is_given_back_locally(hit: Hit) -> None:
     """A refund goes where the hit was counted."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "1/minute")])
@@ -107,7 +107,7 @@ def test_what_was_spent_locally_is_given_back_locally(hit: Hit) -> None:
 
 
 def test_a_correction_that_cannot_be_made_is_no_error() -> None:
-    """When the store is gone after the hit, what was spent stays spent and nobody sees an exception."""
+    """When the store is gone after the hit, what was consumed stays consumed and nobody sees an exception."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "1/minute")])
     verdict = mine.hit(WHO)

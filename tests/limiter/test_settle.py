@@ -1,4 +1,4 @@
-"""Giving back and charging through the limiter: once, in parts, late, and never more than was spent."""
+"""Giving back and charging through the limiter: once, in parts, late, and never more than was consumed."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -82,7 +82,7 @@ def test_settling_works_on_an_event_loop(kind: str) -> None:
 
 @KINDS
 def test_a_refund_after_the_window_has_passed_changes_nothing(kind: str) -> None:
-    """When all that a hit spent has come back by itself, giving it back again would let too much pass."""
+    """When all that a hit consumed has come back by itself, giving it back again would let too much pass."""
     desk = Desk(kind)
     old = desk.hit(10)
     desk.clock.advance(120)
@@ -110,7 +110,7 @@ def test_ten_reservations_given_back_late_let_ten_pass_and_not_twenty(kind: str)
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
 def test_a_bucket_gives_back_what_has_not_come_back_by_itself(kind: str) -> None:
-    """Of 8 spent 18 s ago, at one in 6 s, 5 are still missing: given back, the bucket is as full as without them."""
+    """Of 8 consumed 18 s ago, at one in 6 s, 5 are still missing: given back, the bucket is as full as without them."""
     desk = Desk(kind)
     verdict = desk.hit(8)
     other = desk.hit(2)
@@ -150,7 +150,7 @@ def test_each_part_is_given_back_where_it_was_counted(kind: str) -> None:
 
 
 @KINDS
-def test_who_spent_nothing_gets_nothing_back(kind: str) -> None:
+def test_who_consumed_nothing_gets_nothing_back(kind: str) -> None:
     """A rejected verdict, a peek and a look are given nothing back, and the first two are charged nothing."""
     desk = Desk(kind)
     assert desk.hit(8)

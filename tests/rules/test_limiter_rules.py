@@ -56,7 +56,7 @@ def test_limits_by_key_and_by_feature(way: Any) -> None:
     assert found == [quotas for _, quotas in asked]
 
 
-def test_who_changes_the_plan_keeps_what_was_spent(way: Any) -> None:
+def test_who_changes_the_plan_keeps_what_was_consumed(way: Any) -> None:
     """Limits of one period share their count, so an upgrade gives the difference and a downgrade no fresh start."""
     rate = limiter(rule("1/minute", key=["user"], per={"plan": {"free": "2/minute", "pro": "5/minute"}}))
     assert [way(rate).hit({"user": "ann", "plan": "free"}).allowed for _ in range(3)] == [True, True, False]
@@ -78,7 +78,7 @@ def test_an_unknown_key_is_left_alone_or_rejected(way: Any, limits: str) -> None
     assert way(limiter(shadow)).hit(nobody).rules == ()
 
 
-def test_a_rejection_for_an_unknown_key_spends_nothing(way: Any) -> None:
+def test_a_rejection_for_an_unknown_key_consumes_nothing(way: Any) -> None:
     """All or nothing holds for it, too, and there is nothing to give back."""
     rate = limiter(rule("9/minute", "first"), rule(key=["user"], when_missing="reject"))
     verdict = way(rate).hit({"ip": "192.0.2.7"})

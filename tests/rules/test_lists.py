@@ -42,7 +42,7 @@ def limiter() -> Limiter:
     ids=str,
 )
 def test_who_is_allowed_is_never_limited(limiter: Limiter, features: dict[str, str]) -> None:
-    """No rule looks at them, nothing is spent."""
+    """No rule looks at them, nothing is consumed."""
     for _ in range(3):
         verdict = limiter.hit({**features, "path": "/api"})
         assert verdict
@@ -54,7 +54,7 @@ def test_who_is_allowed_is_never_limited(limiter: Limiter, features: dict[str, s
     "features", [{"ip": "203.0.113.9"}, {"ip": "192.0.2.7", "header:x-api-key": "stolen"}], ids=str
 )
 def test_who_is_denied_is_never_served(limiter: Limiter, features: dict[str, str]) -> None:
-    """Also where no rule matches; waiting does not help, and nothing is spent."""
+    """Also where no rule matches; waiting does not help, and nothing is consumed."""
     for path in ("/api", "/other"):
         verdict = limiter.hit({**features, "path": path})
         assert (verdict.allowed, verdict.denied, verdict.retry_after, verdict.rules) == (False, True, None, ())

@@ -230,7 +230,7 @@ def test_an_application_wrapped_by_hand_answers_too() -> None:
 
 
 def test_a_rejection_that_a_view_raises_is_answered() -> None:
-    """A limiter that the view asks itself rejects with the same answer; what the request had spent stays spent."""
+    """A limiter that the view asks itself rejects with the same answer; its consumed cost stays."""
     own = Limiter([Rule(name="inner", limits="1/hour")], clock=ManualClock(1_000_000.0))
 
     async def view(request: Any) -> Response:

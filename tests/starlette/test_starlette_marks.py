@@ -66,7 +66,7 @@ def test_head_counts_as_get() -> None:
 
 
 def test_stacked_limits_have_counts_of_their_own() -> None:
-    """Two limits on one view do not share a key, and what one rejects the other has not spent."""
+    """Two limits on one view do not share a key, and what one rejects the other has not consumed."""
     limiter = Limiter(clock=(clock := ManualClock(1_000_000.0)))
 
     @limit("2/minute", name="minute")
@@ -86,7 +86,7 @@ def test_stacked_limits_have_counts_of_their_own() -> None:
 def _peek(limiter: Limiter, rule: str) -> Any:
     marks = [mark for mark in limiter._marks if limiter.rules.of(mark).name == rule]
     plan = limiter.rules.plan_of(marks, "GET", "", None)
-    return limiter.decide(plan, {"ip": "192.0.2.7"}, cost=0, spend=False).decisions
+    return limiter.decide(plan, {"ip": "192.0.2.7"}, cost=0, consume=False).decisions
 
 
 def test_functions_of_one_name_do_not_pool_their_limits() -> None:

@@ -136,7 +136,7 @@ def test_an_inner_application_that_cannot_be_seen_from_outside_knows_its_own_rou
 
 
 def test_the_same_limiter_inside_and_outside_decides_once() -> None:
-    """Two middlewares over one limiter spend once a request, marks included."""
+    """Two middlewares over one limiter consume once a request, marks included."""
     limiter = Limiter([Rule(name="all", limits="4/minute")], clock=ManualClock(1_000_000.0))
     inner = application([Route("/limited", asynchronous), Route("/free", hello)], limiter=limiter)
     outer = application([Mount("/in", app=inner)], limiter=limiter)

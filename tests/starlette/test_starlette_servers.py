@@ -108,7 +108,7 @@ def test_a_connection_with_messages_too_many_is_closed(server: Server) -> None:
 
 
 def test_sockets_of_a_fastapi_router_share_their_counts_with_requests(protocol: str, tmp_path: Path) -> None:
-    """Handshakes spend the router's limit, by the room, and the file's, which requests over HTTP spend, too."""
+    """Handshakes consume the router's limit, by the room, and the file's, which requests over HTTP consume, too."""
     with serving(ROUTER, protocol, tmp_path) as server:
         with opened(server, "/v1/rooms/a") as socket:
             for text in "123":

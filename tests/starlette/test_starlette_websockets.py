@@ -242,7 +242,7 @@ def test_without_limits_a_connection_is_handed_on_as_it_is() -> None:
 
 
 def test_a_connection_is_decided_once_by_two_middlewares() -> None:
-    """The same limiter inside and outside spends once a handshake."""
+    """The same limiter inside and outside consumes once a handshake."""
     limiter = Limiter([Rule(limits="2/minute")], clock=ManualClock(1_000_000.0))
     inner = Starlette(routes=[WebSocketRoute("/ws", echo)])
     inner.add_middleware(RateLimitMiddleware, limiter=limiter)

@@ -25,7 +25,7 @@ POLICIES = ("allow", "deny", "local")
 AWAY = 1.0
 QUICK = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 LIMIT = Limit("api", 0, Quota.parse("1000000/day"), "sliding-window-counter")
-SPENT = 100_000  # in the store: what is left tells whether the store has answered, or a counter of this process
+CONSUMED = 100_000  # in the store: what is left tells whether the store has answered, or a counter of this process
 HIT = hit(LIMIT)
 SLOT = slot_of(b"rl:" + HIT.key.encode())
 
@@ -129,7 +129,7 @@ class Seen(NamedTuple):
 
     @property
     def by_store(self) -> bool:
-        return self.status == 200 and self.remaining is not None and self.remaining <= LIMIT.limit - SPENT
+        return self.status == 200 and self.remaining is not None and self.remaining <= LIMIT.limit - CONSUMED
 
 
 class Watched(NamedTuple):
@@ -140,11 +140,11 @@ class Watched(NamedTuple):
     stall: float = 0.0
 
 
-def spend(address: str) -> None:
+def consume(address: str) -> None:
     """So much that a fresh counter cannot be mistaken for the store's."""
     store = open_store(address, PATIENT)
     try:
-        store.apply([HIT._replace(cost=SPENT)])
+        store.apply([HIT._replace(cost=CONSUMED)])
     finally:
         store.close()
 
@@ -161,13 +161,13 @@ def goes_and_returns(outage: Outage) -> float:
             time.sleep(0.01)
         finally:
             store.close()
-    spend(outage.address)
+    consume(outage.address)
     return asked_at
 
 
 async def watched_on_a_loop(outage: Outage) -> Watched:
     """Three ASGI applications, one for each policy, that are asked all the time."""
-    spend(outage.address)
+    consume(outage.address)
     limiters = {policy: limiter(outage.address, policy) for policy in POLICIES}
     seen: dict[str, list[Seen]] = {policy: [] for policy in POLICIES}
     ends = asyncio.Event()
@@ -224,7 +224,7 @@ def clock() -> float:
 
 def watched_in_threads(outage: Outage) -> Watched:
     """Three limiters, one for each policy, that threads ask all the time."""
-    spend(outage.address)
+    consume(outage.address)
     limiters = {policy: limiter(outage.address, policy) for policy in POLICIES}
     seen: dict[str, list[Seen]] = {policy: [] for policy in POLICIES}
     ends = threading.Event()

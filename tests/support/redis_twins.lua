@@ -1,6 +1,6 @@
 -- Plays traces through the bare twins, whose text stands before this: states are passed in, nothing is read or timed.
 -- ARGV[1], packed: traces, each a limit, a state (numbers; for a series the bucket and cost of each row) or nil, the
--- running total before that, and steps: what, now, cost, and time, cost and delay of what was spent.
+-- running total before that, and steps: what, now, cost, and time, cost and delay of what was consumed.
 -- Replies with the answer and the state after each step, as texts.
 
 local Table = {} -- the rows of a series, in a table
@@ -121,10 +121,10 @@ local function said(value)
   return type(value) == 'number' and string.format('%.0f', value) or tostring(value)
 end
 
-local function played(limit, state, what, now, cost, at, spent_cost, delay)
+local function played(limit, state, what, now, cost, at, consumed_cost, delay)
   if what == 'charge' then return '', limit:charge(state, now, cost) end
   if what == 'give_back' then
-    return '', limit:give_back(state, now, {at = at, cost = spent_cost, delay = delay}, cost)
+    return '', limit:give_back(state, now, {at = at, cost = consumed_cost, delay = delay}, cost)
   end
   local kept, allowed, remaining, retry, reset, hit_at, waits = limit:decide(state, now, cost)
   local answer = {said(allowed), said(remaining), said(retry), said(reset), said(hit_at), said(waits or 0)}

@@ -25,7 +25,7 @@ NAMES = (
 )
 
 Step = tuple[str, int, int, int | None, int | None, int | str | None]
-"""What, now, cost, and the time, cost and delay of what was spent."""
+"""What, now, cost, and the time, cost and delay of what was consumed."""
 
 
 class Trace:
@@ -47,9 +47,9 @@ class Trace:
         self.state = self.limit.algorithm.charge(self.state, now, cost)
         self._note(("charge", now, cost, None, None, None), "")
 
-    def give_back(self, now: int, spent: Charge, cost: int) -> None:
-        self.state = self.limit.algorithm.give_back(self.state, now, spent, cost)
-        self._note(("give_back", now, cost, spent.at_us, spent.cost, number_or_text(spent.delay_us)), "")
+    def give_back(self, now: int, consumed: Charge, cost: int) -> None:
+        self.state = self.limit.algorithm.give_back(self.state, now, consumed, cost)
+        self._note(("give_back", now, cost, consumed.at_us, consumed.cost, number_or_text(consumed.delay_us)), "")
 
     def _note(self, step: Step, answer: str) -> None:
         self.steps.append(step)

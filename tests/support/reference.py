@@ -123,9 +123,9 @@ class TokenBucket(Reference):
         self.tokens_then, self.last = min(Fraction(self.capacity), self.tokens(t) + back), t
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        spent = self.capacity - self.tokens_then
+        consumed = self.capacity - self.tokens_then
         super().change(amount, capacity)
-        self.tokens_then = self.capacity - spent
+        self.tokens_then = self.capacity - consumed
 
 
 class Gcra(Reference):
@@ -151,10 +151,10 @@ class Gcra(Reference):
         self.last = t
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        spent = (self.tat - self.last) / self.t_each
+        consumed = (self.tat - self.last) / self.t_each
         super().change(amount, capacity)
         self.t_each = Fraction(self.period, amount)
-        self.tat = self.last + spent * self.t_each
+        self.tat = self.last + consumed * self.t_each
 
 
 class IntervalTokenBucket(Reference):
@@ -211,10 +211,10 @@ class LeakyBucketQueue(Reference):
 
     def change(self, amount: int, capacity: int | None = None) -> None:
         """What stood in the queue at the last hit now takes its new time, one after the other."""
-        spent = self.level(self.last)
+        consumed = self.level(self.last)
         super().change(amount, capacity)
         if self.entries:
-            self.entries = [Entry(self.last, spent, Fraction(self.last))]
+            self.entries = [Entry(self.last, consumed, Fraction(self.last))]
 
 
 BY_NAME: dict[tuple[str, object], type[Reference]] = {

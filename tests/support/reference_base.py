@@ -64,7 +64,7 @@ class Reference:
         self.entries = [e for e in self.entries if e.cost]
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        """Another amount from now on; what was spent stays."""
+        """Another amount from now on; what was consumed stays."""
         self.amount, self.capacity = amount, capacity if capacity is not None else amount
 
     # -- what follows for all of them ----------------------------------------------------------------------

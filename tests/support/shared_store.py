@@ -27,9 +27,9 @@ class SharedStore(Store):
         if self.down:
             raise StoreError("it does not answer")
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         self._called()
-        return self.states.apply(hits, now, spend)
+        return self.states.apply(hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         self._called()
@@ -42,9 +42,9 @@ class SharedStore(Store):
         self._called()
         self.states.forget(keys)
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         await asyncio.sleep(0)
-        return self.apply(hits, now, spend)
+        return self.apply(hits, now, consume)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         await asyncio.sleep(0)

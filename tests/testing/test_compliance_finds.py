@@ -45,11 +45,11 @@ class PlainStore(Store):
     def write(self, hit: Hit, state: Any, now: int) -> None:
         self.states[self.name(hit.key)] = state
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         with self.lock:
             at = self.time(now)
             decisions, writes = self.decide(hits, at)
-            for hit, state in writes if spend else ():
+            for hit, state in writes if consume else ():
                 self.write(hit, state, at)
             return decisions
 
@@ -62,9 +62,9 @@ class PlainStore(Store):
             return [at] * len(changes)
 
     def changed(self, change: Correction, state: Any, now: int) -> Any:
-        if change.spent is None:
+        if change.consumed is None:
             return change.limit.algorithm.charge(state, now, change.cost)
-        return change.limit.algorithm.give_back(state, now, change.spent, change.cost)
+        return change.limit.algorithm.give_back(state, now, change.consumed, change.cost)
 
     def forget(self, keys: Any) -> None:
         for key in keys:
@@ -72,7 +72,7 @@ class PlainStore(Store):
 
 
 class PeekSpends(PlainStore):
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return super().apply(hits, now)
 
 
@@ -133,7 +133,7 @@ class ForgetsDebts(ForgetsEarly):
 
 class GivesBackBlindly(PlainStore):
     def changed(self, change: Correction, state: Any, now: int) -> Any:
-        return None if change.spent is not None else super().changed(change, state, now)
+        return None if change.consumed is not None else super().changed(change, state, now)
 
 
 class ForgetsEverything(PlainStore):
@@ -170,11 +170,11 @@ class LocksAlone(PlainStore):
 
 
 class AwaitsBetween(PlainStore):
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         at = self.time(now)
         decisions, writes = self.decide(hits, at)
         await asyncio.sleep(0)
-        for hit, state in writes if spend else ():
+        for hit, state in writes if consume else ():
             self.write(hit, state, at)
         return decisions
 
@@ -184,13 +184,13 @@ class AwaitsElsewhere(PlainStore):
         super().__init__()
         self.other: PlainStore | None = None
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         self.other = self.other or PlainStore()
-        return self.other.apply(hits, now, spend)
+        return self.other.apply(hits, now, consume)
 
 
 STORES = {
-    PeekSpends: "test_a_peek_answers_as_a_hit_would_and_spends_nothing",
+    PeekSpends: "test_a_peek_answers_as_a_hit_would_and_consumes_nothing",
     SpendsWhatOthersRefuse: "test_all_or_nothing",
     ShadowsRefuse: "test_a_shadow_rejects_nobody",
     CutsKeys: "test_hostile_keys_stay_apart",
@@ -299,12 +299,12 @@ class DiesEarly(SlidingWindowCounter):
 
 
 class GivesBackAlways(TokenBucket):
-    def give_back(self, state: Any, now: int, spent: Any, cost: int) -> Any:
-        return super().give_back(state, now, spent._replace(at_us=now), cost)
+    def give_back(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
+        return super().give_back(state, now, consumed._replace(at_us=now), cost)
 
 
 class NeverGivesBack(TokenBucket):
-    def give_back(self, state: Any, now: int, spent: Any, cost: int) -> Any:
+    def give_back(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
         return state
 
 

@@ -83,8 +83,11 @@ SCENES: dict[str, dict[str, Scene]] = {
         ),
         "a request filter": Scene(get("/", 9, headers=MONITORING), [200] * 9),
         "a limit on the whole application": Scene(get("/", 4, after=120) * 26, [200] * 100 + [429] * 4),
-        "rejected requests spend nothing": Scene(
-            [*get("/export", 120), *get("/")], [200, 200, *[429] * 119], [200, 200, *[429] * 118, 200], "spends nothing"
+        "rejected requests consume nothing": Scene(
+            [*get("/export", 120), *get("/")],
+            [200, 200, *[429] * 119],
+            [200, 200, *[429] * 118, 200],
+            "consumes nothing",
         ),
         "requests without a route": Scene(
             get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
@@ -106,11 +109,11 @@ SCENES: dict[str, dict[str, Scene]] = {
         "an exemption when a function says so": Scene(post("/items", 9, headers=MONITORING), [200] * 9),
         "cost": Scene(get("/export", 3), [200, 200, 429]),
         "an exempt view": Scene(get("/health", 9), [200] * 9),
-        "rejected requests spend nothing": Scene(
+        "rejected requests consume nothing": Scene(
             [*post("/items", 12), *post("/items", 3, after=90)],
             [200, 200, *[429] * 13],
             [200, 200, *[429] * 10, 200, 200, 429],
-            "spends nothing",
+            "consumes nothing",
         ),
         "requests without a route": Scene(
             get("/nowhere", 5), [404] * 5, [404] * 4 + [429], "Requests that no route matches"
@@ -136,11 +139,11 @@ SCENES: dict[str, dict[str, Scene]] = {
         ),
         "a view that is told and not blocked": Scene(get("/contact", 3), [200] * 3),
         "a method of a class": Scene([*post("/basket", 3), *get("/basket")], [200, 200, 429, 405]),
-        "rejected requests spend nothing": Scene(
+        "rejected requests consume nothing": Scene(
             [*get("/search?q=a", 4), *get("/search?q=b", 2)],
             [200, 200, 429, 429, 200, 429],
             [200, 200, 429, 429, 200, 200],
-            "spends nothing",
+            "consumes nothing",
         ),
         "requests that lack the field": Scene(get("/search", 3), [200, 200, 429], [200] * 3, "does not apply"),
     },

@@ -153,7 +153,7 @@ def twice(outer: dict[str, Any], inner: dict[str, Any]) -> Any:
 
 
 def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
-    """Two middlewares over one limiter, or over equal settings, spend once and write the fields once."""
+    """Two middlewares over one limiter, or over equal settings, consume once and write the fields once."""
     rate, settings = limiter("2/minute"), {"rules": [{"name": "api", "limits": "2/minute"}]}
     for app in (twice({"limiter": rate}, {"limiter": rate}), twice({"settings": settings}, {"settings": settings})):
         assert Served(app).names() == ["Content-Type", *FIELDS]
@@ -161,7 +161,7 @@ def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
 
 
 def test_two_different_limiters_both_decide() -> None:
-    """Limiters that know nothing of each other both spend, and the fields stand there once."""
+    """Limiters that know nothing of each other both consume, and the fields stand there once."""
     app = twice({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
     assert Served(app).names() == ["Content-Type", *FIELDS]
     rejected = Served(app)

@@ -55,8 +55,8 @@ class LmdbStore(Store):
         self._opening = threading.Lock()
         self._home: Environment | None = environment_at(*self._settings)
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
-        return self._locked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return self._locked(lambda ledger, at: ledger.apply(hits, at, now, consume)) if hits else []
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self._locked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
@@ -68,8 +68,8 @@ class LmdbStore(Store):
     def ping(self) -> None:
         self._locked(lambda ledger, at: ledger.ping(at))
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
-        return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, spend)) if hits else []
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, consume)) if hits else []
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return await self._alocked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []

@@ -53,9 +53,9 @@ class Ledger:
         self._told = {ROOMY}
         self._writes = 0
 
-    def apply(self, hits: Sequence[Hit], now: int, at: int | None, spend: bool) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int, at: int | None, consume: bool) -> list[Decision]:
         decide = self._decide if len(hits) > 1 else self._decide_one
-        return self._in_transaction(decide, now, hits, now if at is None else at, _least(at), spend)
+        return self._in_transaction(decide, now, hits, now if at is None else at, _least(at), consume)
 
     def correct(self, changes: Sequence[Correction], now: int, at: int | None) -> list[int]:
         return self._in_transaction(self._change, now, changes, now if at is None else at, _least(at))
@@ -67,13 +67,13 @@ class Ledger:
         """A write that leaves nothing to decide: where pages are short, reading goes on all the same."""
         return self._in_transaction(self._ping, now)
 
-    def _decide_one(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
+    def _decide_one(self, hits: Sequence[Hit], at: int, least: int, consume: bool) -> tuple[list[Decision], bool]:
         """``_decide`` for a lone hit, which has nothing to agree on."""
         limit, key, cost = hits[0]
         found = self._records.find(limit, key)
         kept, decision = limit.decide(found[2], at, cost)
         decision.source = limit
-        if kept is found[2] or not spend:
+        if kept is found[2] or not consume:
             return [decision], False
         span = decision.reset_us
         try:
@@ -82,11 +82,11 @@ class Ledger:
             return [_rejection(hits[0], found[2], at)], False
         return [decision], True
 
-    def _decide(self, hits: Sequence[Hit], at: int, least: int, spend: bool) -> tuple[list[Decision], bool]:
+    def _decide(self, hits: Sequence[Hit], at: int, least: int, consume: bool) -> tuple[list[Decision], bool]:
         records = self._records
         found = [records.find(limit, key) for limit, key, _ in hits]
         decisions, writes = decide_all(hits, [state for _, _, state in found], at)
-        if not spend or not writes:
+        if not consume or not writes:
             return decisions, False
         places = {id(hit): place for place, hit in enumerate(hits)}
         try:
@@ -100,12 +100,12 @@ class Ledger:
 
     def _change(self, changes: Sequence[Correction], at: int, least: int) -> tuple[list[int], bool]:
         changed = False
-        for limit, key, cost, spent in changes:
+        for limit, key, cost, consumed in changes:
             found = self._records.find(limit, key)
-            if spent is None:
+            if consumed is None:
                 state = limit.algorithm.charge(found[2], at, cost)
             else:
-                state = limit.algorithm.give_back(found[2], at, spent, cost)
+                state = limit.algorithm.give_back(found[2], at, consumed, cost)
             if state is found[2]:
                 continue
             changed = True

@@ -30,7 +30,7 @@ _HIT: Final = struct.Struct("<qq")
 
 
 class Span(NamedTuple):
-    """``cost`` spent from ``first`` to ``last``: a chunk by its number, or with 0 what was spent at one time."""
+    """``cost`` consumed from ``first`` to ``last``: a chunk by its number, or with 0 what was consumed at one time."""
 
     chunk: int
     first: int
@@ -66,7 +66,7 @@ class LogCell(Cell):
     def wants_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
         if not self._read:
             return (self._head,)
-        times = [change.spent.at_us for change in changes if change.spent]
+        times = [change.consumed.at_us for change in changes if change.consumed]
         return self._ask(span for span in self._spans if any(span.first <= at <= span.last for at in times))
 
     def _ask(self, spans: Iterable[Span]) -> Sequence[bytes]:
@@ -107,7 +107,7 @@ class LogCell(Cell):
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
+    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         spans = self._added(self._spans, decision.at_us, cost)
         if self._counts_rejected and not decision.allowed:
             first, *rest = _newest(spans, self.algorithm.amount)
@@ -129,12 +129,12 @@ class LogCell(Cell):
 
     def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
         spans = self._spans
-        for _, _, cost, spent in changes:
-            if spent is None:
+        for _, _, cost, consumed in changes:
+            if consumed is None:
                 newest = spans[-1].last if spans else self.now
                 spans = self._added(spans, max(self.now, newest), cost)
             else:
-                spans = self._without(spans, spent.at_us, cost)
+                spans = self._without(spans, consumed.at_us, cost)
         if spans == self._spans:
             return None
         if not spans:

@@ -52,7 +52,7 @@ class Cell(ABC):
         return ()
 
     @abstractmethod
-    def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
+    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         """How ``cost`` is written, whose decision it was and which state it is to leave."""
 
     def wants_for(self, _changes: Sequence[Correction]) -> Sequence[bytes]:
@@ -65,7 +65,7 @@ class Cell(ABC):
 
     @abstractmethod
     def won(self, told: Told) -> bool:
-        """Whether what was spent stands: nobody else was faster."""
+        """Whether what was consumed stands: nobody else was faster."""
 
     def corrected(self, told: Told) -> bool:
         """Whether what was corrected stands."""
@@ -95,16 +95,16 @@ class PackedCell(Cell):
     def state(self) -> Any:
         return self._state
 
-    def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
+    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         return self._written(kept, life(decision.reset_us))
 
     def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
         algorithm, state = self.limit.algorithm, self._state
-        for _, _, cost, spent in changes:
-            if spent is None:
+        for _, _, cost, consumed in changes:
+            if consumed is None:
                 state = algorithm.charge(state, self.now, cost)
             else:
-                state = algorithm.give_back(state, self.now, spent, cost)
+                state = algorithm.give_back(state, self.now, consumed, cost)
         if state is self._state:
             return None
         if state is None:

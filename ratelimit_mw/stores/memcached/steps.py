@@ -105,12 +105,12 @@ class Write(NamedTuple):
     kept: object
 
 
-def applied(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
-    """Decide all hits and, when all are allowed, spend them."""
+def applied(hits: Sequence[Hit], given: int | None, consume: bool, tools: Tools) -> Flow[list[Decision]]:
+    """Decide all hits and, when all are allowed, consume them."""
     decisions: list[Decision] = []
 
     def once() -> Flow[bool]:
-        decisions[:], stand = yield from tried_once(hits, given, spend, tools)
+        decisions[:], stand = yield from tried_once(hits, given, consume, tools)
         return stand
 
     def wait(lost: int) -> Step:
@@ -145,13 +145,15 @@ def _raced(
             return False
 
 
-def tried_once(hits: Sequence[Hit], given: int | None, spend: bool, tools: Tools) -> Flow[tuple[list[Decision], bool]]:
+def tried_once(
+    hits: Sequence[Hit], given: int | None, consume: bool, tools: Tools
+) -> Flow[tuple[list[Decision], bool]]:
     """The decisions, and whether they stand. Where somebody else was faster, all is given back."""
     now = tools.clock() if given is None else given
     cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
     decisions, kept = yield from _decided(hits, cells, now)
     writes = [Write(cells[i], hits[i], decisions[i], state) for i, state in kept.items()]
-    if not spend or not writes:
+    if not consume or not writes:
         return decisions, True
     all_won, stands = yield from written(writes, Life(given is not None))
     if not all_won:
@@ -163,7 +165,7 @@ def written(writes: Sequence[Write], life: Life) -> Flow[tuple[bool, list[Write]
     """Write all; whether nobody was faster anywhere, and what now stands."""
     stands: list[Write] = []
     for wave in _waves(writes):
-        told = yield [cell.spend(kept, decision, hit.cost, life) for cell, hit, decision, kept in wave]
+        told = yield [cell.consume(kept, decision, hit.cost, life) for cell, hit, decision, kept in wave]
         won = [write.cell.won(answer) for write, answer in zip(wave, told, strict=True)]
         stands += [write for write, mine in zip(wave, won, strict=True) if mine or write.cell.counts_anyway]
         if not all(won):

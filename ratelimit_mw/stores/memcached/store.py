@@ -76,9 +76,9 @@ class MemcachedStore(Store):
 
     # -- blocking ------------------------------------------------------------------------------------------
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         due = time.monotonic() + self._timeout
-        return self._run(applied(hits, now, spend, self._tools(due)), due) if hits else []
+        return self._run(applied(hits, now, consume, self._tools(due)), due) if hits else []
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         due = time.monotonic() + self._timeout
@@ -129,12 +129,12 @@ class MemcachedStore(Store):
 
     # -- awaitable -----------------------------------------------------------------------------------------
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         due = time.monotonic() + self._timeout
         tools = self._tools(due)
-        if hits and spend and all(is_packed(hit.limit) for hit in hits):
+        if hits and consume and all(is_packed(hit.limit) for hit in hits):
             return await self._shared(hits, now, tools, due)
-        return await self._arun(applied(hits, now, spend, tools), due) if hits else []
+        return await self._arun(applied(hits, now, consume, tools), due) if hits else []
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         due = time.monotonic() + self._timeout

@@ -73,11 +73,11 @@ class TieredCell(Cell):
         return (self.names.generation(self.token), *self._cover_names)
 
     def wants_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
-        fine = [self._name(Block(0, self._bucket_of(change))) for change in changes if change.spent]
+        fine = [self._name(Block(0, self._bucket_of(change))) for change in changes if change.consumed]
         return () if self._read else (self.names.generation(self.token), *fine)
 
     def _bucket_of(self, change: Correction) -> int:
-        at = self.now if change.spent is None else change.spent.at_us
+        at = self.now if change.consumed is None else change.consumed.at_us
         return at // self.algorithm.precision
 
     def take(self, values: Mapping[bytes, Found]) -> None:
@@ -148,7 +148,7 @@ class TieredCell(Cell):
 
     # -- writing -------------------------------------------------------------------------------------------
 
-    def spend(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
+    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
         lines = self._adding(decision.at_us // self.algorithm.precision, cost, life)
         return Ask(self.token, lines, self._all())
 
@@ -166,7 +166,7 @@ class TieredCell(Cell):
         held: dict[int, int] = {}
         for change in changes:
             bucket = self._bucket_of(change)
-            if change.spent is None:
+            if change.consumed is None:
                 lines += self._adding(bucket, change.cost, life)
                 held[bucket] = self._held(held, bucket) + change.cost
             elif back := min(self._held(held, bucket), change.cost):

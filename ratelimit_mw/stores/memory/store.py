@@ -3,7 +3,7 @@
 **Expiry.** See ``shelf``: what has not changed for as long as it can matter is dropped, whole tables at a time.
 
 **Bound.** Once ``max_keys`` keys are held, a new key shares one of 2**16 states of its limit, chosen by keyed hash:
-it may be rejected for what its neighbours spent, and no key, old or new, ever gets more than its limit.
+it may be rejected for what its neighbours consumed, and no key, old or new, ever gets more than its limit.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class MemoryStore(Store):
         decision.source = limit
         return decision
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         with self._lock:
             now = self.clock() if now is None else now
             if now >= self._turns_at or self._dying:
@@ -134,7 +134,7 @@ class MemoryStore(Store):
                 state = shelf.young.get(key)
                 states.append(self._find(limit, shelf, key) if state is None or type(state) is Saved else state)
             decisions, writes = decide_all(hits, states, now)
-            if spend:
+            if consume:
                 for hit, state in writes:
                     self._keep(shelves[hit[1]], hit[1], state)
             for (_, key, _), decision in zip(hits, decisions, strict=True):
@@ -155,13 +155,13 @@ class MemoryStore(Store):
             return [now] * len(changes)
 
     def _change(self, change: Correction, now: int) -> None:
-        limit, key, cost, spent = change
+        limit, key, cost, consumed = change
         shelf = self._shelf_of.get(limit) or self._place(limit, now)
         state = self._find(limit, shelf, key)
-        if spent is None:
+        if consumed is None:
             state = limit.algorithm.charge(state, now, cost)
         else:
-            state = limit.algorithm.give_back(state, now, spent, cost)
+            state = limit.algorithm.give_back(state, now, consumed, cost)
         self._keep(shelf, key, state)
         resets_in = limit.decide(state, now, 0)[1].reset_us
         if resets_in > shelf.span:

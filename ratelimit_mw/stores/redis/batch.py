@@ -139,7 +139,7 @@ class Batcher:
 
 
 def _is_over(member: _Member, now: float) -> bool:
-    """Whether nobody waits for the answer any more: nothing is spent for those."""
+    """Whether nobody waits for the answer any more: nothing is consumed for those."""
     _, future, due = member
     if due <= now and not future.done():
         future.set_exception(late())

@@ -123,12 +123,12 @@ class Hits:
     def key(self) -> str:
         return self.hits[0].key
 
-    def __init__(self, hits: Sequence[Hit], now: int | None, spend: bool, least: int, rejected: bool = False) -> None:
+    def __init__(self, hits: Sequence[Hit], now: int | None, consume: bool, least: int, rejected: bool = False) -> None:
         self.hits = hits
         self.now = now
         self.least = least
         self.rejected = rejected
-        self.what = (1 if spend else 2) + (2 if rejected else 0)
+        self.what = (1 if consume else 2) + (2 if rejected else 0)
         self.size = _FIELDS * len(hits)
 
     def join(self, message: Message) -> None:
@@ -168,10 +168,12 @@ class Changes:
 
     def join(self, message: Message) -> None:
         message.asked += (_CORRECT, self.now, self.least, len(self.changes))
-        for limit, key, cost, spent in self.changes:
+        for limit, key, cost, consumed in self.changes:
             number = message.numbers.get(limit) or message.number(limit)
             message.asked += (number, cost)
-            message.asked += (None,) * 3 if spent is None else (spent[0], spent[1], number_or_text(spent[2]))
+            message.asked += (
+                (None,) * 3 if consumed is None else (consumed[0], consumed[1], number_or_text(consumed[2]))
+            )
             message.keys.append(message.name(key))
 
     def read(self, reply: Sequence[Any], start: int) -> list[int]:

@@ -6,7 +6,7 @@
 -- when it went wrong. Times and amounts are whole numbers below 2^53, which replies hold exactly.
 
 local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT = 1, 2, 3, 4, 5 -- and READ
-local NUMBERS = {2, 2, 2, 2, 5, 0} -- for each key: limit and cost; to correct also time, cost and delay of what was spent
+local NUMBERS = {2, 2, 2, 2, 5, 0} -- for each key: limit and cost; to correct also time, cost and delay of what was consumed
 local LONGEST = 10^14
 
 local message = cmsgpack.unpack(ARGV[1])
@@ -44,18 +44,18 @@ local function say(remaining, retry, reset, at, delay)
 end
 
 -- A lone hit: as apply, without agreeing on anything.
-local function apply_one(now, least, spend)
+local function apply_one(now, least, consume)
   local limit, cost, key = limits[asked[cursor]], asked[cursor + 1], KEYS[keys_read + 1]
   local state = limit.read(limit, key)
   local kept, _, remaining, retry, reset, at, delay = limit:decide(state, now, cost)
-  if spend and kept ~= state then
+  if consume and kept ~= state then
     limit.write(limit, key, kept, goes_at(reset, least))
   end
   say(remaining, retry, reset, at, delay)
 end
 
 -- All hits at one instant, all or none: decide_all of stores/base.py. What is rejected elsewhere is not allowed here.
-local function apply(count, now, least, spend, allowed)
+local function apply(count, now, least, consume, allowed)
   local hits = {}
   for i = 1, count do
     local limit, cost, key = limits[asked[cursor]], asked[cursor + 1], KEYS[keys_read + i]
@@ -70,7 +70,7 @@ local function apply(count, now, least, spend, allowed)
     local limit, state = hit.limit, hit.state
     if hit[2] and not allowed then
       hit = {limit:decide(state, now, 0)}
-    elseif spend and hit[1] ~= state then
+    elseif consume and hit[1] ~= state then
       limit.write(limit, hit.key, hit[1], goes_at(hit[5], least))
     end
     say(hit[3], hit[4], hit[5], hit[6], hit[7])
@@ -82,8 +82,8 @@ local function correct(count, now, least)
     local limit, cost, key = limits[asked[cursor]], asked[cursor + 1], KEYS[keys_read + i]
     local state, kept = limit.read(limit, key), nil
     if asked[cursor + 2] then
-      local spent = {at = asked[cursor + 2], cost = asked[cursor + 3], delay = asked[cursor + 4]}
-      kept = limit:give_back(state, now, spent, cost)
+      local consumed = {at = asked[cursor + 2], cost = asked[cursor + 3], delay = asked[cursor + 4]}
+      kept = limit:give_back(state, now, consumed, cost)
     else
       kept = limit:charge(state, now, cost)
     end

@@ -37,7 +37,7 @@ class Tools(NamedTuple):
     in_time: Callable[[], bool]
 
 
-def applied(hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools) -> Flow[list[Decision]]:
+def applied(hits: Sequence[Hit], now: int | None, consume: bool, tools: Tools) -> Flow[list[Decision]]:
     """All hits: at once where they are together, else group by group in their order.
 
     When a group rejects, what the groups before it were charged is given back: never more than a limit is admitted,
@@ -48,17 +48,17 @@ def applied(hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools) -> 
     found: list[Decision | None] = [None] * len(hits)
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
         try:
-            decisions = yield from _together(part, now, spend, tools)
+            decisions = yield from _together(part, now, consume, tools)
         except StoreError:
-            if spend:
+            if consume:
                 yield from _undone(parts[:number], found, groups, now, tools)
             raise
         for i, decision in zip(group, decisions, strict=True):
             found[i] = decision
         if _rejects(decisions) and len(groups) > 1:
-            if spend:
+            if consume:
                 yield from _undone(parts[:number], found, groups, now, tools)
-            yield from _looked(number, parts, found, groups, now, spend, tools)
+            yield from _looked(number, parts, found, groups, now, consume, tools)
             break
     return [decision for decision in found if decision is not None]
 
@@ -81,7 +81,7 @@ def _looked(
     found: list[Decision | None],
     groups: list[list[int]],
     now: int | None,
-    spend: bool,
+    consume: bool,
     tools: Tools,
 ) -> Flow[None]:
     """What would have passed reports a look, and what would not have is rejected as well."""
@@ -89,7 +89,7 @@ def _looked(
         if number == rejecting:
             continue
         if number > rejecting:
-            decisions = yield from _together(part, now, spend, tools, rejected=True)
+            decisions = yield from _together(part, now, consume, tools, rejected=True)
         else:  # what was charged here has been given back
             decisions = yield from _together([hit._replace(cost=0) for hit in part], now, False, tools)
         for i, decision in zip(group, decisions, strict=True):
@@ -103,17 +103,17 @@ def _rejects(decisions: Sequence[Decision]) -> bool:
 
 
 def _together(
-    hits: Sequence[Hit], now: int | None, spend: bool, tools: Tools, rejected: bool = False
+    hits: Sequence[Hit], now: int | None, consume: bool, tools: Tools, rejected: bool = False
 ) -> Flow[list[Decision]]:
     """Hits whose keys are in one place."""
     own = [hit for hit in hits if tools.known[hit.limit] is None]
     if not own:
-        return cast(list[Decision], (yield Hits(hits, now, spend, least(now), rejected)))
+        return cast(list[Decision], (yield Hits(hits, now, consume, least(now), rejected)))
     raced_at: int | None = None
     while raced_at is None or tools.in_time():
         try:
             at, texts = yield _Read([hit.key for hit in own], now)
-            plain = Hits(hits, at, spend, least(now), rejected)
+            plain = Hits(hits, at, consume, least(now), rejected)
             request = _Agreed(plain, dict(zip(own, texts, strict=True)), at, tools.known)
             return cast(list[Decision], (yield request))
         except ConflictError:
@@ -147,16 +147,16 @@ def corrected(changes: Sequence[Correction], now: int | None, tools: Tools) -> F
 
 
 def _corrected_here(change: Correction, now: int | None, tools: Tools) -> Flow[int]:
-    limit, key, cost, spent = change
+    limit, key, cost, consumed = change
     raced = False
     while not raced or tools.in_time():
         try:
             at, (text,) = yield _Read([key], now)
             state = None if text is None else limit.algorithm.load(text)
-            if spent is None:
+            if consumed is None:
                 kept = limit.algorithm.charge(state, at, cost)
             else:
-                kept = limit.algorithm.give_back(state, at, spent, cost)
+                kept = limit.algorithm.give_back(state, at, consumed, cost)
             if kept is not state:
                 lasts = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
                 yield _Swap(limit, key, text, kept, lasts, at, least(now))

@@ -49,12 +49,12 @@ class RedisStore(Store):
 
     # -- blocking ------------------------------------------------------------------------------------------
 
-    def apply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         deadline = time.monotonic() + self._timeout
         if self._is_plain(hits):
-            found: list[Decision] = self._ask(Hits(hits, now, spend, least(now)), deadline)
+            found: list[Decision] = self._ask(Hits(hits, now, consume, least(now)), deadline)
             return found
-        return self._carry_out(applied(hits, now, spend, self._tools(deadline, time.monotonic)), deadline)
+        return self._carry_out(applied(hits, now, consume, self._tools(deadline, time.monotonic)), deadline)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         deadline = time.monotonic() + self._timeout
@@ -104,13 +104,13 @@ class RedisStore(Store):
 
     # -- awaitable -----------------------------------------------------------------------------------------
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, spend: bool = True) -> list[Decision]:
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         side = self._side()
         due = side.loop.time() + self._timeout
         if self._is_plain(hits):
-            found: list[Decision] = await side.ask(Hits(hits, now, spend, least(now)), due)
+            found: list[Decision] = await side.ask(Hits(hits, now, consume, least(now)), due)
             return found
-        return await side.carry_out(applied(hits, now, spend, self._tools(due, side.loop.time)), due)
+        return await side.carry_out(applied(hits, now, consume, self._tools(due, side.loop.time)), due)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         side = self._side()

@@ -69,7 +69,7 @@ def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: Lmd
     memory = MemoryStore()
     quotas = ("150/20s", "400/hour") if kind in SPECS else ("40 concurrent", "60 concurrent")
     limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
-    spends: list[Correction] = []
+    consumes: list[Correction] = []
     now = NOW
     for _ in range(1_500):
         now += chance.choice((0, 1, 40_000, 40_000, to_us(chance.random()), -200_000))
@@ -77,18 +77,18 @@ def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: Lmd
         hits = [Hit(limit, limit.prefix + key, chance.choice((0, 1, 1, 2, 9))) for limit in limits]
         act = chance.random()
         if act < 0.8:
-            spend = act > 0.05
-            decisions = memory.apply(hits, now, spend)
-            assert list(map(repr, store.apply(hits, now, spend))) == list(map(repr, decisions))
-            if spend and all(decision.allowed for decision in decisions):
-                spends += [
+            consume = act > 0.05
+            decisions = memory.apply(hits, now, consume)
+            assert list(map(repr, store.apply(hits, now, consume))) == list(map(repr, decisions))
+            if consume and all(decision.allowed for decision in decisions):
+                consumes += [
                     Correction(hit.limit, hit.key, hit.cost, Charge(decision.at_us, hit.cost, decision.delay_us))
                     for hit, decision in zip(hits, decisions, strict=True)
                     if hit.cost
                 ]
         elif act < 0.99:
             charge = Correction(limits[0], hits[0].key, 1, None)
-            changes = [spends.pop(chance.randrange(len(spends)))] if spends and act < 0.97 else [charge]
+            changes = [consumes.pop(chance.randrange(len(consumes)))] if consumes and act < 0.97 else [charge]
             assert store.correct(changes, now) == memory.correct(changes, now)
         else:
             memory.forget([hits[0].key])

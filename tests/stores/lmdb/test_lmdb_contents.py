@@ -55,7 +55,7 @@ def test_what_changes_nothing_writes_nothing(store: LmdbStore, path: Path) -> No
     for _ in range(50):
         assert not hit(store, limit).allowed
         hit(store, limit, "b", cost=0)
-        store.apply([Hit(limit, limit.prefix + "c", 1)], spend=False)
+        store.apply([Hit(limit, limit.prefix + "c", 1)], consume=False)
         store.correct([Correction(limit, limit.prefix + "a", 1, Charge(NOW, 1))])
     assert ((path / "data.mdb").stat().st_mtime_ns, (path / "data.mdb").read_bytes()) == before
 

@@ -65,7 +65,7 @@ def count_leased(path: Path, tries: int, results: Any) -> None:
 
 
 def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> None:
-    """And no less than the limit without the shares that nobody spends in the end: one for each process."""
+    """And no less than the limit without the shares that nobody consumes in the end: one for each process."""
     results = SPAWN.Queue()
     workers = [start(SPAWN, count_leased, tmp_path, 5_000, results) for _ in range(4)]
     assert 1_000 - 4 * 20 <= sum(results.get(timeout=60) for _ in workers) <= 1_000

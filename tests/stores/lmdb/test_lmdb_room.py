@@ -107,7 +107,7 @@ def test_where_nothing_may_grow_a_hit_is_rejected(path: Path) -> None:
     assert 30 * 10_000 - left == passed, "all that passed was counted, and nothing else"
     both = store.apply([Hit(log, log.prefix + "client 1", 1), Hit(count, count.prefix + "known", 1)])
     assert [decision.allowed for decision in both] == [False, False]
-    assert hit(store, count, "known").remaining == 1_000_000 - 2, "the short one was not spent beside the long one"
+    assert hit(store, count, "known").remaining == 1_000_000 - 2, "the short one was not consumed beside the long one"
     with pytest.raises(StoreError, match="is full"):
         store.correct([Correction(log, log.prefix + "client 1", 1, None)] * 200)
     clock.advance(2 * 3600)

@@ -80,7 +80,7 @@ def test_pages_answer_as_arrays_do(spec: object, seed: int, amount: int) -> None
     chance = random.Random(seed)
     algorithm = build(spec, Quota.exact(amount, 400_000_000))
     kept, state = Kept(algorithm), None
-    now, spends = NOW, []
+    now, consumes = NOW, []
     step = chance.choice((1, 1_000_000, 3_000_000))
     for _ in range(amount * 2):
         act = chance.random()
@@ -92,14 +92,14 @@ def test_pages_answer_as_arrays_do(spec: object, seed: int, amount: int) -> None
             state, decision = algorithm.decide(state, now, cost)
             assert kept.hit(now, cost) == told(decision)
             if decision.allowed and cost:
-                spends.append(Charge(decision.at_us, cost))
-        elif act < 0.9 or not spends:
+                consumes.append(Charge(decision.at_us, cost))
+        elif act < 0.9 or not consumes:
             state = algorithm.charge(state, now, 2)
             kept.keep(algorithm.charge(kept.state(), now, 2))
         else:
-            spent = spends.pop(chance.choice((-1, 0, len(spends) // 2)))
-            state = algorithm.give_back(state, now, spent, 1)
-            kept.keep(algorithm.give_back(kept.state(), now, spent, 1))
+            consumed = consumes.pop(chance.choice((-1, 0, len(consumes) // 2)))
+            state = algorithm.give_back(state, now, consumed, 1)
+            kept.keep(algorithm.give_back(kept.state(), now, consumed, 1))
         assert entries(kept.state()) == entries(state)
 
 

@@ -52,18 +52,18 @@ class ThroughStore:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle
-        self.spent: dict[int, Charge] = {}
+        self.consumed: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
-        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
+        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
         return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
-        spent = self.spent[step]
-        back = spent.cost if cost is None else cost
-        self.handle.correct([Correction(self.limit, self.key, back, spent)], now)
-        self.spent[step] = spent._replace(cost=spent.cost - back)
+        consumed = self.consumed[step]
+        back = consumed.cost if cost is None else cost
+        self.handle.correct([Correction(self.limit, self.key, back, consumed)], now)
+        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
         self.handle.correct([Correction(self.limit, self.key, cost, None)], now)

@@ -48,7 +48,7 @@ class Meddling(MemcachedStore):
 
 @pytest.mark.parametrize("slow", [0.0, 0.03])
 def test_races_lost_to_the_end_reject_and_are_no_error(memcached_server: Server, slow: float) -> None:
-    """The store answers, so it did not fail: everybody is told to come again soon, and nothing is left spent."""
+    """The store answers, so it did not fail: everybody is told to come again soon, and nothing is left consumed."""
     limit, wide = limit_of("1000000/minute", "gcra"), limit_of("1000000/minute")
     shadow = limit_of("1/minute", shadow=True)
     with opened(memcached_server) as other:
@@ -100,7 +100,7 @@ def test_a_rejection_whose_count_is_lost_is_still_that_rejection(memcached_serve
 def test_corrections_that_lose_all_their_races_are_left_out_with_a_warning(
     memcached_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was spent stays spent: that is never too much for anybody. It is no error of the store."""
+    """What was consumed stays consumed: that is never too much for anybody. It is no error of the store."""
     limit = limit_of("1000000/minute", "gcra")
     with opened(memcached_server) as other:
         (decision,) = other.apply([hit(limit)], NOW)
@@ -134,13 +134,13 @@ def test_the_moment_of_a_rejection_is_found_while_others_hit_and_give_back(memca
         with opened(memcached_server, query=f"?prefix=moment{change}:") as store:
             (decision,) = store.apply([hit(limit, 60)], NOW)
             store.apply([hit(limit, 40)], NOW + 90 * MINUTE)
-            change_in_midst(store, Correction(limit, hit(limit).key, abs(change), spent_of(decision, change)))
+            change_in_midst(store, Correction(limit, hit(limit).key, abs(change), consumed_of(decision, change)))
             (rejected,) = store.apply([hit(limit, 50)], NOW + 91 * MINUTE)
             assert not rejected.allowed
             assert DAY - 91 * MINUTE - SECOND <= (rejected.retry_us or 0) <= DAY + 60 * MINUTE
 
 
-def spent_of(decision: Decision, change: int) -> Charge | None:
+def consumed_of(decision: Decision, change: int) -> Charge | None:
     """What a change gives back; None when it charges."""
     return Charge(decision.at_us, 60) if change < 0 else None
 
@@ -164,7 +164,7 @@ def with_other(store: MemcachedStore, change: Correction) -> None:
 
 
 def test_a_lost_race_is_decided_anew(memcached_server: Server) -> None:
-    """Who was slower sees what the other has spent: of the last two one passes."""
+    """Who was slower sees what the other has consumed: of the last two one passes."""
     limit = limit_of("3/minute")
     with opened(memcached_server) as other:
         other.apply([hit(limit)], NOW)

@@ -79,7 +79,7 @@ def test_keys_are_spread_and_their_place_does_not_depend_on_the_order_of_servers
 
 
 def test_a_server_that_is_taken_out_moves_its_own_keys_only() -> None:
-    """Consistent hashing: everybody else's clients go on with what they have spent."""
+    """Consistent hashing: everybody else's clients go on with what they have consumed."""
     before, after = Ring(servers("a", "b", "c")), Ring(servers("a", "c"))
     moved = [token for token in TOKENS if before.place(token) != after.place(token)]
     assert moved == [token for token in TOKENS if before.place(token) == ("b", 11211)]

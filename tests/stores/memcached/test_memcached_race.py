@@ -73,7 +73,7 @@ def count_leased(place: str, rule: str, hits: int, results: Any) -> None:
 
 
 def test_with_leases_four_processes_pass_at_most_the_limit(memcached_server: Server) -> None:
-    """And no less than the limit without the shares that nobody spends in the end: one for each process."""
+    """And no less than the limit without the shares that nobody consumes in the end: one for each process."""
     results: Any = SPAWN.Queue()
     mine = (address(memcached_server), f"leased-{time.time_ns()}", HITS, results)
     workers = [SPAWN.Process(target=count_leased, args=mine) for _ in range(4)]

@@ -104,7 +104,7 @@ def test_who_loses_a_race_goes_again_and_the_others_stand(memcached_server: Serv
         assert not rivals
 
 
-def test_those_who_lose_all_their_races_are_rejected_and_nothing_is_left_spent(memcached_server: Server) -> None:
+def test_those_who_lose_all_their_races_are_rejected_and_nothing_is_left_consumed(memcached_server: Server) -> None:
     """The store answers, so it did not fail: a rejection for each of them, in their time."""
     raced, wide = limit_of("1000000/day", "gcra"), limit_of("1000000/day")
     with opened(memcached_server) as other:
@@ -132,7 +132,7 @@ def test_a_value_that_is_no_state_fails_the_requests_for_it_only(memcached_serve
         assert store.apply([hit(shared, 0)], NOW)[0].remaining == 991
 
 
-def test_who_waits_and_is_cancelled_spends_nothing_and_holds_up_nobody(memcached_server: Server) -> None:
+def test_who_waits_and_is_cancelled_consumes_nothing_and_holds_up_nobody(memcached_server: Server) -> None:
     """Neither the one that all others wait for, nor one of these."""
     limit = limit_of("1000/day")
 

@@ -107,16 +107,16 @@ def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: An
     chance = random.Random(seed)
     limit = limit_of("700/minute", spec)
     model, now, latest = Model(), NOW, NOW
-    spent: list[Correction] = []
+    consumed: list[Correction] = []
     with opened(memcached_server) as store:
         for _ in range(2_000):
             cost = chance.choice((0, 1, 1, 1, 1, 2, 3))
             expected = model.apply([hit(limit, cost)], now)
             assert answers(store.apply([hit(limit, cost)], now)) == answers(expected)
             if expected[0].allowed and cost:
-                spent.append(undo(hit(limit, cost), expected[0]))
-            if spent and chance.random() < 0.05:
-                back = spent.pop(chance.randrange(max(0, len(spent) - 500), len(spent)))
+                consumed.append(undo(hit(limit, cost), expected[0]))
+            if consumed and chance.random() < 0.05:
+                back = consumed.pop(chance.randrange(max(0, len(consumed) - 500), len(consumed)))
                 changes = [back, Correction(limit, back.key, 1, None)] if chance.random() < 0.5 else [back]
                 model.correct(changes, now)
                 assert store.correct(changes, now) == [now] * len(changes)
@@ -157,5 +157,5 @@ def test_a_chunk_that_the_server_forgot_counts_until_its_last_hit_leaves(
     edge = NOW + MINUTE
     assert store.apply([hit(limit, cost=0)], edge + 62 * 1000)[0].remaining == 0
     assert store.apply([hit(limit, cost=0)], edge + 63 * 1000)[0].remaining == 64
-    rejected = store.apply([hit(limit, cost=65)], edge + 63 * 1000, spend=False)[0]
+    rejected = store.apply([hit(limit, cost=65)], edge + 63 * 1000, consume=False)[0]
     assert store.apply([hit(limit, cost=65)], edge + 63 * 1000 + (rejected.retry_us or 0))[0].allowed

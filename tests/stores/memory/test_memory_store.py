@@ -61,7 +61,7 @@ def test_a_storm_of_threads_on_one_key_lets_exactly_the_limit_pass(algorithm: st
 
 @pytest.mark.usefixtures("impatient")
 def test_all_or_nothing_holds_under_threads() -> None:
-    """What the narrow limit rejects has spent nothing from the wide one, whoever was in between."""
+    """What the narrow limit rejects has consumed nothing from the wide one, whoever was in between."""
     rules = [Rule(name=name, key=key, limits=limits) for name, key, limits in WIDE_AND_NARROW]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))
     users = Counter[str]()
@@ -185,7 +185,7 @@ def test_a_flood_takes_no_more_memory_than_the_bound_says() -> None:
 def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, steps: list[Any], algorithm: str) -> None:
     """Own, shared and back again, with refunds and settling: a small store never allows what a large one would not.
 
-    The large store's keys are all their own, and it is told what the small one spent; so it knows exactly.
+    The large store's keys are all their own, and it is told what the small one consumed; so it knows exactly.
     """
     small = limiter("4/minute", max_keys, algorithm=algorithm)
     large = limiter("4/minute", algorithm=algorithm)
@@ -207,8 +207,8 @@ def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, step
         assert len(store_of(small)) <= max_keys
 
 
-def test_a_key_takes_what_it_spent_along_when_it_gets_a_place_of_its_own() -> None:
-    """Spent while sharing, and rejected then; a place becomes free; still rejected."""
+def test_a_key_takes_what_it_consumed_along_when_it_gets_a_place_of_its_own() -> None:
+    """Consumed while sharing, and rejected then; a place becomes free; still rejected."""
     rate = limiter("3/hour", max_keys=1)
     first = rate.hit({"user": "first"})
     assert [hit(rate, "second") for _ in range(2)] == [True, True]
@@ -243,7 +243,7 @@ def test_bursts_of_different_lifetimes_share_their_keys(order: str, max_keys: in
         assert rate.hit({"user": user, "plan": plan_of[user]}, 10 if user == "a" else 600).allowed
     clock_of(rate).advance(5)
     assert [rate.peek({"user": u, "plan": plan_of[u]}, 0).decisions[0].remaining for u in "ab"] == [5, 5]
-    # Upgraded, "a" has what it had spent; downgraded, "b" is far beyond its new limit, for as long as that takes.
+    # Upgraded, "a" has what it had consumed; downgraded, "b" is far beyond its new limit, for as long as that takes.
     assert rate.peek({"user": "a", "plan": "pro"}, 0).decisions[0].remaining == 595
     for _ in range(5):
         clock_of(rate).advance(100)

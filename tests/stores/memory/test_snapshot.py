@@ -1,4 +1,4 @@
-"""Snapshots of the memory store: what was spent survives a restart, and a bad file never stops one."""
+"""Snapshots of the memory store: what was consumed survives a restart, and a bad file never stops one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def limiter(store: MemoryStore | str, algorithm: object = "fixed-window") -> Lim
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
-def test_what_was_spent_survives_a_restart(tmp_path: Path, algorithm: object) -> None:
+def test_what_was_consumed_survives_a_restart(tmp_path: Path, algorithm: object) -> None:
     """A store closed and opened again goes on where it was, for every algorithm and any text in keys."""
     address = f"memory://?snapshot={tmp_path / 'limits'}"
     before = limiter(address, algorithm)
@@ -141,7 +141,7 @@ def test_a_debt_survives_a_restart_as_long_as_it_lasts(tmp_path: Path) -> None:
 
 
 def test_what_was_taken_over_is_corrected_and_forgotten(tmp_path: Path) -> None:
-    """Charges add to what was spent before the restart, and ``reset`` works at once, also where keys share."""
+    """Charges add to what was consumed before the restart, and ``reset`` works at once, also where keys share."""
     for clients in (["own"], ["somebody", "shared"]):
         before = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
         verdicts = [before.hit({"ip": client}, cost=2) for client in clients]

@@ -120,7 +120,7 @@ def test_a_rejection_by_the_first_slot_charges_nobody(handle: Handle, servers: l
 
 
 def test_an_error_in_a_later_slot_gives_back_too(handle: Handle, servers: list[redis.Redis]) -> None:
-    """A request that fails half-way has spent nothing in the slots that had answered."""
+    """A request that fails half-way has consumed nothing in the slots that had answered."""
     first, broken = apart(lambda: [limit_of("10/hour"), limit_of("10/hour")])
     owner(servers, slot(broken)).lpush("rl:" + hit(broken).key, "not a state")
     with pytest.raises(StoreError, match="WRONGTYPE"):

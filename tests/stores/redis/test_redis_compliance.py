@@ -43,18 +43,18 @@ class ThroughStore:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle
-        self.spent: dict[int, Charge] = {}
+        self.consumed: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
-        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
+        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
         return fields(decision)
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
-        spent = self.spent[step]
-        back = spent.cost if cost is None else cost
-        self.handle.correct([Correction(self.limit, self.key, back, spent)], now)
-        self.spent[step] = spent._replace(cost=spent.cost - back)
+        consumed = self.consumed[step]
+        back = consumed.cost if cost is None else cost
+        self.handle.correct([Correction(self.limit, self.key, back, consumed)], now)
+        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
         self.handle.correct([Correction(self.limit, self.key, cost, None)], now)
@@ -77,7 +77,7 @@ class Search:
         self.chance = random.Random(seed)
         self.model = Model()
         self.now = NOW
-        self.spent: list[tuple[Hit, Charge]] = []
+        self.consumed: list[tuple[Hit, Charge]] = []
 
     def step(self) -> tuple[Request, Any]:
         """A request and what it has to answer."""
@@ -89,19 +89,21 @@ class Search:
         client = self.chance.choice("abc")
         chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
         hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
-        spend = self.chance.random() < 0.9
-        expected = self.model.apply(hits, self.now, spend)
-        if spend and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
+        consume = self.chance.random() < 0.9
+        expected = self.model.apply(hits, self.now, consume)
+        if consume and all(d.allowed or hit.limit.shadow for hit, d in zip(hits, expected, strict=True)):
             found = zip(hits, expected, strict=True)
-            self.spent += [(hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost]
-        return Hits(hits, self.now, spend, least(NOW)), answers(expected)
+            self.consumed += [
+                (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
+            ]
+        return Hits(hits, self.now, consume, least(NOW)), answers(expected)
 
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
         found = [Correction(limit, limit.prefix + "a", self.chance.randint(1, 3), None)]
-        while self.spent and len(found) < 3:
-            hit, spent = self.spent.pop(self.chance.randrange(len(self.spent)))
-            found.append(Correction(hit.limit, hit.key, self.chance.randint(1, spent.cost), spent))
+        while self.consumed and len(found) < 3:
+            hit, consumed = self.consumed.pop(self.chance.randrange(len(self.consumed)))
+            found.append(Correction(hit.limit, hit.key, self.chance.randint(1, consumed.cost), consumed))
         return found
 
 
@@ -125,7 +127,9 @@ def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) 
         for _ in range(20):
             steps = [search.step() for _ in range(200)]
             renewals = [
-                Correction(hit.limit, hit.key, 0, spent) for hit, spent in search.spent[-3:] if hit.limit is slots
+                Correction(hit.limit, hit.key, 0, consumed)
+                for hit, consumed in search.consumed[-3:]
+                if hit.limit is slots
             ]
             search.model.correct(renewals, search.now)
             steps.append((Changes(renewals, search.now, least(NOW)), [search.now] * len(renewals)))

@@ -66,14 +66,14 @@ def test_whatever_is_asked_every_key_expires_and_holds_whole_numbers(
     chance, store = random.Random(seed), open_store(address(own_server), PATIENT)
     slots = Limit(limit_of("1/minute").rule, 0, Quota.parse("5 concurrent"), "fixed-window")
     limits = [slots, *(limit_of(f"{chance.randint(1, 30)}/{chance.choice(['minute', 'day'])}", a) for a in ALGORITHMS)]
-    spent: list[tuple[Hit, Charge]] = []
+    consumed: list[tuple[Hit, Charge]] = []
     for _ in range(400):
         hits = [hit(each, chance.choice("abc"), chance.choice((0, 1, 2, 9))) for each in chance.sample(limits, 3)]
         for one, decision in zip(hits, store.apply(hits), strict=True):
             if decision.allowed and one.cost:
-                spent.append((one, Charge(decision.at_us, one.cost, decision.delay_us)))
-        if spent and chance.random() < 0.5:
-            one, what = spent.pop(chance.randrange(len(spent)))
+                consumed.append((one, Charge(decision.at_us, one.cost, decision.delay_us)))
+        if consumed and chance.random() < 0.5:
+            one, what = consumed.pop(chance.randrange(len(consumed)))
             back = 0 if one.limit is slots and chance.random() < 0.3 else chance.randint(1, one.cost)
             charged = hit(chance.choice(limits), chance.choice("abc"))
             store.correct([Correction(one.limit, one.key, back, what), Correction(charged.limit, charged.key, 1, None)])

@@ -27,7 +27,7 @@ State = tuple[int, int] | None
 
 @register
 class Whole(Algorithm):
-    """N, and no more until nothing was spent for P: each hit starts the wait anew. Also counts what it rejects."""
+    """N, and no more until nothing was consumed for P: each hit starts the wait anew. Also counts what it rejects."""
 
     name = "whole-pause"
 
@@ -50,7 +50,7 @@ class Whole(Algorithm):
         at, count = state or (now, 0)
         return max(at, now), count + cost
 
-    def give_back(self, state: State, now: int, spent: Charge, cost: int) -> State:
+    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or state[1] <= cost:
             return None
         return state[0], state[1] - cost
@@ -65,7 +65,7 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
         limit_of("3/7s", "whole-pause", shadow=True),
     )
     chance, model, now = random.Random(3), Model(), NOW
-    spent: list[Correction] = []
+    consumed: list[Correction] = []
     with opened(own_server) as store, asyncio.Runner() as runner:
         apply: Callable[..., list[Decision]] = store.apply
         correct: Callable[..., list[int]] = store.correct
@@ -76,14 +76,14 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
             now += chance.choice((0, 1, 1_000_000, 4_000_000, 12_000_000))
             limits = chance.sample((own, twin, shadow), chance.randint(1, 3))
             hits = [hit(limit, chance.choice("ab"), chance.choice((0, 1, 1, 2, 6))) for limit in limits]
-            spend = chance.random() < 0.85
-            expected = model.apply(hits, now, spend)
-            assert answers(apply(hits, now, spend)) == answers(expected)
-            if spend and all(decision.allowed for decision in expected):
-                spent += [undo(one, d.at_us, d.delay_us) for one, d in zip(hits, expected, strict=True) if one.cost]
-            if spent and chance.random() < 0.3:
+            consume = chance.random() < 0.85
+            expected = model.apply(hits, now, consume)
+            assert answers(apply(hits, now, consume)) == answers(expected)
+            if consume and all(decision.allowed for decision in expected):
+                consumed += [undo(one, d.at_us, d.delay_us) for one, d in zip(hits, expected, strict=True) if one.cost]
+            if consumed and chance.random() < 0.3:
                 charges = [Correction(limit, limit.prefix + "a", 1, None) for limit in (own, twin)]
-                changes = [spent.pop(), *charges]
+                changes = [consumed.pop(), *charges]
                 model.correct(changes, now)
                 assert correct(changes, now) == [now] * 3
         if way != "blocking":

@@ -92,7 +92,7 @@ def first_answer(send: Send, one: Hit) -> Decision:
 
 
 def test_a_killed_primary_is_followed_by_its_replica(watched: Watched, send: Send) -> None:
-    """Calls fail until the sentinel has decided; then the new primary answers, which knows what was spent."""
+    """Calls fail until the sentinel has decided; then the new primary answers, which knows what was consumed."""
     one = hit(limit_of("5/hour"))
     assert send(one)[0].remaining == 4
     watched.caught_up()

@@ -70,7 +70,7 @@ def test_a_rejection_leaves_every_counter_as_it_was(store: RedisStore, server: r
 def test_a_peek_and_a_look_write_nothing(store: RedisStore, server: redis.Redis) -> None:
     """Asking costs reads only, on fresh keys and on others."""
     hits = [hit(limit_of("5/hour", spec)) for spec in ALGORITHMS]
-    store.apply(hits, spend=False)
+    store.apply(hits, consume=False)
     store.apply([one._replace(cost=0) for one in hits])
     assert not WRITES & calls(server).keys()
     assert list(server.scan_iter()) == []

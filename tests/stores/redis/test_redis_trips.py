@@ -136,7 +136,7 @@ def test_every_request_has_its_own_time_budget(own_server: Server, server: redis
     on_a_loop(own_server, test, timeout_us=200_000)
 
 
-def test_what_nobody_waits_for_is_not_spent(own_server: Server, server: redis.Redis) -> None:
+def test_what_nobody_waits_for_is_not_consumed(own_server: Server, server: redis.Redis) -> None:
     """Requests that were given up before they left cost nothing."""
 
     async def test(store: RedisStore) -> None:

@@ -36,11 +36,11 @@ class ByLua:
 
     def __init__(self, case: Case) -> None:
         self.trace = Trace(Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"]))
-        self.spent: dict[int, Charge] = {}
+        self.consumed: dict[int, Charge] = {}
 
     def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
         decision = self.trace.decide(now, cost)
-        self.spent[step] = Charge(decision.at_us, cost, decision.delay_us)
+        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
         return {
             "allowed": decision.allowed,
             "remaining": decision.remaining,
@@ -50,10 +50,10 @@ class ByLua:
         }
 
     def refund(self, step: int, now: int, cost: int | None) -> None:
-        spent = self.spent[step]
-        back = spent.cost if cost is None else cost
-        self.trace.give_back(now, spent, back)
-        self.spent[step] = spent._replace(cost=spent.cost - back)
+        consumed = self.consumed[step]
+        back = consumed.cost if cost is None else cost
+        self.trace.give_back(now, consumed, back)
+        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
         self.trace.charge(now, cost)
@@ -78,24 +78,24 @@ def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> No
 
 def random_trace(kind: str, chance: random.Random) -> Trace:
     limit = Limit("search", 0, random_quota(kind, chance), random_spec(kind))
-    trace, spent = Trace(limit), list[Charge]()
+    trace, consumed = Trace(limit), list[Charge]()
     now = chance.choice((0, NOW, NOW, NOW + chance.randrange(10**12)))
     for _ in range(STEPS):
         now = max(0, now + random_pause(limit, trace, chance))
         cost = random_cost(limit, chance)
         kind_of_step = chance.random()
-        if kind_of_step < 0.12 and spent:
-            held = spent.pop(chance.randrange(max(0, len(spent) - 8), len(spent)))
+        if kind_of_step < 0.12 and consumed:
+            held = consumed.pop(chance.randrange(max(0, len(consumed) - 8), len(consumed)))
             back = chance.choice((held.cost, chance.randint(1, held.cost)))
             trace.give_back(now, held, back)
             if back < held.cost:
-                spent.append(held._replace(cost=held.cost - back))
+                consumed.append(held._replace(cost=held.cost - back))
         elif kind_of_step < 0.15:
             trace.charge(now, max(1, cost))
         else:
             decision = trace.decide(now, cost)
             if decision.allowed and cost:
-                spent.append(Charge(decision.at_us, cost, decision.delay_us))
+                consumed.append(Charge(decision.at_us, cost, decision.delay_us))
     return trace
 
 
@@ -117,11 +117,11 @@ def random_leases(chance: random.Random) -> Trace:
         now += chance.choice((0, 0, 1, 1000, 5_000_000, 30_000_000, 59_999_999, 60_000_000, -2, -40_000_000))
         kind = chance.random()
         if kind < 0.3 and held:
-            spent = held.pop(chance.randrange(len(held)))
-            back = chance.choice((spent.cost, chance.randint(1, spent.cost)))
-            trace.give_back(now, spent, back)
-            if back < spent.cost:
-                held.append(spent._replace(cost=spent.cost - back))
+            consumed = held.pop(chance.randrange(len(held)))
+            back = chance.choice((consumed.cost, chance.randint(1, consumed.cost)))
+            trace.give_back(now, consumed, back)
+            if back < consumed.cost:
+                held.append(consumed._replace(cost=consumed.cost - back))
         elif kind < 0.5 and held:
             trace.give_back(now, chance.choice(held), 0)
         elif kind < 0.53:
