@@ -6,6 +6,6 @@ Nothing in here needs a test library to be imported. The compliance suites are c
 from ..testmode import limits_off
 from .algorithms import AlgorithmCompliance
 from .clock import ManualClock, limits_timed_by
-from .stores import StoreCompliance
+from .stores import StoreCompliance, StoreSmoke
 
-__all__ = ["AlgorithmCompliance", "ManualClock", "StoreCompliance", "limits_off", "limits_timed_by"]
+__all__ = ["AlgorithmCompliance", "ManualClock", "StoreCompliance", "StoreSmoke", "limits_off", "limits_timed_by"]

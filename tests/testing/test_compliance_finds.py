@@ -17,7 +17,7 @@ from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.clock import now_us
 from ratelimit_mw.decision import Correction, Hit
 from ratelimit_mw.stores import Store, decide_all
-from ratelimit_mw.testing import AlgorithmCompliance, StoreCompliance
+from ratelimit_mw.testing import AlgorithmCompliance, StoreCompliance, StoreSmoke
 
 
 class PlainStore(Store):
@@ -401,3 +401,31 @@ def test_every_test_about_algorithms_finds_something() -> None:
     """No test of the suite is without a mistake here that it finds."""
     tests = {name for name in dir(AlgorithmCompliance) if name.startswith("test_")}
     assert tests == set(ALGORITHMS.values())
+
+
+def test_smoke_runs_each_test_once_and_covers_every_algorithm_in_both_ways() -> None:
+    """The short suite leaves out no clause of the contract, no algorithm, and neither kind of method."""
+    suite, tests = StoreSmoke(), [name for name in dir(StoreSmoke) if name.startswith("test_")]
+    ways, specs = set(), []
+    for name in tests:
+        function = getattr(StoreSmoke, name)
+        metafunc = _Metafunc(function, [*inspect.signature(function).parameters])
+        suite.pytest_generate_tests(metafunc)
+        (way,) = metafunc.values["way"]
+        ways.add(way)
+        specs += metafunc.values.get("spec", [])
+        assert all(len(values) == 1 for values in metafunc.values.values())
+    assert tests == [name for name in dir(StoreCompliance) if name.startswith("test_")]
+    assert ways == {"sync", "async"}
+    assert [spec for spec in suite.algorithms if spec not in specs] == []
+
+
+class _Metafunc:
+    """The part of pytest's ``Metafunc`` that a suite uses."""
+
+    def __init__(self, function: Any, fixturenames: list[str]) -> None:
+        self.function, self.fixturenames = function, fixturenames
+        self.values: dict[str, list[Any]] = {}
+
+    def parametrize(self, name: str, values: list[Any], ids: Any = None) -> None:
+        self.values[name] = values
