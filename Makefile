@@ -14,14 +14,20 @@ FASTAPI_137 := fastapi==0.137.0 starlette==0.46.0
 FASTAPI_137_TESTS := tests/starlette tests/fastapi
 PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
-# The core: `make test` fails where a line or a branch of it is run by no test.
+# The core in one process: `make cover` fails where a line or a branch of it is run by no test.
 CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision.py forksafe.py \
 	quota.py receipt.py
+CORE_TESTS := $(wildcard tests/test_*.py) $(addprefix tests/,algorithms keys rules settings limiter http stores/memory \
+	stores/test_compliance.py wsgi asgi flask starlette fastapi)
 COMMA := ,
 SPACE := $() $()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest check bench docs clean
+.PHONY: help setup demo test test-fast cover test-oldest check bench docs clean
+
+# Many tests wait for a server or a process, so more workers than cores finish sooner.
+WORKERS ?= 4
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,8 +45,14 @@ setup: $(STAMP) ## create .venv with everything that development needs
 demo: $(STAMP) ## start a real server, play real traffic at it, show who was served and who refused
 	$(BIN)/ratelimit-mw demo
 
-test: $(STAMP) ## run all tests, with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term
+test: $(STAMP) ## run all tests
+	$(PYTEST)
+
+test-fast: $(STAMP) ## run all tests but the slow ones, with few random examples
+	$(PYTEST) -m "not slow" --hypothesis-profile=quick
+
+cover: $(STAMP) ## run the tests of the core with coverage; every line and branch of it is needed
+	$(PYTEST) -m "not slow" --cov --cov-report= $(CORE_TESTS)
 	$(BIN)/python -m coverage report --fail-under=100 --include="$(subst $(SPACE),$(COMMA),$(addprefix ratelimit_mw/,$(CORE)))"
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions

@@ -1,4 +1,8 @@
-"""What all tests share: Hypothesis runs the same examples every time, and real servers are started once."""
+"""Fixtures and profiles that all tests share.
+
+Hypothesis runs the same examples in every run. Choose how many with `--hypothesis-profile=quick` (10, as
+`make test-fast` does) or `full` (the default).
+"""
 
 from collections.abc import Iterator
 
@@ -8,8 +12,11 @@ from hypothesis import HealthCheck, settings
 from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("repeatable")
+from examples import QUICK
+
+settings.register_profile("full", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("full"), max_examples=QUICK)
+settings.load_profile("full")
 
 
 @pytest.fixture(scope="session")

@@ -4,15 +4,16 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import BUCKETS, CONTINUOUS, SPECS, Shape, answer, shapes, starts, steps
 
+from examples import examples
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
-EXAMPLES = settings(max_examples=40)
+EXAMPLES = examples(40)
 
 
 @KINDS

@@ -4,10 +4,11 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import BUCKETS, SPECS, Shape, costs, pauses, shapes, starts
 
+from examples import examples
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.stores import MemoryStore
@@ -41,7 +42,7 @@ def assert_within_bounds(shape: Shape, passed: Passed) -> None:
 
 
 @KINDS
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_random_traffic_stays_within_the_bound(kind: str, data: st.DataObject) -> None:
     """Whatever comes, in no span of time more passes than the algorithm promises."""
@@ -58,7 +59,7 @@ def test_random_traffic_stays_within_the_bound(kind: str, data: st.DataObject) -
 
 
 @KINDS
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_a_greedy_client_stays_within_the_bound(kind: str, data: st.DataObject) -> None:
     """One that takes all that is left, at the edges of windows and at the very moment of each retry, gets no more."""
@@ -88,7 +89,7 @@ def _moved(algorithm: Algorithm, state: Any, now: int, move: str, pause: int) ->
     return now + (algorithm.decide(state, now, 1)[1].retry_us or 0) if move == "retry" else now + pause
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_departures_from_a_queue_keep_the_rate(data: st.DataObject) -> None:
     """However hits arrive, between any two departures lies at least the time that what stands between them takes."""
@@ -128,7 +129,7 @@ def test_who_keeps_exactly_to_the_rate_is_never_rejected(kind: str, amount: int,
 
 
 @KINDS
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_who_keeps_to_the_rate_is_never_rejected_whenever_he_starts(kind: str, data: st.DataObject) -> None:
     """The same from any microsecond on, for three periods of any quota."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from test_servers import connected, free_port, running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:

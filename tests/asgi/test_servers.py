@@ -17,6 +17,8 @@ import pytest
 from folders import SUPPORT
 from served_apps import FILE
 
+pytestmark = pytest.mark.slow
+
 HERE = SUPPORT
 ENDS = b"\r\n\r\n"
 

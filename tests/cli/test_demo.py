@@ -21,6 +21,8 @@ from servers import wait_for
 from ratelimit_mw.cli import commands
 from ratelimit_mw.cli.demo.traffic import KINDS, ONE_ACCOUNT, ONE_ADDRESS, SIGNING_IN, traffic
 
+pytestmark = pytest.mark.slow
+
 DEMO = [str(Path(sys.executable).with_name("ratelimit-mw")), "demo"]
 REQUESTS = 900
 WITHIN = 120  # seconds, far more than any run takes

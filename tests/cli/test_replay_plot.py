@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import SITE, Files, line, run
 
+pytestmark = pytest.mark.slow
+
 Write = Callable[..., Path]
 
 

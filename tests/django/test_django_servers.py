@@ -12,6 +12,8 @@ from folders import SUPPORT
 from servers import wait_for
 from test_servers import connected, free_port, running, status
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:

@@ -10,13 +10,14 @@ from calls import ask, http_scope
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.routing import Match, Mount, Route
 from test_fastapi import limited, statuses
 from test_starlette_index import index_of, went_to
 
+from examples import examples
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.fastapi import RateLimitMiddleware, exempt, limit
@@ -97,7 +98,7 @@ def _filled(router: Any, plan: Any, above: str = "") -> Any:
     return router
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(plans, st.lists(asked, min_size=1, max_size=5), st.sampled_from(["GET", "HEAD", "POST"]), st.booleans())
 def test_the_index_goes_where_fastapi_goes(plan: Any, requests: list[str], method: str, socket: bool) -> None:
     """Whatever includes what, with whatever prefix, the index knows the endpoint that FastAPI calls."""

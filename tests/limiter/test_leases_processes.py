@@ -16,6 +16,8 @@ from servers import HOST, Server
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 SPAWN, FORK = multiprocessing.get_context("spawn"), multiprocessing.get_context("fork")
 NOW = 1_767_268_820_500_000
 WHO = {"ip": "192.0.2.7"}

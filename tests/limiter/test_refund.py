@@ -1,15 +1,16 @@
 """Giving back and charging afterwards: a hit is undone where it was counted, and nothing else is."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from reference_base import Entry
 from traces import SPECS, Shape, answer, costs, pauses, shapes, starts, steps
 
+from examples import examples
 from ratelimit_mw.decision import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
-EXAMPLES = settings(max_examples=40)
+EXAMPLES = examples(40)
 
 
 def refundable(kind: str) -> st.SearchStrategy[Shape]:
@@ -49,7 +50,7 @@ def test_a_lone_hit_given_back_leaves_nothing_to_keep(kind: str) -> None:
 
 
 @KINDS
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, data: st.DataObject) -> None:
     """Hits given back late, in parts and in any order, with charges between them: every answer is the slow twin's."""

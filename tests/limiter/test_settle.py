@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_base import Answer
 from shared_store import SharedStore
 from traces import BUCKETS, CONTINUOUS, SPECS, answer
 
+from examples import examples
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.testing import ManualClock
 
@@ -56,7 +57,7 @@ def test_a_refund_gives_back_once(kind: str) -> None:
 
 
 @KINDS
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_settled_at_once_is_as_if_it_had_cost_that(kind: str, data: st.DataObject) -> None:
     """After any settlings, up and down, all answers are those of a hit of the last cost, even of more than fits."""

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from calls import http_scope
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
 
+from examples import examples
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.asgi.routes.index import RouteIndex
 from ratelimit_mw.asgi.routes.match import RouteMatch
@@ -112,7 +113,7 @@ hosts = st.builds(lambda app: Host("{x}.example.org", app=app), mounted)
 tables = st.lists(st.one_of(leaves, leaves, mounts, hosts), max_size=6)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(
     tables,
     st.lists(asked, min_size=1, max_size=6),

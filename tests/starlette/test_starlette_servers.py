@@ -14,6 +14,8 @@ from uvicorn.config import WS_PROTOCOLS
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute

@@ -27,6 +27,8 @@ from django_ratelimit.decorators import ratelimit
 from folders import SUPPORT
 from test_examples import ROOT, running
 
+pytestmark = pytest.mark.slow
+
 FOLDER = ROOT / "examples" / "moving_in"
 FILES = sorted(FOLDER.glob("*.py"))
 PLAYER = SUPPORT / "moving_in_player.py"

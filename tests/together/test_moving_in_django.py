@@ -21,6 +21,8 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.django import limit
 from ratelimit_mw.testing import ManualClock
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_000_000.0
 
 

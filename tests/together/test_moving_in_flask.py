@@ -15,6 +15,8 @@ from ratelimit_mw import Limiter, RateLimitExceeded, Rule
 from ratelimit_mw.flask import RateLimiter, exempt, limit
 from ratelimit_mw.testing import ManualClock
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_000_000.0
 
 

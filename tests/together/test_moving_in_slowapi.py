@@ -20,7 +20,7 @@ from ratelimit_mw.settings import load_settings
 from ratelimit_mw.testing import ManualClock
 
 # slowapi asks asyncio what a coroutine function is, which Python 3.14 wants inspect to be asked.
-pytestmark = pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction':DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction':DeprecationWarning")]
 
 NOW = 1_000_000.0
 

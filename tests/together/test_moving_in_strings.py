@@ -22,6 +22,8 @@ from ratelimit_mw.quota import parse_quotas
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 
+pytestmark = pytest.mark.slow
+
 
 def numbers_of(text: Any) -> list[tuple[int, int]]:
     """Amounts and periods in seconds, as this package reads them."""

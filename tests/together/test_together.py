@@ -16,6 +16,8 @@ import pytest
 from folders import SUPPORT
 from servers import HOST, free_port, redis_running, wait_for
 
+pytestmark = pytest.mark.slow
+
 HERE = SUPPORT / "together"
 PATIENCE = 60.0
 SERVERS = {

@@ -16,6 +16,8 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb import shutdown_mark as mark
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

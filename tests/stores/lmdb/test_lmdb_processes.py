@@ -22,6 +22,8 @@ from ratelimit_mw.decision import Hit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
+pytestmark = pytest.mark.slow
+
 
 async def passed_on_a_loop(store: LmdbStore, limit: Limit, tries: int) -> int:
     async def one() -> int:

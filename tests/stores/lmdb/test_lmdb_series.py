@@ -4,10 +4,11 @@ import random
 from array import array
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import SPECS
 
+from examples import examples
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
 from ratelimit_mw.algorithms.window_log import Series
@@ -73,7 +74,7 @@ def entries(state: Series | None) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("spec", LOGS.values(), ids=LOGS)
-@settings(max_examples=40)
+@examples(40)
 @given(seed=st.integers(0, 2**32), amount=st.sampled_from((3, 70, 200, 700)))
 def test_pages_answer_as_arrays_do(spec: object, seed: int, amount: int) -> None:
     """Hits, looks, charges, giving back what is old or new, pauses, a clock that goes back: no answer differs."""

@@ -19,6 +19,8 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb import environment
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
+pytestmark = pytest.mark.slow
+
 BUDGET, GRACE = 0.050, 0.020
 TRIES = 20
 

@@ -15,6 +15,8 @@ from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.suite import label, limit_of
 
+pytestmark = pytest.mark.slow
+
 SPAWN = multiprocessing.get_context("spawn")
 HITS = 5_000
 TOGETHER = 50  # requests at a time on an event loop

@@ -24,6 +24,8 @@ from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.handles import Handle
 from ratelimit_mw.testing.suite import WAYS
 
+pytestmark = pytest.mark.slow
+
 PATIENT = 5_000_000
 
 

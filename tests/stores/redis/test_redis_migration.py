@@ -19,6 +19,8 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.slots import slot_of
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = [f"ip=192.0.2.{i}" for i in range(20)]
 LIMIT, TRIES = 40, 60
 

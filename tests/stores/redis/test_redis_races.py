@@ -15,6 +15,8 @@ from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 
+pytestmark = pytest.mark.slow
+
 LIMIT, TRIES, PROCESSES = 1_000, 20_000, 4
 LEASE = LIMIT // 50
 PATIENT = 30_000_000  # microseconds: what is raced for is not time

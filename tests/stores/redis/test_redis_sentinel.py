@@ -17,6 +17,8 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 
+pytestmark = pytest.mark.slow
+
 SERVICE = "mymaster"
 
 

@@ -1,0 +1,11 @@
+"""How many examples Hypothesis tries in one test: the profile decides (tests/conftest.py)."""
+
+from hypothesis import settings
+
+QUICK = 10
+
+
+def examples(full: int) -> settings:
+    """Try this many examples in the profile `full`, and at most 10 in the profile `quick`."""
+    quick = settings.get_current_profile_name() == "quick"
+    return settings(max_examples=min(full, QUICK) if quick else full)
