@@ -76,6 +76,7 @@ class Limiter:
         self.waits = self._shared is not None
         self._leases: QuotaLeases | None = None
         self._lease()
+        self._check_limits()
         self._afterwards = Settlement(
             self.store, self._shared, self._rejections, self._now, lambda rule: self.rules.statuses(rule)
         )
@@ -107,6 +108,14 @@ class Limiter:
         self._marks |= set(marks)
         self.rules = self._ruled().complete()
         self._lease()
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Raise ``ConfigError`` where a rule has a limit that the store cannot keep."""
+        for rule in self.rules.rules:
+            for limit in rule.all_limits():
+                with placed(f"rule {limit.rule!r}"):
+                    self.store.check(limit)
 
     # -- deciding ------------------------------------------------------------------------------------------
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..decision import Correction, Decision, Hit
+
+if TYPE_CHECKING:
+    from ..algorithms.limit import Limit
 
 __all__ = ["Store", "decide_all"]
 
@@ -53,6 +56,9 @@ class Store(ABC):
     ``now`` is the time in whole microseconds when the limiter was given a clock, else None: the store's own.
     The ``a`` methods are the same on an event loop; a store that does no I/O leaves them as they are.
     """
+
+    def check(self, limit: Limit) -> None:  # noqa: B027 - most stores can keep every limit
+        """Raise ``ConfigError`` for a limit that this store cannot keep. The limiter calls it at the start."""
 
     @abstractmethod
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
