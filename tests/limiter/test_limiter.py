@@ -12,6 +12,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Settings, Verdict
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.errors import RateLimitError
+from ratelimit_mw.rules.marks import make_mark
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
@@ -284,6 +285,25 @@ def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], mess
     """Rules and stores are checked before the first request."""
     with pytest.raises(ConfigError, match=message):
         Limiter(**arguments)
+
+
+class SmallStore(MemoryStore):
+    """Keeps amounts of at most 10."""
+
+    def check(self, limit: Limit) -> None:
+        if limit.limit > 10:
+            raise ConfigError(f"the amount is at most 10, not {limit.limit}")
+
+
+def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
+    """Limits of rules, of tables and of decorators; the error names the rule."""
+    table = {"plan": {"free": "5/minute", "pro": "50/minute"}}
+    for rejected in (rule("20/minute", "wide"), rule("5/minute", "wide", per=table)):
+        with pytest.raises(ConfigError, match=r"rule 'wide': the amount is at most 10, not [25]0"):
+            Limiter([rule(), rejected], store=SmallStore())
+    adopting = Limiter([rule()], store=SmallStore())
+    with pytest.raises(ConfigError, match="rule 'login': the amount is at most 10, not 20"):
+        adopting.adopt([make_mark("20/minute", {"name": "login"}, "views.login")])
 
 
 def test_a_limiter_can_be_closed_twice(way: Any) -> None:
