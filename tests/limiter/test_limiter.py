@@ -313,16 +313,3 @@ def test_a_limiter_can_be_closed_twice(way: Any) -> None:
         way(rate).close()
     assert rate.settings.store == "memory://"
     assert not rate.waits
-
-
-def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
-    """``Store.check`` sees every limit of a rule when the limiter is built, and its error names the rule."""
-
-    class Small(SharedStore):
-        def check(self, limit: Limit) -> None:
-            if limit.limit > 9:
-                raise ConfigError(f"cannot keep {limit.quota}")
-
-    Limiter([rule("9/minute")], Small())
-    with pytest.raises(ConfigError, match="rule 'r': cannot keep 10/minute"):
-        Limiter([rule("5/hour", per={"ip": {"192.0.2.7": ["10/minute"]}})], Small())
