@@ -9,10 +9,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 from hypothesis import HealthCheck, settings
+from hypothesis_profiles import QUICK
 from redis_handles import client
 from servers import Server, memcached_running, redis_running
-
-from examples import QUICK
 
 settings.register_profile("full", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("full"), max_examples=QUICK)

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from traces import BUCKETS, CONTINUOUS, SPECS, Shape, answer, shapes, starts, steps
 
-from examples import examples
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from traces import BUCKETS, SPECS, Shape, costs, pauses, shapes, starts
 
-from examples import examples
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.stores import MemoryStore

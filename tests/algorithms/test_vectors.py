@@ -3,48 +3,17 @@
 A new store joins by one line in ``PATHS``: everything it needs is a ``ThroughLimiter`` with its address.
 """
 
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 import reference
+from vectors import CASES, Answering, Case, ThroughLimiter, fields, replay
 
-from ratelimit_mw import Limiter, Quota, Rule
+from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import build
-from ratelimit_mw.decision import Charge, Decision
+from ratelimit_mw.decision import Charge
 from ratelimit_mw.quota import parse_duration
-from ratelimit_mw.stores import Store
-
-Case = dict[str, Any]
-KEY = {"ip": "192.0.2.7"}
-
-
-def load_cases() -> list[Case]:
-    files = sorted((Path(__file__).parent / "vectors").glob("*.json"))
-    return [{"file": file.stem, **case} for file in files for case in json.loads(file.read_text("utf-8"))]
-
-
-CASES = load_cases()
-
-
-class Answering(Protocol):
-    """A path: one key under one quota. ``step`` is the number of the step whose hit is corrected."""
-
-    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]: ...
-    def refund(self, step: int, now: int, cost: int | None) -> None: ...
-    def charge(self, step: int, now: int, cost: int) -> None: ...
-
-
-def fields(decision: Decision) -> dict[str, Any]:
-    return {
-        "allowed": decision.allowed,
-        "remaining": decision.remaining,
-        "retry_after": decision.retry_us,
-        "reset_after": decision.reset_us,
-        "delay": decision.delay_us,
-    }
 
 
 class Function:
@@ -68,38 +37,6 @@ class Function:
 
     def charge(self, step: int, now: int, cost: int) -> None:
         self.state = self.algorithm.charge(self.state, now, cost)
-
-
-class ThroughLimiter:
-    """A limiter with one rule on a store, given a clock that shows the time of the step."""
-
-    def __init__(self, case: Case, store: str | Store = "memory://") -> None:
-        self.now = 0
-        rule = Rule(name="vector", limits=case["quota"], key=["ip"], algorithm=case["algorithm"])
-        self.limiter = Limiter([rule], store=store, clock=lambda: self.now)
-        self.verdicts: dict[int, Any] = {}
-        self.held: dict[int, int] = {}
-
-    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
-        self.now = now
-        self.verdicts[step] = self.limiter.hit(KEY, cost)
-        self.held[step] = cost
-        return fields(self.verdicts[step].decisions[0])
-
-    def refund(self, step: int, now: int, cost: int | None) -> None:
-        self.now = now
-        if cost is None:
-            self.limiter.refund(self.verdicts[step])
-        else:
-            self.settle(step, self.held[step] - cost)
-
-    def charge(self, step: int, now: int, cost: int) -> None:
-        self.now = now
-        self.settle(step, self.held[step] + cost)
-
-    def settle(self, step: int, cost: int) -> None:
-        self.limiter.settle(self.verdicts[step], cost)
-        self.held[step] = cost
 
 
 class ByReference:
@@ -132,20 +69,6 @@ PATHS: dict[str, Callable[[Case], Answering]] = {
     "function": Function,
     "memory": ThroughLimiter,
 }
-
-
-def replay(case: Case, path: Answering) -> None:
-    """Every step of a case, compared in all that the step states."""
-    for number, step in enumerate(case["steps"]):
-        now = step["now"]
-        if "refund" in step:
-            path.refund(step["refund"], now, step.get("cost"))
-        elif "charge" in step:
-            path.charge(step["charge"], now, step["cost"])
-        else:
-            expected = {name: value for name, value in step.items() if name not in ("now", "cost")}
-            answer = path.hit(number, now, step["cost"])
-            assert {name: answer[name] for name in expected} == expected, f"step {number}, {case['why']}"
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)

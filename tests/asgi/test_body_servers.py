@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from test_servers import connected, free_port, running
+from http_servers import connected, free_port, running
 
 pytestmark = pytest.mark.slow
 

@@ -3,72 +3,18 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from folders import SUPPORT
+from http_servers import connected, free_port, running, say, status
 from served_apps import FILE
 
 pytestmark = pytest.mark.slow
 
-HERE = SUPPORT
 ENDS = b"\r\n\r\n"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-@contextmanager
-def running(output: Path, target: str | int, *command: str) -> Iterator[None]:
-    """A server process, until it answers, and then until the block ends."""
-    with output.open("wb") as said:
-        process = subprocess.Popen([sys.executable, "-m", *command], cwd=HERE, stdout=said, stderr=said)
-        try:
-            for _ in range(600):
-                if reachable(target):
-                    break
-                assert process.poll() is None, output.read_text()
-                time.sleep(0.05)
-            yield
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def reachable(target: str | int) -> bool:
-    try:
-        connected(target).close()
-    except OSError:
-        return False
-    return True
-
-
-def connected(target: str | int) -> socket.socket:
-    if isinstance(target, int):
-        return socket.create_connection(("127.0.0.1", target), timeout=20)
-    sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(20)
-    try:
-        sock.connect(target)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 @pytest.fixture(scope="module")
@@ -92,21 +38,6 @@ def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def port(request: pytest.FixtureRequest) -> int:
     found: int = request.getfixturevalue(request.param)
     return found
-
-
-def say(target: str | int, request: str) -> bytes:
-    """The whole answer to a request written by hand."""
-    with connected(target) as sock:
-        sock.sendall(request.replace("\n", "\r\n").encode("latin-1"))
-        answer = b""
-        while part := sock.recv(65536):
-            answer += part
-    return answer
-
-
-def status(target: str | int, line: str, *headers: str) -> int:
-    answer = say(target, "\n".join([f"{line} HTTP/1.1", "Host: x", *headers, "Connection: close", "", ""]))
-    return int(answer.split(b" ", 2)[1])
 
 
 def test_a_client_that_forges_headers_is_rejected_all_the_same(port: int) -> None:

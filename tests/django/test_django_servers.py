@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from folders import SUPPORT
+from http_servers import connected, free_port, running, status
 from servers import wait_for
-from test_servers import connected, free_port, running, status
 
 pytestmark = pytest.mark.slow
 

@@ -1,19 +1,13 @@
 """Every application in examples/ does what it says, run by the very command that it gives, over real HTTP."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 
 import httpx
 import pytest
 from folders import ROOT
+from served_examples import running
 
 from ratelimit_mw import load_settings
 
@@ -22,7 +16,6 @@ APPS = sorted(EXAMPLES.glob("*_app.py"))  # those in moving_in/ are run by test_
 COMMANDS = [
     (path.stem, command) for path in APPS for command in re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
 ]
-COMES_UP_WITHIN = 60.0
 MORE_THAN_ANY_LIMIT = 150
 FRAMEWORKS = ("starlette_app", "fastapi_app", "flask_app", "django_app")
 _hosts = count(2)
@@ -37,44 +30,6 @@ def on(commands: list[tuple[str, str]]) -> pytest.MarkDecorator:
 every = on(COMMANDS)
 whole = on([(name, command) for name, command in COMMANDS if name in (*FRAMEWORKS, "asgi_app", "wsgi_app")])
 decorated = on([(name, command) for name, command in COMMANDS if name in FRAMEWORKS])
-
-
-@contextmanager
-def running(command: str) -> Iterator[str]:
-    """The address of a server started by the command, on a free port in place of its 8000."""
-    assert "8000" in command, "the port that is replaced by a free one"
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    with subprocess.Popen(
-        shlex.split(command.replace("8000", "0")),
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            address = _address(process)
-            reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the server
-            reading.start()
-            yield address
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
-    watchdog = threading.Timer(COMES_UP_WITHIN, process.kill)
-    watchdog.start()
-    try:
-        said = ""
-        for line in process.stderr:
-            said += line
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                return found[0]
-        raise AssertionError(f"the server did not come up; it said:\n{said}")
-    finally:
-        watchdog.cancel()
 
 
 @pytest.fixture(scope="module")

@@ -11,25 +11,15 @@ import pytest
 from calls import ask, http_scope, send_bare
 from fastapi import BackgroundTasks, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
+from fastapi_apps import limited, statuses
 from pydantic import BaseModel
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
-from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.fastapi import RateLimitExceeded, exempt, limit
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
-
-
-def limited(app: FastAPI, *rules: Rule, limiter: Limiter | None = None, **options: Any) -> FastAPI:
-    """The application behind the middleware."""
-    limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
-    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
-    return app
-
-
-def statuses(app: Any, *paths: str, **request: Any) -> list[int]:
-    return [ask(app, path, **request).status_code for path in paths]
 
 
 class Item(BaseModel):

@@ -8,37 +8,15 @@ from typing import Annotated, Any
 
 import pytest
 from calls import ask, http_scope
-from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
 from shared_store import SharedStore
-from test_fastapi import limited, statuses
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.fastapi import RateLimit, limit
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
-
-
-def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
-    """A user as a dependency finds it."""
-    if x_user == "stranger":
-        raise HTTPException(401)
-    return x_user
-
-
-def by_user(limits: str = "2/minute", **options: Any) -> RateLimit:
-    """A limit whose key only a dependency knows."""
-    return RateLimit(limits, key=["user"], features={"user": current_user}, name="users", **options)
-
-
-async def view() -> str:
-    return "view"
-
-
-def remaining(limiter: Limiter, rule: str, **features: str) -> list[int]:
-    marks = [mark for mark in limiter._marks if limiter.rules.of(mark).name == rule]
-    plan = limiter.rules.plan_of(marks, "GET", "", None)
-    return [d.remaining for d in limiter.decide(plan, features, cost=0, consume=False).decisions]
 
 
 def test_dependencies_of_routes_routers_and_applications_are_limits() -> None:

@@ -9,8 +9,7 @@ import pytest
 from calls import aask, ask
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Security
 from fastapi.responses import PlainTextResponse
-from test_fastapi import limited, statuses
-from test_fastapi_dependencies import by_user, current_user, remaining, view
+from fastapi_apps import by_user, current_user, limited, remaining, statuses, view
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi import request as asgi_request

@@ -9,9 +9,8 @@ import pytest
 from calls import ask
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.responses import PlainTextResponse
-from test_fastapi import limited
-from test_fastapi_dependencies import by_user, view
-from test_starlette_lifespan import run_lifespan
+from fastapi_apps import by_user, limited, view
+from lifespan import run_lifespan
 
 from ratelimit_mw import Rule
 from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, exempt, limit

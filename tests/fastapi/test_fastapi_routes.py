@@ -10,14 +10,14 @@ from calls import ask, http_scope
 from fastapi import APIRouter, FastAPI
 from fastapi.responses import PlainTextResponse
 from fastapi.routing import APIRoute
+from fastapi_apps import limited, statuses
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from starlette.applications import Starlette
 from starlette.routing import Match, Mount, Route
-from test_fastapi import limited, statuses
-from test_starlette_index import index_of, went_to
+from starlette_routing import index_of, went_to
 
-from examples import examples
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.fastapi import RateLimitMiddleware, exempt, limit

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import pytest
 from calls import ask
 from fastapi import APIRouter, Depends, FastAPI
-from test_fastapi import limited, statuses
-from test_fastapi_dependencies import remaining
+from fastapi_apps import limited, remaining, statuses
 
 from ratelimit_mw import ConfigError, Limiter, Verdict
 from ratelimit_mw.fastapi import RateLimit

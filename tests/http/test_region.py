@@ -12,7 +12,7 @@ from calls import BODY, START, http_scope, send_bare, sending
 from command_line import run
 from mmdb_writer import MMDBWriter
 from netaddr import IPSet
-from test_wsgi import environ_of, listing
+from wsgi_calls import environ_of, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware

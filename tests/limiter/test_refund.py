@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from reference_base import Entry
 from traces import SPECS, Shape, answer, costs, pauses, shapes, starts, steps
 
-from examples import examples
 from ratelimit_mw.decision import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from reference_base import Answer
 from shared_store import SharedStore
 from traces import BUCKETS, CONTINUOUS, SPECS, answer
 
-from examples import examples
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.testing import ManualClock
 

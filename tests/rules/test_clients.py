@@ -8,7 +8,7 @@ import pytest
 from calls import ask
 from fastapi import Depends, FastAPI
 from starlette.routing import Route
-from test_starlette import application, hello
+from starlette_apps import application, hello
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
@@ -62,7 +62,7 @@ def test_an_address_that_is_nobody_is_rejected(rule: dict[str, Any], message: st
     for middleware in (RateLimitMiddleware, WSGIMiddleware):
         with pytest.raises(ConfigError, match=rf"^rule 'api', {message}"):
             middleware(app, limiter=limiter)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf"^rule 'test_starlette\.hello', {message}"):
+    with pytest.raises(ConfigError, match=rf"^rule 'starlette_apps\.hello', {message}"):
         ask(application([Route("/", limit(**given(rule))(hello))]))
 
 

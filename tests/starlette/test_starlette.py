@@ -9,66 +9,15 @@ from calls import ask
 from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
-from starlette.endpoints import HTTPEndpoint
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
+from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import Limiter, RateLimitError, Rule
 from ratelimit_mw.asgi import request as asgi_request
 from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
-
-
-def application(routes: list[BaseRoute], *rules: Rule, limiter: Limiter | None = None, **options: Any) -> Starlette:
-    """An application behind the middleware, with the rules of a file."""
-    limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
-    exception_handlers = options.pop("exception_handlers", None)
-    app = Starlette(routes=routes, exception_handlers=exception_handlers)
-    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
-    return app
-
-
-def statuses(app: Any, *paths: str, **request: Any) -> list[int]:
-    return [ask(app, path, **request).status_code for path in paths]
-
-
-async def hello(request: Any) -> Response:
-    return PlainTextResponse("hello")
-
-
-@limit("2/minute", key=["ip"])
-async def asynchronous(request: Any) -> Response:
-    """An async view."""
-    return PlainTextResponse("async")
-
-
-@limit("2/minute", key=["ip"])
-def synchronous(request: Any) -> Response:
-    """A view that runs in a thread."""
-    return PlainTextResponse("sync")
-
-
-@limit("2/minute", key=["ip"])
-class Whole(HTTPEndpoint):
-    """A class that is limited as a whole."""
-
-    async def get(self, request: Any) -> Response:
-        return PlainTextResponse("get")
-
-    def post(self, request: Any) -> Response:
-        return PlainTextResponse("post")
-
-
-class ByMethod(HTTPEndpoint):
-    """A class with one method that is limited."""
-
-    @limit("1/minute", key=["ip"])
-    async def get(self, request: Any) -> Response:
-        return PlainTextResponse("get")
-
-    async def post(self, request: Any) -> Response:
-        return PlainTextResponse("post")
 
 
 def test_a_request_is_decided_once_for_file_and_view() -> None:
@@ -79,13 +28,13 @@ def test_a_request_is_decided_once_for_file_and_view() -> None:
     answers = [ask(app) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert store.calls == 3
-    assert answers[1].headers["ratelimit"] == '"test_starlette.asynchronous";r=0;t=50'
+    assert answers[1].headers["ratelimit"] == '"starlette_apps.asynchronous";r=0;t=50'
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
 def test_a_rule_of_the_file_retunes_the_one_on_a_view() -> None:
     """``overrides`` gives a decorator's rule other numbers, by the name it was given or has from its view."""
-    table = {"overrides": "test_starlette.asynchronous", "limits": "1/minute"}
+    table = {"overrides": "starlette_apps.asynchronous", "limits": "1/minute"}
     limiter = Limiter.from_settings({"rules": [table]}, clock=ManualClock(1_000_000.0))
     assert statuses(application([Route("/", asynchronous)], limiter=limiter), "/", "/") == [200, 429]
 
@@ -166,7 +115,7 @@ def test_the_applications_handler_answers_rejections(handler: Any, kind: Any) ->
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
     answer = [ask(app) for _ in range(3)][-1]
     assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
-    assert answer.text.startswith("/: rejected by test_starlette.asynchronous (2/minute): retry after")
+    assert answer.text.startswith("/: rejected by starlette_apps.asynchronous (2/minute): retry after")
     assert answer.headers["x-ratelimit-remaining"] == "0"
 
 
@@ -183,7 +132,7 @@ def test_a_handler_for_the_status_answers_rejections(is_async: bool) -> None:
 
     app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
     answer = [ask(app) for _ in range(3)][-1]
-    assert answer.text == "/: (429, 'Too Many Requests', ('test_starlette.asynchronous',))"
+    assert answer.text == "/: (429, 'Too Many Requests', ('starlette_apps.asynchronous',))"
     assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
 
 

@@ -9,14 +9,14 @@ import pytest
 from calls import http_scope
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
+from starlette_routing import index_of, went_to
 
-from examples import examples
 from ratelimit_mw.asgi.request import ASGIRequest
-from ratelimit_mw.asgi.routes.index import RouteIndex
 from ratelimit_mw.asgi.routes.match import RouteMatch
 from ratelimit_mw.keys.features import UNMATCHED
 
@@ -41,26 +41,8 @@ PIECES = ["a", "b", "a b", "a*", "ab", "**", "a.b", "v1", "1", "01", "1.5", "x-y
 PIECES += ["0f0e0d0c-0b0a-0908-0706-050403020100"]
 
 
-def index_of(app: Any) -> RouteIndex:
-    return RouteIndex(app, True, lambda reading: None)
-
-
 def routed(app: Any, path: str, method: str = "GET", **scope: Any) -> RouteMatch:
     return index_of(app).find(ASGIRequest(http_scope(path=path, method=method, **scope)))
-
-
-async def went_to(app: Any, path: str, method: str, kind: str = "http", **more: Any) -> dict[str, Any]:
-    """The scope after Starlette's own router has gone wherever it goes."""
-    scope: Any = http_scope(type=kind, path=path, method=method, **more)
-
-    async def receive() -> Any:
-        return {"type": f"{kind}.{'request' if kind == 'http' else 'connect'}"}
-
-    async def send(message: Any) -> None:
-        pass
-
-    await app(scope, receive, send)
-    return scope
 
 
 def endpoint(name: str) -> Any:

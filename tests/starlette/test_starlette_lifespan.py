@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from calls import OK, aask, ask, statuses
 from folders import ROOT
+from lifespan import run_lifespan
 from shared_store import SharedStore
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route, Router
-from test_starlette import asynchronous, hello
+from starlette_apps import asynchronous, hello
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
@@ -34,32 +35,6 @@ class PendingCorrection(SharedStore):
 
     def close(self) -> None:
         self.closed.append(list(self.sent))
-
-
-async def run_lifespan(app: Any, sent: list[str], between: Any = None, state: dict[str, Any] | None = None) -> str:
-    """Start and stop an application as a server does; the message of a start that failed."""
-    steps = asyncio.Queue[Any]()
-    answered = asyncio.Event()
-    failures = [""]
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-        failures[0] = message.get("message", "")
-        answered.set()
-
-    steps.put_nowait({"type": "lifespan.startup"})
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {} if state is None else state}
-    running = asyncio.create_task(app(scope, steps.get, send))
-    waiting = asyncio.create_task(answered.wait())
-    await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    if sent[-1:] == ["lifespan.startup.complete"]:
-        if between is not None:
-            await between()
-        steps.put_nowait({"type": "lifespan.shutdown"})
-    with contextlib.suppress(ConfigError):
-        await running
-    return failures[0]
 
 
 def test_the_store_is_closed_when_the_application_has_shut_down() -> None:

@@ -10,7 +10,7 @@ from calls import ask, http_scope, send_bare
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
-from test_starlette import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
+from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.starlette import exempt, limit

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocketDisconnect
-from test_starlette_websockets import aconnect, application, connect, echo, kinds
+from websocket_calls import aconnect, application, connect, echo, kinds
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit, messages

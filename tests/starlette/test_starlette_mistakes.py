@@ -9,7 +9,7 @@ from calls import ask
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from test_starlette import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
+from starlette_apps import ByMethod, Whole, application, asynchronous, hello, statuses, synchronous
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError
@@ -62,7 +62,7 @@ async def _mistyped(request: Any) -> Response:
 MISTAKES = [
     ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: there is no rule 'nobody'"),
     ([Route("/", hello)], {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named"),
-    ([Route("/", asynchronous)], {"rules": [{"name": "test_starlette.asynchronous", "limits": "1/s"}]}, "two rules"),
+    ([Route("/", asynchronous)], {"rules": [{"name": "starlette_apps.asynchronous", "limits": "1/s"}]}, "two rules"),
     ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "needs the feature 'tenant'"),
     ([Route("/t/{id}", limit("1/s", key=["path:idd|ip"])(hello))], {}, "hello, key: /t/{id} has no parameter 'idd'"),
     ([Route("/", hello)], {"rules": [{"name": "x", "key": ["path:id"], "limits": "1/s"}]}, "rule 'x', key: it never"),

@@ -11,7 +11,7 @@ from calls import ask, http_scope, send_bare
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
-from test_starlette import application, asynchronous, hello, statuses
+from starlette_apps import application, asynchronous, hello, statuses
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.errors import MissingMiddlewareError

@@ -1,5 +1,6 @@
 """Short ways to a Memcached store on servers of the tests, and to what stands in them."""
 
+import re
 import socket
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 
 T = TypeVar("T")
+LEGAL = re.compile(rb"[!-~]{1,250}")
 
 PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
 NOW = 1_767_268_820_500_000

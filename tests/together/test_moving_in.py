@@ -24,8 +24,8 @@ import pytest
 import slowapi
 from django_ratelimit.core import is_ratelimited
 from django_ratelimit.decorators import ratelimit
-from folders import SUPPORT
-from test_examples import ROOT, running
+from folders import ROOT, SUPPORT
+from served_examples import running
 
 pytestmark = pytest.mark.slow
 

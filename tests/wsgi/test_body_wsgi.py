@@ -12,7 +12,7 @@ import pytest
 from calls import ask_wsgi
 from hypothesis import given
 from hypothesis import strategies as st
-from test_wsgi import HEADERS, environ_of, listing
+from wsgi_calls import HEADERS, environ_of, listing
 
 from ratelimit_mw import Limiter
 from ratelimit_mw.http.request import Request

@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 
 import pytest
-from test_vectors import CASES, Case, ThroughLimiter, replay
 from traces import SPECS
+from vectors import CASES, Case, ThroughLimiter, replay
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit

@@ -6,9 +6,9 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from traces import SPECS
 
-from examples import examples
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
 from ratelimit_mw.algorithms.window_log import Series

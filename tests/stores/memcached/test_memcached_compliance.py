@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from memcached_handles import PATIENT, address, opened
 from servers import Server, memcached_running
-from test_vectors import CASES, Case, fields, replay
+from vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit

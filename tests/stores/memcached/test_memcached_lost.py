@@ -3,47 +3,22 @@
 import itertools
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from memcached_handles import CLIENT, NOW, PATIENT, address, hit, opened, stop, undo
+from memcached_meddling import Meddling
 from servers import HOST, Server, memcached_running
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Charge, Correction, Decision
-from ratelimit_mw.stores.memcached.client.protocol import Trip
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.suite import COUNTS_REJECTED, WAYS, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
-
-
-class Meddling(MemcachedStore):
-    """Before each writing of its own, somebody else does something: hits the same key, say."""
-
-    def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
-        super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
-        self._meddle = meddle
-        exchange = self._sockets.exchange
-
-        def meddled(payloads: Any, *rest: Any) -> None:
-            self._look_at(payloads)
-            exchange(payloads, *rest)
-
-        self._sockets.exchange = meddled  # type: ignore[method-assign]
-
-    def _look_at(self, payloads: dict[Any, bytes]) -> None:
-        if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
-            self._meddle()
-
-    async def _acarry_out(self, step: Any, *rest: Any) -> Any:
-        if isinstance(step, list):
-            self._look_at(Trip(step, self._ring.place).payloads)
-        return await super()._acarry_out(step, *rest)
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.03])

@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memcached_handles import LEGAL
 
 from ratelimit_mw import ConfigError, Quota
 from ratelimit_mw.algorithms.window_log import TieredWindow
@@ -17,9 +18,6 @@ from ratelimit_mw.stores.memcached.client.servers import Ring, Server, servers_i
 from ratelimit_mw.stores.memcached.keys import DAY, Life, Names
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
 from ratelimit_mw.testing.store_deciding import HOSTILE
-
-LEGAL = re.compile(rb"[!-~]{1,250}")
-
 
 # -- addresses and places --------------------------------------------------------------------------------------
 

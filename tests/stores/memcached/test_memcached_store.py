@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from memcached_handles import (
     CLIENT,
+    LEGAL,
     NOW,
     address,
     ask,
@@ -22,7 +23,6 @@ from memcached_handles import (
     value_of,
 )
 from servers import Server, memcached_running
-from test_memcached_protocol import LEGAL
 
 from ratelimit_mw import Limiter, Quota, Rule, StoreError
 from ratelimit_mw.algorithms.limit import Limit

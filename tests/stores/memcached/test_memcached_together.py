@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from memcached_handles import NOW, PATIENT, ask, closing, commands, hit, names_in, opened, rule_of
+from memcached_meddling import Meddling
 from servers import Server
-from test_memcached_lost import Meddling
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.decision import Decision, Hit

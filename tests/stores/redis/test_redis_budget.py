@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from redis_budget import BUDGET, SLACK, in_time
 from redis_handles import PATIENT, address, client, hit, limit_of, ways
 from redis_outages import clock, longest_stall
 from servers import HOST, Server
-from test_redis_faults import BUDGET, SLACK, in_time
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store

@@ -11,9 +11,8 @@ import pytest
 import redis
 from redis_handles import ALGORITHMS, NOW, calls, client, hit, limit_of
 from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
-from test_redis_compliance import ThroughStore
-from test_redis_store import raced
-from test_vectors import CASES, replay
+from store_race import raced
+from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Correction, Decision, Hit

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis_handles import ALGORITHMS, NOW, PATIENT, address, limit_of, opened
 from servers import Server
-from test_vectors import CASES, Case, fields, replay
+from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
@@ -19,7 +19,6 @@ from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Messag
 from ratelimit_mw.stores.redis.message import answers as read
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.answers import answers
-from ratelimit_mw.testing.handles import Handle
 from ratelimit_mw.testing.model import Model
 from ratelimit_mw.testing.suite import WAYS, label
 
@@ -34,30 +33,6 @@ class TestRedisStore(StoreCompliance):
 
     def make_second(self, store: Store) -> Store:
         return open_store(address(self.server), PATIENT)
-
-
-class ThroughStore:
-    """A path for the vectors: one limit in a store."""
-
-    def __init__(self, case: Case, handle: Handle) -> None:
-        self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
-        self.key = self.limit.prefix + "ip=192.0.2.7"
-        self.handle = handle
-        self.consumed: dict[int, Charge] = {}
-
-    def hit(self, step: int, now: int, cost: int) -> dict[str, Any]:
-        (decision,) = self.handle.apply([Hit(self.limit, self.key, cost)], now)
-        self.consumed[step] = Charge(decision.at_us, cost, decision.delay_us)
-        return fields(decision)
-
-    def refund(self, step: int, now: int, cost: int | None) -> None:
-        consumed = self.consumed[step]
-        back = consumed.cost if cost is None else cost
-        self.handle.correct([Correction(self.limit, self.key, back, consumed)], now)
-        self.consumed[step] = consumed._replace(cost=consumed.cost - back)
-
-    def charge(self, step: int, now: int, cost: int) -> None:
-        self.handle.correct([Correction(self.limit, self.key, cost, None)], now)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from redis_budget import BUDGET, SLACK, TRIES, in_time
 from redis_handles import address, client, hit, limit_of, opened
 from servers import HOST, Server, free_port, redis_running
 
@@ -19,24 +20,12 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 
-BUDGET = 0.05
-SLACK = 0.02
-TRIES = 5
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server for one test, which may do to it what it likes."""
     with redis_running(tmp_path) as found:
         yield found
-
-
-def in_time(measure: Callable[[], float], most: float) -> None:
-    """The smallest of a few measurements: a busy machine makes one of them large, a missing bound all of them."""
-    found = []
-    while len(found) < TRIES and (not found or min(found) > most):
-        found.append(measure())
-    assert min(found) <= most, found
 
 
 def failing(store: RedisStore) -> float:

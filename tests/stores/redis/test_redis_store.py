@@ -13,6 +13,7 @@ import pytest
 import redis
 from redis_handles import ALGORITHMS, NOW, address, calls, hit, limit_of, opened, undo
 from servers import Server, redis_running
+from store_race import raced
 
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction, Decision
@@ -208,39 +209,6 @@ def test_eight_threads_at_once_are_exact(store: RedisStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         passed = list(pool.map(lambda _: store.apply([hit(limit)])[0].allowed, range(2000)))
     assert sum(passed) == 500
-
-
-def race(url: str, limit: Limit, tries: int, start: Any, passed: Any) -> None:
-    """One process of several: half of its tries blocking, half on an event loop, many at a time."""
-    store = open_store(url, 10_000_000)
-    start.wait()
-    mine = sum(store.apply([hit(limit)])[0].allowed for _ in range(tries // 2))
-
-    async def on_a_loop() -> int:
-        found = 0
-        for _ in range(tries // 2 // 250):
-            answers = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(250)))
-            found += sum(answer[0].allowed for answer in answers)
-        await store.aclose()
-        return found
-
-    passed.put(mine + asyncio.run(on_a_loop()))
-
-
-def raced(url: str, limit: Limit, tries: int = 20_000, processes: int = 4) -> int:
-    """How many of the tries passed."""
-    context = multiprocessing.get_context("fork")
-    start, passed = context.Event(), context.Queue()
-    workers = [
-        context.Process(target=race, args=(url, limit, tries // processes, start, passed)) for _ in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    start.set()
-    total = sum(passed.get(timeout=60) for _ in workers)
-    for worker in workers:
-        worker.join()
-    return total
 
 
 @pytest.mark.parametrize("spec", ["sliding-window-counter", "sliding-window-log"])

@@ -10,8 +10,8 @@ import pytest
 import redis
 from redis_twins import Trace, differences
 from servers import HOST, Server
-from test_vectors import CASES, Case, replay
 from traces import SPECS
+from vectors import CASES, Case, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit

@@ -1,0 +1,45 @@
+"""FastAPI applications behind the middleware."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from calls import ask
+from fastapi import FastAPI, Header, HTTPException
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
+from ratelimit_mw.testing import ManualClock
+
+
+def limited(app: FastAPI, *rules: Rule, limiter: Limiter | None = None, **options: Any) -> FastAPI:
+    """The application behind the middleware."""
+    limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
+    app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
+    return app
+
+
+def statuses(app: Any, *paths: str, **request: Any) -> list[int]:
+    return [ask(app, path, **request).status_code for path in paths]
+
+
+def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
+    """A user as a dependency finds it."""
+    if x_user == "stranger":
+        raise HTTPException(401)
+    return x_user
+
+
+def by_user(limits: str = "2/minute", **options: Any) -> RateLimit:
+    """A limit whose key only a dependency knows."""
+    return RateLimit(limits, key=["user"], features={"user": current_user}, name="users", **options)
+
+
+async def view() -> str:
+    return "view"
+
+
+def remaining(limiter: Limiter, rule: str, **features: str) -> list[int]:
+    marks = [mark for mark in limiter._marks if limiter.rules.of(mark).name == rule]
+    plan = limiter.rules.plan_of(marks, "GET", "", None)
+    return [d.remaining for d in limiter.decide(plan, features, cost=0, consume=False).decisions]

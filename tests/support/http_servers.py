@@ -1,0 +1,73 @@
+"""Web servers in processes of their own, and requests written by hand."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from folders import SUPPORT
+from servers import free_port
+
+__all__ = ["connected", "free_port", "reachable", "running", "say", "status"]
+
+
+@contextmanager
+def running(output: Path, target: str | int, *command: str) -> Iterator[None]:
+    """A server process, until it answers, and then until the block ends."""
+    with output.open("wb") as said:
+        process = subprocess.Popen([sys.executable, "-m", *command], cwd=SUPPORT, stdout=said, stderr=said)
+        try:
+            for _ in range(600):
+                if reachable(target):
+                    break
+                assert process.poll() is None, output.read_text()
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def reachable(target: str | int) -> bool:
+    try:
+        connected(target).close()
+    except OSError:
+        return False
+    return True
+
+
+def connected(target: str | int) -> socket.socket:
+    if isinstance(target, int):
+        return socket.create_connection(("127.0.0.1", target), timeout=20)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(20)
+    try:
+        sock.connect(target)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def say(target: str | int, request: str) -> bytes:
+    """The whole answer to a request written by hand."""
+    with connected(target) as sock:
+        sock.sendall(request.replace("\n", "\r\n").encode("latin-1"))
+        answer = b""
+        while part := sock.recv(65536):
+            answer += part
+    return answer
+
+
+def status(target: str | int, line: str, *headers: str) -> int:
+    answer = say(target, "\n".join([f"{line} HTTP/1.1", "Host: x", *headers, "Connection: close", "", ""]))
+    return int(answer.split(b" ", 2)[1])

@@ -1,0 +1,36 @@
+"""A Memcached store whose keys change between its reading and its writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memcached_handles import address
+from servers import Server
+
+from ratelimit_mw.stores.memcached.client.protocol import Trip
+from ratelimit_mw.stores.memcached.store import MemcachedStore
+
+
+class Meddling(MemcachedStore):
+    """Before each writing of its own, somebody else does something: hits the same key, say."""
+
+    def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
+        super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
+        self._meddle = meddle
+        exchange = self._sockets.exchange
+
+        def meddled(payloads: Any, *rest: Any) -> None:
+            self._look_at(payloads)
+            exchange(payloads, *rest)
+
+        self._sockets.exchange = meddled  # type: ignore[method-assign]
+
+    def _look_at(self, payloads: dict[Any, bytes]) -> None:
+        if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
+            self._meddle()
+
+    async def _acarry_out(self, step: Any, *rest: Any) -> Any:
+        if isinstance(step, list):
+            self._look_at(Trip(step, self._ring.place).payloads)
+        return await super()._acarry_out(step, *rest)

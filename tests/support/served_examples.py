@@ -1,0 +1,55 @@
+"""Servers started by the command that an example names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from folders import ROOT
+
+COMES_UP_WITHIN = 60.0
+
+
+@contextmanager
+def running(command: str) -> Iterator[str]:
+    """The address of a server started by the command, on a free port in place of its 8000."""
+    assert "8000" in command, "the port that is replaced by a free one"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(
+        shlex.split(command.replace("8000", "0")),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            address = _address(process)
+            reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the server
+            reading.start()
+            yield address
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    watchdog = threading.Timer(COMES_UP_WITHIN, process.kill)
+    watchdog.start()
+    try:
+        said = ""
+        for line in process.stderr:
+            said += line
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                return found[0]
+        raise AssertionError(f"the server did not come up; it said:\n{said}")
+    finally:
+        watchdog.cancel()
