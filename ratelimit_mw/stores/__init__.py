@@ -37,8 +37,8 @@ def __getattr__(name: str) -> Any:
 
 
 # scheme: (module that reads the address, module of the store, extra that installs its library).
-# The first has OPTIONS, the names of query parameters, and meaning(split address, {option: text}), which imports no
-# library and asks nobody; the second has open_address(meaning, timeout in microseconds) -> Store.
+# The first has OPTIONS, the names of query parameters, and parse_address(split URL, {option: text}), which imports no
+# library and opens no connection; the second has open_address(parsed, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
     "memory": ("memory.store", "memory.store", ""),
     "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
@@ -74,13 +74,13 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     ``ConfigError`` for an unknown scheme or option, ``MissingExtraError`` when its library is not installed;
     neither shows what may hold a password.
     """
-    split, meant = _read(address)
+    split, parsed = _read(address)
     _, name, extra = _FAMILIES[_SCHEMES[split.scheme]]
     try:
         module = import_module(f".{name}", __package__)
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"the store {split.scheme}://", extra) from error
-    store: Store = module.open_address(meant, timeout_us)
+    store: Store = module.open_address(parsed, timeout_us)
     return store
 
 
@@ -96,7 +96,7 @@ def _read(address: str) -> tuple[SplitResult, Any]:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")
     module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
-    return split, module.meaning(split, _options(split, module.OPTIONS))
+    return split, module.parse_address(split, _options(split, module.OPTIONS))
 
 
 def _split(address: str) -> SplitResult:

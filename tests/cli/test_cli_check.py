@@ -187,7 +187,7 @@ def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPa
     """Of a store's address only scheme, hosts and path are shown."""
     store = ModuleType("ratelimit_mw.stores.vault")
     store.OPTIONS = ("password",)  # type: ignore[attr-defined]
-    store.meaning = lambda *_: None  # type: ignore[attr-defined]
+    store.parse_address = lambda *_: None  # type: ignore[attr-defined]
     store.open_address = lambda *_: stores.MemoryStore()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, store.__name__, store)
     monkeypatch.setitem(stores._FAMILIES, "vault", ("vault", "vault", ""))

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
 
-__all__ = ["OPTIONS", "Meaning", "checked_size", "meaning"]
+__all__ = ["OPTIONS", "ParsedAddress", "checked_size", "parse_address"]
 
 _UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SMALLEST: Final = 4 << 20
@@ -16,7 +16,7 @@ _SMALLEST: Final = 4 << 20
 OPTIONS: Final = ("size", "durable")
 
 
-class Meaning(NamedTuple):
+class ParsedAddress(NamedTuple):
     """Where the environment is, how many bytes it may take, and whether changes are on the disk when they are told."""
 
     path: str
@@ -24,7 +24,7 @@ class Meaning(NamedTuple):
     durable: bool
 
 
-def meaning(address: SplitResult, options: dict[str, str]) -> Meaning:
+def parse_address(address: SplitResult, options: dict[str, str]) -> ParsedAddress:
     """What ``lmdb:///var/lib/app/ratelimit?size=1GiB&durable=true`` says."""
     path = unquote(address.path)
     if address.netloc or address.fragment or not path.startswith("/") or "\0" in path:
@@ -32,7 +32,7 @@ def meaning(address: SplitResult, options: dict[str, str]) -> Meaning:
     durable = options.get("durable", "false")
     if durable not in ("true", "false"):
         raise ConfigError(f"durable is true or false; got {durable!r}")
-    return Meaning(path, checked_size(_bytes(options.get("size", "1GiB"))), durable == "true")
+    return ParsedAddress(path, checked_size(_bytes(options.get("size", "1GiB"))), durable == "true")
 
 
 def checked_size(size: int) -> int:

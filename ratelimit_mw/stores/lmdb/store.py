@@ -18,7 +18,7 @@ from ...clock import Clock
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from .address import Meaning, checked_size
+from .address import ParsedAddress, checked_size
 from .environment import Environment
 from .registry import environment_at, let_go
 from .transaction import Ledger
@@ -133,6 +133,6 @@ def _failed(home: Environment, error: Exception) -> StoreError:
     return StoreError(f"the store in {home.path} failed: {type(error).__name__}: {error}")
 
 
-def open_address(meant: Meaning, timeout_us: int) -> LmdbStore:
+def open_address(parsed: ParsedAddress, timeout_us: int) -> LmdbStore:
     """The store at an address that was read."""
-    return LmdbStore(meant.path, meant.size, meant.durable, timeout_us)
+    return LmdbStore(parsed.path, parsed.size, parsed.durable, timeout_us)

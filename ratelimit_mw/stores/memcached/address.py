@@ -8,12 +8,12 @@ from urllib.parse import SplitResult
 from ...errors import ConfigError
 from .client.servers import Server, servers_in
 
-__all__ = ["OPTIONS", "meaning"]
+__all__ = ["OPTIONS", "parse_address"]
 
 OPTIONS: Final = ("prefix",)
 
 
-def meaning(split: SplitResult, options: dict[str, str]) -> tuple[tuple[Server, ...], str]:
+def parse_address(split: SplitResult, options: dict[str, str]) -> tuple[tuple[Server, ...], str]:
     """The servers and the prefix of ``memcached://h1:11211,h2:11211?prefix=rl:``."""
     if split.path.strip("/"):
         raise ConfigError("memcached:// has no path: it is memcached://host:11211,other:11211")

@@ -282,6 +282,6 @@ def problem(error: Exception) -> StoreError:
     return StoreError(f"Memcached: {type(error).__name__}: {error}")
 
 
-def open_address(meant: tuple[tuple[Server, ...], str], timeout_us: int) -> MemcachedStore:
+def open_address(parsed: tuple[tuple[Server, ...], str], timeout_us: int) -> MemcachedStore:
     """The store at an address that was read."""
-    return MemcachedStore(*meant, timeout_us)
+    return MemcachedStore(*parsed, timeout_us)

@@ -275,7 +275,7 @@ def _loaded(limit: Limit, state: Saved) -> Any:
 OPTIONS: Final = ("max_keys", "snapshot")
 
 
-def meaning(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None]:
+def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None]:
     """The bound and the snapshot of ``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
@@ -285,6 +285,6 @@ def meaning(address: SplitResult, options: dict[str, str]) -> tuple[int, str | N
     return _checked_bound(int(text)), options.get("snapshot")
 
 
-def open_address(meant: tuple[int, str | None], _timeout_us: int) -> MemoryStore:
+def open_address(parsed: tuple[int, str | None], _timeout_us: int) -> MemoryStore:
     """The store at an address that was read."""
-    return MemoryStore(meant[0], snapshot=meant[1])
+    return MemoryStore(parsed[0], snapshot=parsed[1])

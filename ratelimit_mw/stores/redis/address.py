@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError, placed
 
-__all__ = ["OPTIONS", "Address", "Meaning", "meaning", "tls_of"]
+__all__ = ["OPTIONS", "Address", "ParsedAddress", "parse_address", "tls_of"]
 
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
@@ -90,7 +90,7 @@ class Address:
         return replace(self, db=0, username=self.sentinel_username, password=self.sentinel_password)
 
 
-class Meaning(NamedTuple):
+class ParsedAddress(NamedTuple):
     """An address with what its options say; ``tls``: those of encryption, None without any."""
 
     address: Address
@@ -98,7 +98,7 @@ class Meaning(NamedTuple):
     tls: Mapping[str, str] | None
 
 
-def meaning(split: SplitResult, options: Mapping[str, str]) -> Meaning:
+def parse_address(split: SplitResult, options: Mapping[str, str]) -> ParsedAddress:
     """What one of the addresses of docs/redis.md says."""
     if split.fragment:
         raise ConfigError(
@@ -115,7 +115,7 @@ def meaning(split: SplitResult, options: Mapping[str, str]) -> Meaning:
         sentinel_username=options.get("sentinel_username"),
         sentinel_password=options.get("sentinel_password"),
     )
-    return Meaning(address, options.get("prefix", "rl:"), options if split.scheme.startswith("rediss") else None)
+    return ParsedAddress(address, options.get("prefix", "rl:"), options if split.scheme.startswith("rediss") else None)
 
 
 def _check_tls(options: Mapping[str, str]) -> None:

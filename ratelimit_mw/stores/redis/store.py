@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ..base import Store
-from .address import Address, Meaning, tls_of
+from .address import Address, ParsedAddress, tls_of
 from .client.cluster import Cluster
 from .client.errors import problem
 from .client.server import Server
@@ -172,7 +172,7 @@ def _one_place(_key: str) -> int:
     return 0
 
 
-def open_address(meant: Meaning, timeout_us: int) -> RedisStore:
+def open_address(parsed: ParsedAddress, timeout_us: int) -> RedisStore:
     """The store at an address that was read."""
-    tls = None if meant.tls is None else tls_of(meant.tls)
-    return RedisStore(replace(meant.address, tls=tls), meant.prefix, timeout_us)
+    tls = None if parsed.tls is None else tls_of(parsed.tls)
+    return RedisStore(replace(parsed.address, tls=tls), parsed.prefix, timeout_us)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
-from ...dns import look_up
+from ...dns import resolve
 from .protocol import Replies, WireError
 from .servers import Server
 
@@ -123,7 +123,7 @@ class Links:
 
     async def _opened(self, server: Server) -> Link:
         problem = OSError(f"no address of {server}")
-        for way in await asyncio.wrap_future(look_up(*server)):
+        for way in await asyncio.wrap_future(resolve(*server)):
             try:
                 return (await self._loop.create_connection(lambda: Link(self._loop), *way.end[:2], family=way.family))[
                     1

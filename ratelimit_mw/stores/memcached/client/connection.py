@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ...dns import look_up
+from ...dns import resolve
 from .protocol import Replies, WireError
 from .servers import Server
 
@@ -82,7 +82,7 @@ def _left(due: float) -> float:
 
 def _connected(server: Server, due: float) -> socket.socket:
     problem = OSError(f"no address of {server}")
-    for way in look_up(*server).result(_left(due)):
+    for way in resolve(*server).result(_left(due)):
         connection = socket.socket(way.family, socket.SOCK_STREAM)
         try:
             connection.settimeout(_left(due))

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from ....errors import StoreError
-from ...dns import Way, look_up
+from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
 __all__ = ["areached", "left", "reached"]
@@ -41,7 +41,7 @@ def reached(address: Address, host: str, port: int, deadline: float) -> socket.s
         raise _unreached(address, host, port, error) from error
 
 
-def _connected(address: Address, host: str, way: Way, deadline: float) -> socket.socket:
+def _connected(address: Address, host: str, way: ResolvedAddress, deadline: float) -> socket.socket:
     plain = _plain(way)
     try:
         plain.settimeout(left(deadline))
@@ -69,7 +69,7 @@ async def areached(address: Address, host: str, port: int, patience: float, prot
         raise _unreached(address, host, port, error) from error
 
 
-async def _aconnected(address: Address, host: str, way: Way, protocol: Callable[[], P]) -> P:
+async def _aconnected(address: Address, host: str, way: ResolvedAddress, protocol: Callable[[], P]) -> P:
     loop, plain = asyncio.get_running_loop(), _plain(way)
     try:
         plain.setblocking(False)
@@ -82,7 +82,7 @@ async def _aconnected(address: Address, host: str, way: Way, protocol: Callable[
     return found
 
 
-def _plain(way: Way) -> socket.socket:
+def _plain(way: ResolvedAddress) -> socket.socket:
     """A socket that tells when its server is gone, also when nothing is said."""
     plain = socket.socket(way.family, socket.SOCK_STREAM)
     if way.family != socket.AF_UNIX:
@@ -94,16 +94,16 @@ def _plain(way: Way) -> socket.socket:
     return plain
 
 
-def _countdown(ways: list[Way]) -> Iterator[tuple[int, Way]]:
+def _countdown(ways: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
     """Each with the number of those after it."""
     return zip(range(len(ways) - 1, -1, -1), ways, strict=True)
 
 
-def _ways(address: Address, host: str, port: int) -> Future[list[Way]]:
+def _ways(address: Address, host: str, port: int) -> Future[list[ResolvedAddress]]:
     if not address.path:
-        return look_up(host, port)
-    known: Future[list[Way]] = Future()
-    known.set_result([Way(socket.AF_UNIX, address.path)])
+        return resolve(host, port)
+    known: Future[list[ResolvedAddress]] = Future()
+    known.set_result([ResolvedAddress(socket.AF_UNIX, address.path)])
     return known
 
 
