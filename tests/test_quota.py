@@ -86,7 +86,7 @@ def test_a_concurrent_quota_is_read_from_its_text() -> None:
     ],
 )
 def test_strings_of_limits_and_flask_limiter_mean_the_same_here(text: str, expected: list[str]) -> None:
-    """Whoever moves in brings these strings along as they are."""
+    """Limit strings of other packages are read as they are."""
     assert [str(quota) for quota in parse_quotas(text)] == expected
 
 

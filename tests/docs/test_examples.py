@@ -12,7 +12,7 @@ from served_examples import running
 from ratelimit_mw import load_settings
 
 EXAMPLES = ROOT / "examples"
-APPS = sorted(EXAMPLES.glob("*_app.py"))  # those in moving_in/ are run by test_moving_in.py
+APPS = sorted(EXAMPLES.glob("*_app.py"))  # those in migrating/ are run by test_migrating.py
 COMMANDS = [
     (path.stem, command) for path in APPS for command in re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
 ]

@@ -1,5 +1,5 @@
 """A shop behind slowapi. slowapi_after.py is the same shop behind ratelimit_mw."""
-# Run it: uvicorn --app-dir examples/moving_in slowapi_before:app --port 8000
+# Run it: uvicorn --app-dir examples/migrating slowapi_before:app --port 8000
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse

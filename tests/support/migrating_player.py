@@ -1,6 +1,6 @@
 """Plays requests to one example application, in a process of its own, and prints its answers: the clock is given.
 
-`python moving_in_player.py examples/moving_in/slowapi_before.py app` reads a list of steps as JSON from its standard
+`python migrating_player.py examples/migrating/slowapi_before.py app` reads a list of steps as JSON from its standard
 input: arguments of ``httpx.request``, and in ``after`` how many seconds pass before it. An answer is status and body.
 """
 

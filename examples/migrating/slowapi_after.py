@@ -1,5 +1,5 @@
 """A shop behind ratelimit_mw. slowapi_before.py is the same shop behind slowapi."""
-# Run it: uvicorn --app-dir examples/moving_in slowapi_after:app --port 8000
+# Run it: uvicorn --app-dir examples/migrating slowapi_after:app --port 8000
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse

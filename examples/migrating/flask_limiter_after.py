@@ -1,5 +1,5 @@
 """A shop behind ratelimit_mw. flask_limiter_before.py is the same shop behind Flask-Limiter."""
-# Run it: flask --app examples/moving_in/flask_limiter_after.py run --port 8000
+# Run it: flask --app examples/migrating/flask_limiter_after.py run --port 8000
 
 from flask import Blueprint, Flask, request
 

@@ -1,5 +1,5 @@
 """A shop behind Flask-Limiter. flask_limiter_after.py is the same shop behind ratelimit_mw."""
-# Run it: flask --app examples/moving_in/flask_limiter_before.py run --port 8000
+# Run it: flask --app examples/migrating/flask_limiter_before.py run --port 8000
 
 from flask import Blueprint, Flask, request
 from flask_limiter import Limiter

@@ -1,6 +1,6 @@
-"""Whoever moves in from another package has the same answers afterwards, but where its page says otherwise.
+"""After a migration from another package the answers are the same, except where its page names a difference.
 
-Each example application stands in `examples/moving_in` twice, before and after. Both are asked the same.
+Each example application stands in `examples/migrating` twice, before and after. Both are asked the same.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from served_examples import running
 
 pytestmark = pytest.mark.slow
 
-FOLDER = ROOT / "examples" / "moving_in"
+FOLDER = ROOT / "examples" / "migrating"
 FILES = sorted(FOLDER.glob("*.py"))
-PLAYER = SUPPORT / "moving_in_player.py"
+PLAYER = SUPPORT / "migrating_player.py"
 TWO_DAYS = 2 * 86_400
 PACKAGES = {"flask_limiter": "app", "slowapi": "app", "django_ratelimit": "application"}
 

@@ -1,5 +1,5 @@
-"""A shop behind django-ratelimit. django_ratelimit_after.py is the same shop behind ratelimit_mw."""
-# Run it: gunicorn --chdir examples/moving_in django_ratelimit_before:application --bind 127.0.0.1:8000
+"""A shop behind ratelimit_mw. django_ratelimit_before.py is the same shop behind django-ratelimit."""
+# Run it: gunicorn --chdir examples/migrating django_ratelimit_after:application --bind 127.0.0.1:8000
 
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
@@ -7,18 +7,25 @@ from django.http import HttpResponse
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
-from django_ratelimit.decorators import ratelimit
+
+from ratelimit_mw.django import limit
 
 settings.configure(
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["127.0.0.1", "localhost"],
     SECRET_KEY="for this example only",
-    MIDDLEWARE=["django_ratelimit.middleware.RatelimitMiddleware"],
-    RATELIMIT_VIEW=f"{__name__}.slow_down",
+    MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
+    RATELIMIT_MW={
+        "rules": [
+            {"name": "api", "key": "header:x-api-key", "limits": "3/60", "match": {"path": ["/items", "/prices"]}}
+        ],
+        "features": {"client": f"{__name__}.client"},
+        "rejection": f"{__name__}.slow_down",
+    },
 )
 
 
-def slow_down(request, exception):
+def slow_down(request, verdict):
     return HttpResponse("slow down\n", status=429)
 
 
@@ -26,47 +33,42 @@ def home(request):
     return HttpResponse("home\n")
 
 
-@ratelimit(key="ip", rate="5/m")
-@ratelimit(key="get:q", rate="2/60s")
+@limit("5/m", key="ip")
+@limit("2/60s", key="get:q")
 def search(request):
     return HttpResponse("what there is\n")
 
 
-@ratelimit(key="post:username", rate="2/h", method="POST")
+@limit("2/h", key="post:username", match={"methods": "POST"})
 def login(request):
     return HttpResponse("welcome\n")
 
 
-@ratelimit(group="api", key="header:x-api-key", rate="3/60")
 def items(request):
     return HttpResponse("items\n")
 
 
-@ratelimit(group="api", key="header:x-api-key", rate="3/60")
 def prices(request):
     return HttpResponse("prices\n")
 
 
-def client(group, request):
+def client(request):
     return request.headers.get("X-Client", "")
 
 
-def rate(group, request):
-    return (4, 60) if request.headers.get("X-Client") == "partner" else "1/m"
-
-
-@ratelimit(key=client, rate=rate)
+@limit("1/m", key="client", per_key={"partner": (4, 60)})
 def export(request):
     return HttpResponse("everything\n")
 
 
-@ratelimit(key="ip", rate="1/d", block=False)
+@limit("1/d", key="ip", mode="shadow")
 def contact(request):
-    return HttpResponse("solve this first\n" if request.limited else "sent\n")
+    limited = any(not decision.allowed for decision in request.ratelimit.decisions)
+    return HttpResponse("solve this first\n" if limited else "sent\n")
 
 
 class Basket(View):
-    @method_decorator(ratelimit(key="ip", rate="2/m"))
+    @method_decorator(limit("2/m", key="ip"))
     def post(self, request):
         return HttpResponse("added\n")
 
