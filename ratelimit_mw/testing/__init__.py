@@ -1,11 +1,11 @@
-"""For tests: limits off or on a clock set by hand, and what proves a store or an algorithm of your own.
+"""Tools for tests: switches for rate limits, a manual clock, and compliance suites for stores and algorithms.
 
-Nothing in here needs a test library to be imported. The compliance suites are classes for pytest to collect.
+This package imports no test library. The compliance suites are classes that pytest collects.
 """
 
 from ..testmode import limits_off
-from .algorithms import AlgorithmCompliance
+from .algorithm_compliance import AlgorithmCompliance
 from .clock import ManualClock, limits_timed_by
-from .stores import StoreCompliance, StoreSmoke
+from .store_compliance import StoreCompliance, StoreSmoke
 
 __all__ = ["AlgorithmCompliance", "ManualClock", "StoreCompliance", "StoreSmoke", "limits_off", "limits_timed_by"]

@@ -14,7 +14,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.suite import StoreSuite, limit_of
+from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
 
 ALGORITHMS = StoreSuite.algorithms
 PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy

@@ -11,7 +11,7 @@ from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction, Decision, Hit
 from ratelimit_mw.stores import Store
-from ratelimit_mw.testing.handles import Handle
+from ratelimit_mw.testing.store_handles import StoreHandle
 
 Case = dict[str, Any]
 
@@ -79,7 +79,7 @@ class ThroughLimiter:
 class ThroughStore:
     """A path for the vectors: one limit in a store."""
 
-    def __init__(self, case: Case, handle: Handle) -> None:
+    def __init__(self, case: Case, handle: StoreHandle) -> None:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle

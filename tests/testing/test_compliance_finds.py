@@ -1,4 +1,4 @@
-"""The compliance suites find what they are for: stores and algorithms with one mistake each do not pass."""
+"""The compliance suites find mistakes: a store or an algorithm with one mistake does not pass."""
 
 import asyncio
 import inspect
@@ -21,7 +21,7 @@ from ratelimit_mw.testing import AlgorithmCompliance, StoreCompliance, StoreSmok
 
 
 class PlainStore(Store):
-    """A dictionary under a lock that forgets nothing: without a mistake."""
+    """A dictionary under a lock, without expiry: a correct store."""
 
     def __init__(self) -> None:
         self.states: dict[str, Any] = {}
@@ -71,24 +71,24 @@ class PlainStore(Store):
             self.states.pop(self.name(key), None)
 
 
-class PeekSpends(PlainStore):
+class ConsumesOnPeek(PlainStore):
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return super().apply(hits, now)
 
 
-class SpendsWhatOthersRefuse(PlainStore):
+class ConsumesRejectedRequests(PlainStore):
     def decide(self, hits: Sequence[Hit], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
         decided = [decide_all([hit], [self.read(hit, now)], now) for hit in hits]
         return [d for ds, _ in decided for d in ds], [w for _, ws in decided for w in ws]
 
 
-class ShadowsRefuse(PlainStore):
+class ShadowRejects(PlainStore):
     def decide(self, hits: Sequence[Hit], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
         decisions, writes = super().decide(hits, now)
         return decisions, writes if all(d.allowed for d in decisions) else []
 
 
-class CutsKeys(PlainStore):
+class TruncatesKeys(PlainStore):
     def name(self, key: str) -> str:
         return key[:250]
 
@@ -103,13 +103,13 @@ class ReplacesSurrogates(PlainStore):
         return key.encode("utf-8", "replace").decode()
 
 
-class OwnClock(PlainStore):
+class IgnoresGivenTime(PlainStore):
     def time(self, now: int | None) -> int:
         return now_us()
 
 
-class ForgetsEarly(PlainStore):
-    """Keys end a tenth of a second before their time."""
+class ExpiresEarly(PlainStore):
+    """Keys expire 100 ms early."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,20 +123,20 @@ class ForgetsEarly(PlainStore):
         self.ends[hit.key] = now + hit.limit.decide(state, now, 0)[1].reset_us - 100_000
 
 
-class ForgetsDebts(ForgetsEarly):
-    """Keys end after their algorithm's lifetime, whatever is owed."""
+class ExpiresCharges(ExpiresEarly):
+    """Keys expire after the lifetime of their algorithm, also when more was charged."""
 
     def write(self, hit: Hit, state: Any, now: int) -> None:
         PlainStore.write(self, hit, state, now)
         self.ends[hit.key] = now + hit.limit.algorithm.lifetime + 1
 
 
-class GivesBackBlindly(PlainStore):
+class RefundsTooMuch(PlainStore):
     def changed(self, change: Correction, state: Any, now: int) -> Any:
         return None if change.consumed is not None else super().changed(change, state, now)
 
 
-class ForgetsEverything(PlainStore):
+class ForgetsAllKeys(PlainStore):
     def forget(self, keys: Any) -> None:
         if list(keys):
             self.states.clear()
@@ -152,24 +152,24 @@ class Unlocked(PlainStore):
         self.lock = self._Nothing()  # type: ignore[assignment]
 
     def write(self, hit: Hit, state: Any, now: int) -> None:
-        time.sleep(0)  # lets another thread in, as any I/O does
+        time.sleep(0)  # runs another thread, as I/O does
         super().write(hit, state, now)
 
 
-class LocksAlone(PlainStore):
-    """Each handle has a lock, and none has one that holds for the other."""
+class LocksOneHandle(PlainStore):
+    """Each handle has a lock of its own."""
 
     def another(self) -> PlainStore:
-        second = LocksAlone()
+        second = LocksOneHandle()
         second.states = self.states
         return second
 
     def write(self, hit: Hit, state: Any, now: int) -> None:
-        time.sleep(0.0001)  # lets the other handle in, as any I/O does
+        time.sleep(0.0001)  # runs the other handle, as I/O does
         super().write(hit, state, now)
 
 
-class AwaitsBetween(PlainStore):
+class AwaitsBeforeWriting(PlainStore):
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         at = self.time(now)
         decisions, writes = self.decide(hits, at)
@@ -179,7 +179,7 @@ class AwaitsBetween(PlainStore):
         return decisions
 
 
-class AwaitsElsewhere(PlainStore):
+class AsyncHasOwnState(PlainStore):
     def __init__(self) -> None:
         super().__init__()
         self.other: PlainStore | None = None
@@ -190,42 +190,42 @@ class AwaitsElsewhere(PlainStore):
 
 
 STORES = {
-    PeekSpends: "test_a_peek_answers_as_a_hit_would_and_consumes_nothing",
-    SpendsWhatOthersRefuse: "test_all_or_nothing",
-    ShadowsRefuse: "test_a_shadow_rejects_nobody",
-    CutsKeys: "test_hostile_keys_stay_apart",
-    StripsKeys: "test_hostile_keys_stay_apart",
-    ReplacesSurrogates: "test_hostile_keys_stay_apart",
-    OwnClock: "test_a_given_time_rules",
-    ForgetsEarly: "test_nothing_is_forgotten_early",
-    ForgetsDebts: "test_charging_goes_beyond_the_limit_and_is_remembered",
-    GivesBackBlindly: "test_giving_back_too_late_gives_nothing",
-    ForgetsEverything: "test_forgetting_makes_fresh",
+    ConsumesOnPeek: "test_a_peek_equals_the_hit_and_consumes_nothing",
+    ConsumesRejectedRequests: "test_all_or_nothing",
+    ShadowRejects: "test_a_shadow_limit_never_rejects",
+    TruncatesKeys: "test_hostile_keys_are_distinct",
+    StripsKeys: "test_hostile_keys_are_distinct",
+    ReplacesSurrogates: "test_hostile_keys_are_distinct",
+    IgnoresGivenTime: "test_a_given_time_overrides_the_clock_of_the_store",
+    ExpiresEarly: "test_no_key_expires_early",
+    ExpiresCharges: "test_a_charge_beyond_the_limit_is_kept",
+    RefundsTooMuch: "test_a_late_refund_returns_nothing",
+    ForgetsAllKeys: "test_forget_deletes_the_given_keys_only",
     Unlocked: "test_a_race_on_one_key_is_exact",
-    LocksAlone: "test_a_race_of_two_handles_is_exact",
-    AwaitsBetween: "test_a_race_on_one_key_is_exact",
-    AwaitsElsewhere: "test_two_handles_share_their_state",
+    LocksOneHandle: "test_a_race_of_two_handles_is_exact",
+    AwaitsBeforeWriting: "test_a_race_on_one_key_is_exact",
+    AsyncHasOwnState: "test_two_handles_share_their_state",
 }
 
 
-def plays(suite: Any, name: str, **chosen: Sequence[Any]) -> Iterator[Callable[[], None]]:
-    """One test of a suite with everything that it is parametrized with."""
+def calls_of(suite: Any, name: str, **values: Sequence[Any]) -> Iterator[Callable[[], None]]:
+    """Yield one test of a suite with each of its parameters."""
     test = getattr(suite, name)
-    names = [parameter for parameter in inspect.signature(test).parameters if parameter in chosen]
+    names = [parameter for parameter in inspect.signature(test).parameters if parameter in values]
     calls: list[dict[str, Any]] = [{}]
     for parameter in names:
-        calls = [{**call, parameter: value} for call in calls for value in chosen[parameter]]
+        calls = [{**call, parameter: value} for call in calls for value in values[parameter]]
     return (lambda call=call: test(**call) for call in calls)  # type: ignore[misc]
 
 
-def complaints(suite: Any, name: str, **chosen: Sequence[Any]) -> list[str]:
-    found = []
-    for play in plays(suite, name, **chosen):
+def failures(suite: Any, name: str, **values: Sequence[Any]) -> list[str]:
+    messages = []
+    for call in calls_of(suite, name, **values):
         try:
-            play()
+            call()
         except AssertionError as error:
-            found.append(str(error))
-    return found
+            messages.append(str(error))
+    return messages
 
 
 def store_suite(store: type[Store]) -> StoreCompliance:
@@ -241,19 +241,19 @@ def store_suite(store: type[Store]) -> StoreCompliance:
 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__)
-def test_a_store_with_a_mistake_is_found(store: type[Store]) -> None:
-    """Each mistake fails the test that is about it, with a message that shows both sides."""
+def test_suite_finds_the_mistake_of_a_store(store: type[Store]) -> None:
+    """Each mistake fails its test, with a message that shows both values."""
     suite = store_suite(store)
-    found = complaints(suite, STORES[store], way=["sync", "async"], spec=suite.algorithms)
-    assert found
-    assert all("got" in message and "expected" in message for message in found)
+    messages = failures(suite, STORES[store], way=["sync", "async"], spec=suite.algorithms)
+    assert messages
+    assert all("got" in message and "expected" in message for message in messages)
 
 
 @pytest.mark.parametrize("name", sorted(set(STORES.values())))
-def test_a_store_without_a_mistake_passes(name: str) -> None:
-    """The same tests have nothing to say about the store that the mistakes were made in."""
+def test_suite_passes_a_correct_store(name: str) -> None:
+    """The same tests pass for the store from which the others are derived."""
     suite = store_suite(PlainStore)
-    assert complaints(suite, name, way=["sync", "async"], spec=suite.algorithms) == []
+    assert failures(suite, name, way=["sync", "async"], spec=suite.algorithms) == []
 
 
 class CopiesState(FixedWindow):
@@ -278,7 +278,7 @@ class RetriesLate(RetriesEarly):
         return kept, decision
 
 
-class PromisesMore(SlidingWindowCounter):
+class ReportsMoreRemaining(SlidingWindowCounter):
     def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
         kept, decision = super().decide(state, now, cost)
         decision.remaining += decision.remaining > 2
@@ -292,18 +292,18 @@ class ResetsEarly(SlidingWindowCounter):
         return kept, decision
 
 
-class DiesEarly(SlidingWindowCounter):
+class LivesTooShort(SlidingWindowCounter):
     @property
     def lifetime(self) -> int:
         return self.period
 
 
-class GivesBackAlways(TokenBucket):
+class RefundsLateHits(TokenBucket):
     def give_back(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
         return super().give_back(state, now, consumed._replace(at_us=now), cost)
 
 
-class NeverGivesBack(TokenBucket):
+class NeverRefunds(TokenBucket):
     def give_back(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
         return state
 
@@ -313,13 +313,13 @@ class ChargesUpToTheLimit(FixedWindow):
         return super().charge(state, now, 1)
 
 
-class ChargesFractions(FixedWindow):
+class ChargesFloats(FixedWindow):
     def charge(self, state: Any, now: int, cost: int) -> Any:
         end, count = super().charge(state, now, cost)
         return end, float(count)
 
 
-class AnswersFractions(FixedWindow):
+class ReturnsFloats(FixedWindow):
     def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
         kept, decision = super().decide(state, now, cost)
         decision.reset_us = float(decision.reset_us)  # type: ignore[assignment]
@@ -350,7 +350,7 @@ class ChangesInPlace(FixedWindow):
         return kept if kept is state else list(kept), decision
 
 
-class SaysWhenItNeverFits(FixedWindow):
+class RetriesWhatNeverFits(FixedWindow):
     def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
         kept, decision = super().decide(state, now, cost)
         decision.retry_us = self.period if decision.retry_us is None else decision.retry_us
@@ -369,42 +369,42 @@ class BreaksKeys(FixedWindow):
 
 
 ALGORITHMS = {
-    CopiesState: "test_rejected_and_looking_leave_the_state_alone",
+    CopiesState: "test_rejections_and_peeks_return_the_same_state",
     RetriesEarly: "test_retry_after_is_exact",
     RetriesLate: "test_retry_after_is_exact",
-    PromisesMore: "test_remaining_is_what_more_fits",
-    ResetsEarly: "test_reset_after_means_fresh",
-    DiesEarly: "test_lifetime_bounds_reset_after",
-    GivesBackAlways: "test_giving_back_later_admits_nothing_extra",
-    NeverGivesBack: "test_giving_back_at_once_undoes_the_hit",
-    ChargesUpToTheLimit: "test_charge_is_a_hit_without_asking",
-    ChargesFractions: "test_numbers_are_whole",
-    AnswersFractions: "test_numbers_are_whole",
+    ReportsMoreRemaining: "test_remaining_is_what_still_fits",
+    ResetsEarly: "test_reset_after_is_exact",
+    LivesTooShort: "test_lifetime_bounds_reset_after",
+    RefundsLateHits: "test_a_late_refund_allows_nothing_extra",
+    NeverRefunds: "test_a_refund_at_once_undoes_the_hit",
+    ChargesUpToTheLimit: "test_a_charge_is_a_hit_that_is_never_rejected",
+    ChargesFloats: "test_numbers_are_whole",
+    ReturnsFloats: "test_numbers_are_whole",
     LoadsAnything: "test_states_survive_as_bytes",
     LosesNumbers: "test_states_survive_as_bytes",
     GoesBack: "test_time_never_runs_backwards",
     ChangesInPlace: "test_states_are_never_changed_in_place",
-    SaysWhenItNeverFits: "test_a_cost_over_the_limit_never_fits",
-    AllowsOneMore: "test_a_fresh_state_allows_the_limit_and_no_more",
-    BreaksKeys: "test_names_and_sizes_mean_something",
+    RetriesWhatNeverFits: "test_a_cost_over_the_limit_never_fits",
+    AllowsOneMore: "test_a_new_state_allows_exactly_the_limit",
+    BreaksKeys: "test_name_variant_and_lifetime_are_usable",
 }
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.__name__)
-def test_an_algorithm_with_a_mistake_is_found(algorithm: type[Algorithm]) -> None:
-    """Each mistake fails the test that is about it."""
+def test_suite_finds_the_mistake_of_an_algorithm(algorithm: type[Algorithm]) -> None:
+    """Each mistake fails its test."""
     made = [algorithm(Quota.parse(text)) for text in AlgorithmCompliance.quotas]
-    assert complaints(AlgorithmCompliance(), ALGORITHMS[algorithm], algorithm=made)
+    assert failures(AlgorithmCompliance(), ALGORITHMS[algorithm], algorithm=made)
 
 
-def test_every_test_about_algorithms_finds_something() -> None:
-    """No test of the suite is without a mistake here that it finds."""
+def test_every_algorithm_test_has_a_mistake_to_find() -> None:
+    """Each test of the suite finds one of the mistakes of this file."""
     tests = {name for name in dir(AlgorithmCompliance) if name.startswith("test_")}
     assert tests == set(ALGORITHMS.values())
 
 
 def test_smoke_runs_each_test_once_and_covers_every_algorithm_in_both_ways() -> None:
-    """The short suite leaves out no clause of the contract, no algorithm, and neither kind of method."""
+    """The short suite covers every test, every algorithm, and blocking and async methods."""
     suite, tests = StoreSmoke(), [name for name in dir(StoreSmoke) if name.startswith("test_")]
     ways, specs = set(), []
     for name in tests:

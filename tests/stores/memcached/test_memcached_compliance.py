@@ -13,8 +13,8 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import StoreCompliance
-from ratelimit_mw.testing.handles import Handle
-from ratelimit_mw.testing.suite import WAYS
+from ratelimit_mw.testing.store_handles import StoreHandle
+from ratelimit_mw.testing.store_suite import WAYS
 
 
 class TestMemcachedStore(StoreCompliance):
@@ -48,7 +48,7 @@ class TestTwoServers(TestMemcachedStore):
 class ThroughStore:
     """A path for the vectors: one limit in a store."""
 
-    def __init__(self, case: Case, handle: Handle) -> None:
+    def __init__(self, case: Case, handle: StoreHandle) -> None:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])
         self.key = self.limit.prefix + "ip=192.0.2.7"
         self.handle = handle

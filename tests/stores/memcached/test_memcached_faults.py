@@ -20,7 +20,7 @@ from servers import Server, memcached_running, wait_for
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.suite import WAYS, limit_of
+from ratelimit_mw.testing.store_suite import WAYS, limit_of
 
 BUDGET_US = 50_000
 BUDGET, GRACE = 0.050, 0.020

@@ -11,7 +11,7 @@ from servers import HOST
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.suite import WAYS, limit_of
+from ratelimit_mw.testing.store_suite import WAYS, limit_of
 
 BUDGET_US = 50_000
 

@@ -15,7 +15,7 @@ from ratelimit_mw import StoreError
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.suite import COUNTS_REJECTED, WAYS, limit_of
+from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND

@@ -17,7 +17,7 @@ from ratelimit_mw.stores.memcached.client.protocol import Ask, Found, Replies, T
 from ratelimit_mw.stores.memcached.client.servers import Ring, Server, servers_in
 from ratelimit_mw.stores.memcached.keys import DAY, Life, Names
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
-from ratelimit_mw.testing.store_deciding import HOSTILE
+from ratelimit_mw.testing.store_decisions import HOSTILE
 
 # -- addresses and places --------------------------------------------------------------------------------------
 

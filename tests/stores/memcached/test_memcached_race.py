@@ -13,7 +13,7 @@ from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.testing.suite import label, limit_of
+from ratelimit_mw.testing.store_suite import label, limit_of
 
 pytestmark = pytest.mark.slow
 

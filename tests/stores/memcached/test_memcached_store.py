@@ -27,8 +27,8 @@ from servers import Server, memcached_running
 from ratelimit_mw import Limiter, Quota, Rule, StoreError
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.store_deciding import HOSTILE
-from ratelimit_mw.testing.suite import StoreSuite, limit_of
+from ratelimit_mw.testing.store_decisions import HOSTILE
+from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
 
 
 @pytest.fixture

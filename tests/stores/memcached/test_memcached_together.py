@@ -14,7 +14,7 @@ from ratelimit_mw import StoreError
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.suite import StoreSuite, limit_of
+from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
 
 SPREAD = ("tiered-window", "sliding-window-log")
 PACKED = [spec for spec in StoreSuite.algorithms if (spec if isinstance(spec, str) else spec["name"]) not in SPREAD]

@@ -12,9 +12,9 @@ from servers import Server
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.answers import answers
-from ratelimit_mw.testing.model import Model
-from ratelimit_mw.testing.suite import COUNTS_REJECTED, label, limit_of
+from ratelimit_mw.testing.comparison import all_values
+from ratelimit_mw.testing.reference_store import ReferenceStore
+from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, label, limit_of
 
 MINUTE = 60 * SECOND
 DAY = 86_400 * SECOND
@@ -85,12 +85,12 @@ def test_a_tiered_window_of_four_tiers_is_the_pure_function(memcached_server: Se
     """Weeks by the second: rejections and looks say the exact microsecond, through blocks of seconds up to days."""
     chance = random.Random(seed)
     limit = limit_of("300/40d", {"name": "tiered-window", "precision": "1s"})
-    model, now = Model(), NOW
+    model, now = ReferenceStore(), NOW
     with opened(memcached_server) as store:
         for _ in range(250):
             cost = chance.choice((0, 1, 1, 20, 60, 299))
             expected = model.apply([hit(limit, cost)], now)
-            assert answers(store.apply([hit(limit, cost)], now)) == answers(expected)
+            assert all_values(store.apply([hit(limit, cost)], now)) == all_values(expected)
             now += chance.choice((0, 1, 30 * SECOND, 10 * MINUTE, 50 * MINUTE, 7 * 60 * MINUTE, 3 * DAY, 11 * DAY))
             if chance.random() < 0.3 and (waits := [d.retry_us for d in expected if d.retry_us]):
                 now += waits[0] - chance.choice((0, 1))
@@ -106,13 +106,13 @@ def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: An
     goes back: every answer equal to the microsecond."""
     chance = random.Random(seed)
     limit = limit_of("700/minute", spec)
-    model, now, latest = Model(), NOW, NOW
+    model, now, latest = ReferenceStore(), NOW, NOW
     consumed: list[Correction] = []
     with opened(memcached_server) as store:
         for _ in range(2_000):
             cost = chance.choice((0, 1, 1, 1, 1, 2, 3))
             expected = model.apply([hit(limit, cost)], now)
-            assert answers(store.apply([hit(limit, cost)], now)) == answers(expected)
+            assert all_values(store.apply([hit(limit, cost)], now)) == all_values(expected)
             if expected[0].allowed and cost:
                 consumed.append(undo(hit(limit, cost), expected[0]))
             if consumed and chance.random() < 0.05:

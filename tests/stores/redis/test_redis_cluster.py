@@ -20,8 +20,8 @@ from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.slots import slot_of
 from ratelimit_mw.testing import StoreCompliance
-from ratelimit_mw.testing.handles import Handle
-from ratelimit_mw.testing.suite import WAYS
+from ratelimit_mw.testing.store_handles import StoreHandle
+from ratelimit_mw.testing.store_suite import WAYS
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def address(nodes: Sequence[Server], query: str = "") -> str:
 
 
 @pytest.fixture(params=WAYS)
-def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[Handle]:
+def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[StoreHandle]:
     """One way to a store that was told of the first server only."""
     found = WAYS[request.param](open_store(address(nodes[:1]), PATIENT))
     yield found
@@ -95,7 +95,7 @@ def test_four_processes_at_once_are_exact(nodes: list[Server]) -> None:
     assert raced(address(nodes), limit_of("1000/day", "sliding-window-counter")) == 1000
 
 
-def test_a_rejection_by_the_last_slot_gives_all_back(handle: Handle, servers: list[redis.Redis]) -> None:
+def test_a_rejection_by_the_last_slot_gives_all_back(handle: StoreHandle, servers: list[redis.Redis]) -> None:
     """Keys in eleven slots, charged one after another: when the last rejects, the others are as before, and look so."""
     limits = apart(lambda: [*(limit_of("10/hour", spec) for spec in ALGORITHMS), limit_of("1/hour")])
     hits = [hit(limit) for limit in limits]
@@ -108,7 +108,7 @@ def test_a_rejection_by_the_last_slot_gives_all_back(handle: Handle, servers: li
     assert [d.remaining for d in looks] == [9] * len(ALGORITHMS) + [0]
 
 
-def test_a_rejection_by_the_first_slot_charges_nobody(handle: Handle, servers: list[redis.Redis]) -> None:
+def test_a_rejection_by_the_first_slot_charges_nobody(handle: StoreHandle, servers: list[redis.Redis]) -> None:
     """Those after it are only looked at; a shadow that rejects stops nothing."""
     full, wide, shadow = apart(
         lambda: [limit_of("1/hour"), limit_of("10/hour", "gcra"), limit_of("1/hour", "gcra", shadow=True)]
@@ -120,7 +120,7 @@ def test_a_rejection_by_the_first_slot_charges_nobody(handle: Handle, servers: l
     assert [(d.allowed, d.remaining) for d in decisions] == [(False, 0), (True, 9)]
 
 
-def test_an_error_in_a_later_slot_gives_back_too(handle: Handle, servers: list[redis.Redis]) -> None:
+def test_an_error_in_a_later_slot_gives_back_too(handle: StoreHandle, servers: list[redis.Redis]) -> None:
     """A request that fails half-way has consumed nothing in the slots that had answered."""
     first, broken = apart(lambda: [limit_of("10/hour"), limit_of("10/hour")])
     owner(servers, slot(broken)).lpush("rl:" + hit(broken).key, "not a state")
@@ -129,7 +129,7 @@ def test_an_error_in_a_later_slot_gives_back_too(handle: Handle, servers: list[r
     assert handle.apply([hit(first, cost=0)], NOW)[0].remaining == 10
 
 
-def test_corrections_and_forgetting_reach_every_slot(handle: Handle) -> None:
+def test_corrections_and_forgetting_reach_every_slot(handle: StoreHandle) -> None:
     """One call of each for many keys."""
     limits = apart(lambda: [limit_of("10/hour", spec) for spec in ALGORITHMS])
     changes = [Correction(limit, hit(limit).key, 4, None) for limit in limits]
@@ -152,7 +152,7 @@ def test_a_prefix_with_braces_keeps_all_together(nodes: list[Server], servers: l
     store.close()
 
 
-def test_clients_do_not_choose_their_slot(handle: Handle) -> None:
+def test_clients_do_not_choose_their_slot(handle: StoreHandle) -> None:
     """Texts with braces spread like others."""
     limit = limit_of("1/hour")
     texts = [f"{{same}}{i}" for i in range(50)]
@@ -180,7 +180,7 @@ def name_of(server: redis.Redis) -> str:
     return str(server.execute_command("CLUSTER MYID").decode())
 
 
-def test_a_slot_that_moves_is_followed(handle: Handle, servers: list[redis.Redis]) -> None:
+def test_a_slot_that_moves_is_followed(handle: StoreHandle, servers: list[redis.Redis]) -> None:
     """While it moves, new keys are asked of the new server and old ones of the old; afterwards all of the new one."""
     limit = limit_of("5/hour")
     one, number = hit(limit), slot(limit)

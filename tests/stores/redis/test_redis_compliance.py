@@ -18,9 +18,9 @@ from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Message, Request, least
 from ratelimit_mw.stores.redis.message import answers as read
 from ratelimit_mw.testing import StoreCompliance
-from ratelimit_mw.testing.answers import answers
-from ratelimit_mw.testing.model import Model
-from ratelimit_mw.testing.suite import WAYS, label
+from ratelimit_mw.testing.comparison import all_values
+from ratelimit_mw.testing.reference_store import ReferenceStore
+from ratelimit_mw.testing.store_suite import WAYS, label
 
 
 class TestRedisStore(StoreCompliance):
@@ -50,7 +50,7 @@ class Search:
     def __init__(self, limits: list[Limit], seed: int) -> None:
         self.limits = limits
         self.chance = random.Random(seed)
-        self.model = Model()
+        self.model = ReferenceStore()
         self.now = NOW
         self.consumed: list[tuple[Hit, Charge]] = []
 
@@ -71,7 +71,7 @@ class Search:
             self.consumed += [
                 (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
             ]
-        return Hits(hits, self.now, consume, least(NOW)), answers(expected)
+        return Hits(hits, self.now, consume, least(NOW)), all_values(expected)
 
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
@@ -114,7 +114,7 @@ def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) 
 def check(found: list[Any], steps: list[tuple[Request, Any]]) -> None:
     """Answers against what they have to be: times of corrections, or decisions."""
     for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
-        said = answer if isinstance(request, Changes) else answers(answer)
+        said = answer if isinstance(request, Changes) else all_values(answer)
         assert said == expected, f"request {i} of its call"
 
 

@@ -19,8 +19,8 @@ from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.testing.answers import answers
-from ratelimit_mw.testing.model import Model
+from ratelimit_mw.testing.comparison import all_values
+from ratelimit_mw.testing.reference_store import ReferenceStore
 
 State = tuple[int, int] | None
 
@@ -64,7 +64,7 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
         limit_of("9/10s"),
         limit_of("3/7s", "whole-pause", shadow=True),
     )
-    chance, model, now = random.Random(3), Model(), NOW
+    chance, model, now = random.Random(3), ReferenceStore(), NOW
     consumed: list[Correction] = []
     with opened(own_server) as store, asyncio.Runner() as runner:
         apply: Callable[..., list[Decision]] = store.apply
@@ -78,7 +78,7 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
             hits = [hit(limit, chance.choice("ab"), chance.choice((0, 1, 1, 2, 6))) for limit in limits]
             consume = chance.random() < 0.85
             expected = model.apply(hits, now, consume)
-            assert answers(apply(hits, now, consume)) == answers(expected)
+            assert all_values(apply(hits, now, consume)) == all_values(expected)
             if consume and all(decision.allowed for decision in expected):
                 consumed += [undo(one, d.at_us, d.delay_us) for one, d in zip(hits, expected, strict=True) if one.cost]
             if consumed and chance.random() < 0.3:

@@ -20,7 +20,7 @@ from ratelimit_mw.decision import Charge, Correction, Decision
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
-from ratelimit_mw.testing.suite import label
+from ratelimit_mw.testing.store_suite import label
 
 WRITES = {"set", "del", "zadd", "zremrangebyrank", "pexpireat", "hset", "incrby"}
 

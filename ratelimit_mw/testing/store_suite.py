@@ -1,4 +1,4 @@
-"""What the parts of ``StoreCompliance`` stand on: the hooks of a subclass, and short ways to ask a store."""
+"""The base of `StoreCompliance`: the hooks of a subclass, and helpers that build limits and hit them."""
 
 from __future__ import annotations
 
@@ -11,38 +11,32 @@ from uuid import uuid4
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Decision, Hit
+from ..decision import Hit
 from ..quota import Quota
 from ..stores import Store
-from .handles import AsyncHandle, Handle
+from .store_handles import CLIENT, AsyncStoreHandle, StoreHandle
 
 __all__ = [
-    "CLIENT",
     "COUNTS_REJECTED",
     "DAY",
-    "NOW",
     "WAYS",
     "Spec",
     "StoreSuite",
     "hits_of",
     "label",
     "limit_of",
-    "look",
-    "one",
 ]
 
 Spec = str | Mapping[str, Any]
 
-NOW = 1_767_268_820 * SECOND + 500_000
 DAY = 86_400 * SECOND
-CLIENT = "ip=192.0.2.7"
-WAYS = {"sync": Handle, "async": AsyncHandle}
+WAYS = {"sync": StoreHandle, "async": AsyncStoreHandle}
 COUNTS_REJECTED: Spec = {"name": "sliding-window-log", "count_rejected": True}
 _numbers = itertools.count()
 
 
 class StoreSuite:
-    """The hooks, and how a test gets its store."""
+    """The hooks that a subclass overrides."""
 
     algorithms: ClassVar[Sequence[Spec]] = (
         "fixed-window",
@@ -59,29 +53,34 @@ class StoreSuite:
     keeps_no_time: ClassVar[Sequence[str]] = ()
 
     def make_store(self) -> Store:
-        """A store. It need not be empty."""
+        """Return a store. It may contain other keys already."""
         raise NotImplementedError
 
     def make_second(self, store: Store) -> Store:
-        """Another handle on the state of ``store``, as another worker process has one.
+        """Return a second handle on the state of a store, as another worker process has one.
 
-        ``store`` itself where there is none: then its blocking and its awaitable methods are held to share a state.
+        Args:
+            store: What `make_store` returned.
+
+        Returns:
+            A new handle, or ``store`` itself when there can be no other. The suite then checks that the blocking and
+            the async methods share one state.
         """
         return store
 
     def wait(self, seconds: float) -> None:
-        """Let time pass by the store's own clock: really, unless that clock is set by hand."""
+        """Let time pass on the store's own clock. The default sleeps; override it when that clock is manual."""
         time.sleep(seconds)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Every test is played both ways, and those that name a ``spec`` with every algorithm."""
+        """Run every test with blocking and async methods, and every test with a ``spec`` for each algorithm."""
         metafunc.parametrize("way", list(WAYS))
         if "spec" in metafunc.fixturenames:
             metafunc.parametrize("spec", self.algorithms, ids=label)
 
     @contextmanager
-    def opened(self, way: str) -> Iterator[Handle]:
-        """A store of its own for a test."""
+    def opened(self, way: str) -> Iterator[StoreHandle]:
+        """Make a store for one test and close it afterwards."""
         handle = WAYS[way](self.make_store())
         try:
             yield handle
@@ -89,31 +88,21 @@ class StoreSuite:
             handle.close()
 
     def goes_back(self, specs: Sequence[Spec]) -> bool:
-        """Whether all of these keep their last time in this store."""
+        """Return whether this store keeps the last time of all these algorithms, so that the clock may go back."""
         names = [spec if isinstance(spec, str) else spec["name"] for spec in specs]
         return not set(names) & set(self.keeps_no_time)
 
 
 def label(spec: Spec) -> str:
-    """A short name for the output of a test."""
+    """Return a short name for a test ID."""
     return spec if isinstance(spec, str) else " ".join(str(value) for value in spec.values())
 
 
 def limit_of(quota: str, spec: Spec = "fixed-window", shadow: bool = False, rule: str = "") -> Limit:
-    """A limit under a rule that nobody else has."""
+    """Build a limit under a rule name that no other test uses."""
     return Limit(f"{uuid4().hex[:12]}{next(_numbers)}{rule}", 0, Quota.parse(quota), spec, shadow)
 
 
 def hits_of(*limits: Limit) -> list[Hit]:
-    """The request of one client to all of these limits, with a cost of 1."""
+    """Build one client's request to all these limits, with a cost of 1."""
     return [Hit(limit, limit.prefix + CLIENT, 1) for limit in limits]
-
-
-def one(store: Handle, limit: Limit, now: int | None, cost: int = 1, client: str = CLIENT) -> Decision:
-    """A request to one limit."""
-    return store.apply([Hit(limit, limit.prefix + client, cost)], now)[0]
-
-
-def look(store: Handle, limit: Limit, now: int = NOW) -> Decision:
-    """What a limit says without being asked for anything."""
-    return one(store, limit, now, cost=0)

@@ -1,0 +1,286 @@
+"""`AlgorithmCompliance` checks an algorithm against the promises that stores and users rely on.
+
+Every test replays the same seeded traces of hits, peeks, charges and refunds, also with a clock that goes back. The
+tests call the algorithm directly, without a store.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+from ..algorithms import Algorithm
+from ..clock import SECOND
+from ..decision import Charge, Decision
+from ..quota import Quota
+from .comparison import check_equal, values_of
+
+__all__ = ["AlgorithmCompliance"]
+
+START = 1_767_268_820 * SECOND + 500_000
+_SEEDS = range(8)
+_STEPS = 50
+
+
+class TraceStep(NamedTuple):
+    """One decision of a trace, the states before and after it, and the latest time before it."""
+
+    state: Any
+    now: int
+    cost: int
+    kept: Any
+    decision: Decision
+    latest: int
+
+
+class AlgorithmCompliance:
+    """Check an algorithm against its contract.
+
+    Subclass it in a pytest module, under a name that starts with ``Test``.
+
+    Attributes:
+        quotas: The texts of the quotas to test with. Set your own when the defaults do not fit.
+        counts_rejected: Whether a rejected hit may change the state.
+
+    Example:
+        class TestMine(AlgorithmCompliance):
+            def make(self, quota):
+                return Mine(quota)
+    """
+
+    quotas: ClassVar[tuple[str, ...]] = ("1/second", "5/minute", "7/10s", "3/100ms", "100/hour", "9999/day")
+    counts_rejected: ClassVar[bool] = False
+
+    def make(self, quota: Quota) -> Algorithm:
+        """Return the algorithm for one quota."""
+        raise NotImplementedError
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        metafunc.parametrize("algorithm", [self.make(Quota.parse(text)) for text in self.quotas], ids=self.quotas)
+
+    def test_name_variant_and_lifetime_are_usable(self, algorithm: Algorithm) -> None:
+        """Stores build keys from the name and the variant, and expiry from the lifetime."""
+        for part in (algorithm.name, algorithm.variant):
+            check_equal(type(part), str, "name and variant are text")
+            check_equal(
+                "|" in part or "%" in part, False, f"{part!r} is a part of keys, in which | separates the parts"
+            )
+        check_equal(type(algorithm.lifetime), int, "the lifetime is in whole microseconds")
+        check_equal(algorithm.lifetime > 0, True, "the lifetime is longer than 0")
+
+    def test_a_new_state_allows_exactly_the_limit(self, algorithm: Algorithm) -> None:
+        """At one instant a cost of ``limit`` is allowed, at once or in pieces, and no more."""
+        full = algorithm.limit
+        check_equal(algorithm.decide(None, START, full)[1].allowed, True, "the whole limit at once")
+        state, allowed = None, 0
+        for cost in (full // 2, 1, full // 3, full, 1, 1):
+            state, decision = algorithm.decide(state, START, cost)
+            if decision.allowed:
+                allowed += cost
+                check_equal(
+                    (allowed <= full, decision.remaining), (True, full - allowed), f"{allowed} allowed at one instant"
+                )
+        if not self.counts_rejected:
+            check_equal(algorithm.decide(state, START, 0)[1].remaining, full - allowed, "what remains")
+
+    def test_a_cost_over_the_limit_never_fits(self, algorithm: Algorithm) -> None:
+        """It is rejected without a retry time, in any state. Every other rejection has a retry time."""
+        for step in self._steps(algorithm):
+            rejected, retry = not step.decision.allowed, step.decision.retry_us
+            if step.cost > algorithm.limit:
+                check_equal((rejected, retry), (True, None), f"a cost of {step.cost} with a limit of {algorithm.limit}")
+            else:
+                check_equal(rejected, retry is None or retry > 0, f"allowed, with retry_us {retry}")
+                check_equal(retry is None, False, f"no retry time for a cost of {step.cost}, which fits the limit")
+
+    def test_retry_after_is_exact(self, algorithm: Algorithm) -> None:
+        """The same cost is allowed at that microsecond, and rejected one earlier."""
+        for step in self._steps(algorithm):
+            retry = step.decision.retry_us
+            if retry:
+                at = step.now + retry
+                check_equal(
+                    algorithm.decide(step.kept, at, step.cost)[1].allowed, True, f"{step.cost} after {retry} us"
+                )
+                early = algorithm.decide(step.kept, at - 1, step.cost)[1].allowed
+                check_equal(early, False, f"{step.cost} allowed 1 us before retry_us {retry}")
+
+    def test_rejections_and_peeks_return_the_same_state(self, algorithm: Algorithm) -> None:
+        """The result is the same object, which is how a store knows that there is nothing to write."""
+        for step in self._steps(algorithm):
+            if step.cost == 0 or not (step.decision.allowed or self.counts_rejected):
+                check_equal(step.kept is step.state, True, f"the state after cost {step.cost}, {step.decision.allowed}")
+            check_equal(step.cost == 0 and not step.decision.allowed, False, "a peek is always allowed")
+
+    def test_remaining_is_what_still_fits(self, algorithm: Algorithm) -> None:
+        """That cost is allowed at the same instant, and a cost of one more is rejected."""
+        for step in self._steps(algorithm):
+            left = step.decision.remaining
+            check_equal(left >= 0, True, "remaining is not negative")
+            check_equal(algorithm.decide(step.kept, step.now, left)[1].allowed, True, f"{left} remaining")
+            check_equal(algorithm.decide(step.kept, step.now, left + 1)[1].allowed, False, f"{left} + 1 more")
+
+    def test_reset_after_is_exact(self, algorithm: Algorithm) -> None:
+        """At that time the state equals a new one; a microsecond earlier, one microsecond is left."""
+        for step in self._steps(algorithm):
+            at = step.now + step.decision.reset_us
+            for later in (at, at + 1, at + algorithm.period // 3, at + 5 * algorithm.period):
+                self._check_same(algorithm, step.kept, None, later, "after reset_us")
+            if step.decision.reset_us:
+                check_equal(algorithm.decide(step.kept, at - 1, 0)[1].reset_us, 1, "reset_us, 1 us before")
+
+    def test_lifetime_bounds_reset_after(self, algorithm: Algorithm) -> None:
+        """A store may delete a key one lifetime after its last change."""
+        for step in self._steps(algorithm, charges=False):
+            jump = max(0, step.latest - step.now)
+            check_equal(
+                step.decision.reset_us <= algorithm.lifetime + jump, True, f"{step.decision.reset_us} in its lifetime"
+            )
+
+    def test_a_charge_is_a_hit_that_is_never_rejected(self, algorithm: Algorithm) -> None:
+        """A cost that fits gives the state of a hit. Any other cost leaves nothing remaining."""
+        for step in self._steps(algorithm):
+            charged = algorithm.charge(step.state, step.now, step.cost)
+            if step.decision.allowed and step.cost:
+                self._check_same(algorithm, charged, step.kept, step.now, "charged and hit")
+            elif step.cost:
+                check_equal(
+                    algorithm.decide(charged, step.now, 0)[1].remaining,
+                    0,
+                    "what remains after a charge beyond the limit",
+                )
+
+    def test_a_refund_at_once_undoes_the_hit(self, algorithm: Algorithm) -> None:
+        """The state equals the one before the hit, now and at any later time."""
+        for step in self._steps(algorithm):
+            if step.decision.allowed and step.cost and _can_refund_fully(algorithm):
+                for later in (step.now, step.now + algorithm.period // 3, step.now + algorithm.period):
+                    back = algorithm.give_back(step.kept, step.now, _consumed(step), step.cost)
+                    later = max(later, step.latest)
+                    self._check_same(algorithm, back, step.state, later, "refunded at once")
+
+    def test_a_late_refund_allows_nothing_extra(self, algorithm: Algorithm) -> None:
+        """After any other hits, no more remains than without the first hit, and no less than without the refund."""
+        for step in self._steps(algorithm):
+            if not (step.decision.allowed and step.cost):
+                continue
+            for wait in (0, 1, algorithm.period // 3, algorithm.period, 2 * algorithm.period + 1):
+                now = max(step.now, step.latest) + wait
+                for between in (0, max(1, algorithm.limit // 2)):
+                    never, kept = (algorithm.charge(state, now, between) for state in (step.state, step.kept))
+                    back = algorithm.give_back(kept, now, _consumed(step), step.cost)
+                    left = [algorithm.decide(state, now, 0)[1].remaining for state in (kept, back, never)]
+                    subject = f"remaining with the hit, with a refund {wait} us later, and without the hit"
+                    check_equal(left, sorted(left), f"{subject}, with {between} consumed in between")
+
+    def test_states_survive_as_bytes(self, algorithm: Algorithm) -> None:
+        """``load`` is the inverse of ``dump``, and raises `ValueError` for other bytes."""
+        for step in self._steps(algorithm):
+            if step.kept is not None:
+                data = algorithm.dump(step.kept)
+                check_equal(type(data), bytes, "the type of a dump")
+                check_equal(algorithm.dump(algorithm.load(data)), data, "dumped, loaded and dumped again")
+                self._check_same(algorithm, algorithm.load(data), step.kept, step.now, "loaded")
+        for data in (b"\xff", b"not a state"):
+            check_equal(_exception_of(algorithm.load, data), ValueError, f"loading {data!r}")
+
+    def test_numbers_are_whole(self, algorithm: Algorithm) -> None:
+        """Decisions and states hold integers only: a float is exact only up to 2**53."""
+        for step in self._steps(algorithm):
+            charged = algorithm.charge(step.state, step.now, max(1, step.cost))
+            back = algorithm.give_back(charged, step.now, _consumed(step), max(1, step.cost))
+            for value in (values_of(step.decision), step.kept, charged, back):
+                check_equal(_floats_in(value), [], f"floats in {value!r}")
+
+    def test_time_never_runs_backwards(self, algorithm: Algorithm) -> None:
+        """A time before the state's last time counts as the last time; waits are measured from the caller's time."""
+        for step in self._steps(algorithm, back=False):
+            if not (step.decision.allowed and step.cost):
+                continue
+            for back in (1, algorithm.period // 7, 3 * algorithm.period):
+                for cost in _costs(algorithm):
+                    now = algorithm.decide(step.kept, step.now, cost)[1]
+                    then = algorithm.decide(step.kept, step.now - back, cost)[1]
+                    check_equal((then.allowed, then.remaining), (now.allowed, now.remaining), f"{back} us back")
+                    check_equal(then.retry_us, now.retry_us and now.retry_us + back, f"retry_us from {back} us back")
+                    check_equal(then.reset_us, now.reset_us and now.reset_us + back, f"reset_us from {back} us back")
+
+    def test_states_are_never_changed_in_place(self, algorithm: Algorithm) -> None:
+        """An old state gives the same decision after all later steps."""
+        steps = list(self._steps(algorithm))
+        for step in steps:
+            again = algorithm.decide(step.state, step.now, step.cost)[1]
+            check_equal(values_of(again), values_of(step.decision), "the same hit on the same state, later")
+
+    # -- traces --------------------------------------------------------------------------------------------
+
+    def _steps(self, algorithm: Algorithm, back: bool = True, charges: bool = True) -> Iterator[TraceStep]:
+        for seed in _SEEDS:
+            yield from self._trace(algorithm, random.Random(seed), back, charges)  # noqa: S311 - the same in every run
+
+    def _trace(self, algorithm: Algorithm, chance: random.Random, back: bool, charges: bool) -> Iterator[TraceStep]:
+        state: Any = None
+        now = latest = START - chance.randrange(algorithm.period)
+        for _ in range(_STEPS):
+            cost = chance.choice((0, 1, 1, 1, *_costs(algorithm), chance.randint(0, algorithm.limit)))
+            kept, decision = algorithm.decide(state, now, cost)
+            step = TraceStep(state, now, cost, kept, decision, latest)
+            yield step
+            state = self._next_state(algorithm, step, chance, charges)
+            latest = max(latest, now)
+            now = max(0, now + _random_pause(algorithm, decision, chance, back))
+
+    def _next_state(self, algorithm: Algorithm, step: TraceStep, chance: random.Random, charges: bool) -> Any:
+        """Return the state for the next step, sometimes after a charge or a refund."""
+        if step.cost and step.decision.allowed and chance.random() < 0.1:
+            return algorithm.give_back(step.kept, step.now, _consumed(step), chance.randint(1, step.cost))
+        if charges and chance.random() < 0.1:
+            return algorithm.charge(step.kept, step.now, chance.randint(1, algorithm.limit))
+        return step.kept
+
+    def _check_same(self, algorithm: Algorithm, state: Any, expected: Any, now: int, subject: str) -> None:
+        for cost in (0, *_costs(algorithm)):
+            first, second = (values_of(algorithm.decide(each, now, cost)[1]) for each in (state, expected))
+            check_equal(first, second, f"{subject}, cost {cost} at {now}, states {state!r} and {expected!r}")
+
+
+def _can_refund_fully(algorithm: Algorithm) -> bool:
+    """A queue can refund a whole hit only when its end is known to the microsecond."""
+    return not algorithm.delays or algorithm.amount <= algorithm.period
+
+
+def _costs(algorithm: Algorithm) -> tuple[int, ...]:
+    return (1, max(1, algorithm.limit // 3), algorithm.limit, algorithm.limit + 1)
+
+
+def _random_pause(algorithm: Algorithm, decision: Decision, chance: random.Random, back: bool) -> int:
+    """Choose the time until the next step: mostly short, often the exact end of a wait."""
+    period, kind = algorithm.period, chance.random()
+    if kind < 0.3:
+        return chance.randrange(max(1, 2 * period // algorithm.amount))
+    if kind < 0.5:
+        return (decision.retry_us or 0) - chance.choice((0, 0, 1)) if decision.retry_us else 0
+    if kind < 0.6:
+        return decision.reset_us - chance.choice((0, 1)) if decision.reset_us else 0
+    if kind < 0.7 and back:
+        return -chance.randrange(period)
+    return chance.randrange(2 * period) if kind < 0.85 else 0
+
+
+def _consumed(step: TraceStep) -> Charge:
+    return Charge(step.decision.at_us, step.cost, step.decision.delay_us)
+
+
+def _floats_in(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list):
+        return [number for part in value for number in _floats_in(part)]
+    return [value] if isinstance(value, float) else []
+
+
+def _exception_of(call: Callable[..., Any], *arguments: Any) -> type[Exception] | None:
+    try:
+        call(*arguments)
+    except Exception as error:
+        return type(error)
+    return None

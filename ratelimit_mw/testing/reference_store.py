@@ -1,0 +1,119 @@
+"""The expected decisions of a store: the pure algorithms over a dictionary, and random traces to compare both with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..algorithms.limit import Limit
+from ..decision import Charge, Correction, Decision, Hit
+from ..stores.base import decide_all
+from .comparison import all_values, check_equal
+from .store_handles import StoreHandle
+
+__all__ = ["ReferenceStore", "compare_with_reference"]
+
+
+class ReferenceStore:
+    """A store that never expires a key and has no clock. Other stores must return its decisions."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, tuple[Limit, Any]] = {}
+
+    def _state(self, key: str) -> Any:
+        return self._states[key][1] if key in self._states else None
+
+    def apply(self, hits: Sequence[Hit], now: int, consume: bool = True) -> list[Decision]:
+        decisions, writes = decide_all(hits, [self._state(hit.key) for hit in hits], now)
+        if consume:
+            self._states.update((hit.key, (hit.limit, state)) for hit, state in writes)
+        return decisions
+
+    def correct(self, changes: Sequence[Correction], now: int) -> None:
+        for limit, key, cost, charge in changes:
+            state, algorithm = self._state(key), limit.algorithm
+            if charge is None:
+                changed = algorithm.charge(state, now, cost)
+            else:
+                changed = algorithm.give_back(state, now, charge, cost)
+            self._states[key] = limit, changed
+
+    def forget(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._states.pop(key, None)
+
+    def has_no_expired_state(self, now: int) -> bool:
+        """Return whether every state still matters at ``now``, so that no store may have dropped one by then."""
+        states = [(limit, state) for limit, state in self._states.values() if state is not None]
+        return all(limit.decide(state, now, 0)[1].reset_us > 0 for limit, state in states)
+
+
+def compare_with_reference(
+    handle: StoreHandle, limits: Sequence[Limit], start: int, steps: int, seed: int, back: bool
+) -> None:
+    """Send the same random trace to the store and the reference, and raise at the first difference.
+
+    The trace hits the ``limits`` together, under two keys. With ``back`` the clock sometimes goes back, but only while
+    no state has expired: a store may drop an expired state at any time.
+    """
+    chance = random.Random(seed)  # noqa: S311 - the same trace in every run
+    reference, now, latest = ReferenceStore(), start, start
+    consumed: list[tuple[Hit, Charge]] = []
+    for step in range(steps):
+        hits = _random_hits(limits, chance)
+        place = f"step {step} of seed {seed}, at {now}, {[(h.limit, h.key, h.cost) for h in hits]}"
+        kind = chance.random()
+        if kind < 0.08:
+            keys = [hit.key for hit in hits]
+            handle.forget(keys)
+            reference.forget(keys)
+            consumed = [(hit, charge) for hit, charge in consumed if hit.key not in keys]
+        elif kind < 0.25:
+            changes = _random_corrections(hits, consumed, chance)
+            check_equal(handle.correct(changes, now), [now] * len(changes), f"times of corrections, {place}")
+            reference.correct(changes, now)
+        consume = chance.random() > 0.15
+        expected = reference.apply(hits, now, consume)
+        actual = handle.apply(hits, now, consume)
+        check_equal(all_values(actual), all_values(expected), f"consume={consume}, {place}")
+        decided = list(zip(hits, expected, strict=True))
+        if consume and all(d.allowed or hit.limit.shadow for hit, d in decided):
+            consumed += [(hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in decided if d.allowed]
+        latest = max(latest, now)
+        if back and chance.random() < 0.15 and reference.has_no_expired_state(latest):
+            now -= chance.randrange(limits[0].algorithm.period)
+        else:
+            now += _random_pause(limits, expected, chance)
+
+
+def _random_hits(limits: Sequence[Limit], chance: random.Random) -> list[Hit]:
+    """Build one request: one of two clients under some of the limits, with the same cost for all."""
+    client = chance.choice(("ip=192.0.2.7", "ip=192.0.2.8"))
+    chosen = [limit for limit in limits if len(limits) < 4 or chance.random() < 0.4] or [limits[0]]
+    smallest = min(limit.limit for limit in chosen)
+    cost = chance.choice((0, 1, 1, 1, 2, max(1, smallest // 2), smallest, smallest + 1))
+    return [Hit(limit, limit.prefix + client, cost) for limit in chosen]
+
+
+def _random_corrections(
+    hits: Sequence[Hit], consumed: list[tuple[Hit, Charge]], chance: random.Random
+) -> list[Correction]:
+    """Build corrections as a limiter does: extra charges, and full or partial refunds of earlier hits."""
+    changes = [Correction(hit.limit, hit.key, chance.randint(1, 3), None) for hit in hits if chance.random() < 0.3]
+    for _ in range(min(len(consumed), chance.randint(0, 3))):
+        hit, charge = consumed.pop(chance.randrange(max(0, len(consumed) - 6), len(consumed)))
+        if charge.cost:
+            changes.append(Correction(hit.limit, hit.key, chance.randint(1, charge.cost), charge))
+    return changes
+
+
+def _random_pause(limits: Sequence[Limit], decisions: Sequence[Decision], chance: random.Random) -> int:
+    """Choose the time until the next request: mostly short, often the exact end of a wait."""
+    algorithm, kind = chance.choice(limits).algorithm, chance.random()
+    waits = [d.retry_us for d in decisions if d.retry_us]
+    if kind < 0.35:
+        return chance.randrange(max(1, 2 * algorithm.period // algorithm.amount))
+    if kind < 0.6 and waits:
+        return max(waits) - chance.choice((0, 0, 1))
+    return chance.randrange(2 * algorithm.period) if kind < 0.7 else 0

@@ -1,0 +1,86 @@
+"""Blocking and asyncio access to a store behind the same methods, so that each test of a suite runs through both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..algorithms.limit import Limit
+from ..clock import SECOND
+from ..decision import Correction, Decision, Hit
+from ..stores import Store
+
+__all__ = ["CLIENT", "NOW", "AsyncStoreHandle", "StoreHandle"]
+
+NOW = 1_767_268_820 * SECOND + 500_000
+CLIENT = "ip=192.0.2.7"
+_THREADS = 8
+
+
+class StoreHandle:
+    """Calls the blocking methods."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.store, method)(*arguments)
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        return self._call("apply", hits, now, consume)  # type: ignore[no-any-return]
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        return self._call("correct", changes, now)  # type: ignore[no-any-return]
+
+    def forget(self, keys: Iterable[str]) -> None:
+        self._call("forget", keys)
+
+    def ping(self) -> None:
+        self._call("ping")
+
+    def close_store(self) -> None:
+        self._call("close")
+
+    def close(self) -> None:
+        """Close the store and the handle."""
+        self.close_store()
+
+    def hit(self, limit: Limit, now: int | None = NOW, cost: int = 1, client: str = CLIENT) -> Decision:
+        """Hit one limit."""
+        return self.apply([Hit(limit, limit.prefix + client, cost)], now)[0]
+
+    def peek(self, limit: Limit, now: int | None = NOW, cost: int = 0) -> Decision:
+        """Return the decision about a hit without consuming anything."""
+        return self.apply([Hit(limit, limit.prefix + CLIENT, cost)], now, consume=False)[0]
+
+    def together(self, requests: Sequence[Sequence[Hit]], now: int) -> list[list[Decision]]:
+        """Apply all requests at the same time, from several threads."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(lambda hits: self.store.apply(hits, now), requests))
+
+
+class AsyncStoreHandle(StoreHandle):
+    """Calls the async methods on an event loop of its own."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._runner = asyncio.Runner()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._runner.run(getattr(self.store, f"a{method}")(*arguments))
+
+    def close(self) -> None:
+        super().close()
+        self._runner.close()
+
+    def together(self, requests: Sequence[Sequence[Hit]], now: int) -> list[list[Decision]]:
+        """Apply all requests at the same time, as tasks of one event loop."""
+        return self._runner.run(self._gather(requests, now))
+
+    async def _gather(self, requests: Sequence[Sequence[Hit]], now: int) -> list[list[Decision]]:
+        """Raise the first error only after all tasks have ended, so that the store can be closed."""
+        tasks = [asyncio.ensure_future(self.store.aapply(hits, now)) for hits in requests]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return [task.result() for task in tasks]
