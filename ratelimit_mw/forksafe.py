@@ -1,7 +1,9 @@
-"""Locks that a forked child finds free, and what they guard whole, whatever other threads were doing at the fork.
+"""Locks and connections after a fork: a child process finds every lock free and uses nothing of its parent.
 
-A child has one thread; a lock that another one held would stay locked in it for ever. So the locks made here are taken
-before each fork of the process, always in one order, and let go in parent and child.
+A child process has one thread. Without precautions a lock that another thread held at the fork stays locked in the
+child for ever. ``create_lock`` makes locks that are taken before each fork and released in parent and child.
+``run_in_child`` names a function that drops connections and open files in the child.
+A server may fork without Python's hooks, as uWSGI does. ``check_process`` makes up for them.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
-__all__ = ["guarded"]
+__all__ = ["check_process", "create_lock", "run_in_child"]
 
 _SECONDS: Final = 1.0
-"""What a fork waits for each lock; then the child has a new one, and is told that what it guards may not be whole."""
+"""The longest wait for one lock before a fork. After it, the child replaces the lock and the data behind the lock."""
 
 
 class _Lock(Protocol):
@@ -24,48 +27,75 @@ class _Lock(Protocol):
     def release(self) -> None: ...
 
 
-class _Guard(NamedTuple):
+class _Entry(NamedTuple):
     owner: ref[Any]
-    name: str
-    make: Callable[[], _Lock]
-    forked: Callable[[Any, bool], None] | None
+    attribute: str
+    factory: Callable[[], _Lock] | None
+    callback: Callable[[Any, bool], None] | None
 
 
 _Owner = TypeVar("_Owner")
-_Made = TypeVar("_Made", bound=_Lock)
-_guards: Final[dict[ref[Any], _Guard]] = {}
+_Created = TypeVar("_Created", bound=_Lock)
+_numbers: Final = count()
+_entries: Final[dict[int, _Entry]] = {}
 _held: Final[dict[int, list[_Lock]]] = {}
-"""What each thread that is about to fork holds meanwhile."""
+"""The locks that each forking thread holds, by the number of the thread."""
+_checking = threading.Lock()
+_process = os.getpid()
 
 
-def guarded(
-    owner: _Owner, name: str, make: Callable[[], _Made], forked: Callable[[_Owner, bool], None] | None = None
-) -> _Made:
-    """A lock for the attribute ``name`` of ``owner``, which has one such lock.
+def create_lock(
+    owner: _Owner,
+    attribute: str,
+    factory: Callable[[], _Created],
+    callback: Callable[[_Owner, bool], None] | None = None,
+) -> _Created:
+    """Create the lock that the caller assigns to ``attribute`` of ``owner``.
 
-    A child calls ``forked(owner, whole)`` before anything else: ``whole`` is False when a thread may have been inside.
+    Args:
+        owner: The object with the lock. It is not kept alive.
+        attribute: The attribute that holds the lock.
+        factory: Creates the lock, such as ``threading.Lock``.
+        callback: Called in a child as ``callback(owner, intact)``. ``intact`` is False when another thread held the
+            lock at the fork, so the data behind the lock may be half changed.
     """
-    known = ref(owner, _forget)
-    _guards[known] = _Guard(known, name, make, forked)
-    return make()
+    _register(owner, attribute, factory, callback)
+    return factory()
 
 
-def _forget(gone: ref[Any]) -> None:
-    _guards.pop(gone, None)
+def run_in_child(owner: _Owner, callback: Callable[[_Owner], None]) -> None:
+    """Call ``callback(owner)`` in each child process. ``owner`` is not kept alive."""
+    _register(owner, "", None, lambda owner, _: callback(owner))
 
 
-def _all() -> Iterator[tuple[Any, _Guard, _Lock]]:
-    """In the order in which they were made. Other threads may add some meanwhile, so from a copy."""
-    for guard in list(_guards.values()):
-        owner = guard.owner()
-        if lock := getattr(owner, guard.name, None):
-            yield owner, guard, lock
+def check_process() -> None:
+    """Run the callbacks now if this process was forked without Python's hooks. Costs one call of ``os.getpid``."""
+    if os.getpid() != _process:
+        with _checking:
+            if os.getpid() != _process:
+                _in_child()
+
+
+def _register(
+    owner: Any, attribute: str, factory: Callable[[], _Lock] | None, callback: Callable[[Any, bool], None] | None
+) -> None:
+    number, forget = next(_numbers), _entries.pop
+    _entries[number] = _Entry(ref(owner, lambda _: forget(number, None)), attribute, factory, callback)
+
+
+def _live() -> Iterator[tuple[Any, _Entry, _Lock | None]]:
+    """Each entry with its owner and its lock, oldest first. Reads a copy, as other threads may register more."""
+    for entry in list(_entries.values()):
+        owner = entry.owner()
+        lock = getattr(owner, entry.attribute, None) if entry.factory else None
+        if lock or (owner is not None and not entry.factory):
+            yield owner, entry, lock
 
 
 def _before() -> None:
     held = _held[threading.get_ident()] = []
-    for _, _, lock in _all():
-        if lock.acquire(timeout=_SECONDS):
+    for _, _, lock in _live():
+        if lock and lock.acquire(timeout=_SECONDS):
             held.append(lock)
 
 
@@ -75,16 +105,18 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    global _process
     held = _held.pop(threading.get_ident(), [])
     _held.clear()
-    for owner, guard, lock in _all():
-        whole = lock in held or lock.acquire(blocking=False)
-        if whole:
+    for owner, entry, lock in _live():
+        intact = lock is None or lock in held or lock.acquire(blocking=False)
+        if lock and intact:
             lock.release()
-        else:
-            setattr(owner, guard.name, guard.make())
-        if guard.forked:
-            guard.forked(owner, whole)
+        elif entry.factory:
+            setattr(owner, entry.attribute, entry.factory())
+        if entry.callback:
+            entry.callback(owner, intact)
+    _process = os.getpid()
 
 
 if hasattr(os, "register_at_fork"):  # pragma: no branch - Windows has no fork

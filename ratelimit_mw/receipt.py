@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from .forksafe import guarded
+from .forksafe import create_lock
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Correction", "PendingCorrection", "Settles", "Receipt", "Charge"]
 
-_noting = guarded(sys.modules[__name__], "_noting", threading.RLock)
+_noting = create_lock(sys.modules[__name__], "_noting", threading.RLock)
 
 
 class Charge(NamedTuple):

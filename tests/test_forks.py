@@ -1,4 +1,4 @@
-"""Forks: a child is served whatever the threads of its parent were doing, and holds nothing of its parent's."""
+"""Forks: a child process is served whatever the threads of its parent were doing, and uses nothing of its parent."""
 
 from __future__ import annotations
 
@@ -13,78 +13,93 @@ from folders import SUPPORT
 from redis_handles import address
 from servers import Server
 
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw import forksafe as forks
+from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter.breaker import Breaker
 from ratelimit_mw.limiter.heartbeat import Heartbeat
 
-WHO = {"ip": "192.0.2.7"}
+CLIENT = {"ip": "192.0.2.7"}
 
 
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_child_is_served(redis_server: Server, scene: str) -> None:
-    """Each scene is a real fork beside real threads; no child waits for a lock that nobody will ever let go."""
+def test_child_is_served(redis_server: Server, scene: str) -> None:
+    """Each scene forks a real process beside real threads. No child waits for a lock that stays locked."""
     program = SUPPORT / "busy_forks.py"
     run = subprocess.run([sys.executable, program, scene, address(redis_server)], timeout=200, check=False)
     assert run.returncode == 0
 
 
-def test_a_thread_inside_makes_a_child_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a fork runs in the child: tables that a thread is changing are not used, those that are whole are."""
-    monkeypatch.setattr(forks, "_SECONDS", 0.01)
+def test_child_starts_empty_when_a_thread_was_changing_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child keeps the parent's counts, unless a thread held the lock of the tables during the fork."""
+    monkeypatch.setattr(forksafe, "_SECONDS", 0.01)
     limiter = Limiter([Rule(name="child", limits="2/hour")])
-    limiter.hit(WHO)
-    forks._before()
-    forks._in_child()
-    assert [limiter.hit(WHO).allowed for _ in range(2)] == [True, False]
+    limiter.hit(CLIENT)
+    forksafe._before()
+    forksafe._in_child()
+    assert [limiter.hit(CLIENT).allowed for _ in range(2)] == [True, False]
     with limiter._memory._lock:  # type: ignore[union-attr]
-        forks._before()
-        forks._in_child()
-        assert [limiter.hit(WHO).allowed for _ in range(3)] == [True, True, False]
+        forksafe._before()
+        forksafe._in_child()
+        assert [limiter.hit(CLIENT).allowed for _ in range(3)] == [True, True, False]
 
 
-def test_a_child_holds_none_of_its_parents_slots() -> None:
-    """Only what was taken after the fork is renewed in the child."""
+def test_child_does_not_renew_the_slots_of_its_parent() -> None:
+    """The heartbeat of a child renews only the slots taken after the fork."""
     renewed: list[Verdict] = []
     seen = threading.Event()
-    theirs, mine = Verdict((), ()), Verdict((), ())
+    parents, own = Verdict((), ()), Verdict((), ())
 
     def renew(verdict: Verdict) -> None:
         renewed.append(verdict)
         seen.set()
 
-    keeper = Heartbeat(renew, between=0.01)
-    keeper._held.add(theirs)
-    forks._in_child()
-    keeper.hold(mine)
-    assert seen.wait(5)
-    keeper.close()
-    assert set(renewed) == {mine}
+    heartbeat = Heartbeat(renew, between=0.01)
+    heartbeat._held.add(parents)
+    forksafe._in_child()
+    heartbeat.hold(own)
+    assert seen.wait(20)
+    heartbeat.close()
+    assert set(renewed) == {own}
 
 
-def test_locks_that_are_gone_are_forgotten() -> None:
-    """Forks know nothing of limiters that nobody has any more, however many there were."""
+def test_locks_and_callbacks_end_with_their_owner() -> None:
+    """The table of locks does not grow with limiters that no longer exist, and does not keep them alive."""
     gc.collect()
-    before = len(forks._guards)
-    breaker = Breaker()
-    assert len(forks._guards) == before + 1
-    del breaker
+    before = len(forksafe._entries)
+    owners = [Breaker(), Owner()]
+    forksafe.run_in_child(owners[1], id)
+    assert len(forksafe._entries) == before + 2
+    owners.clear()
     gc.collect()
-    assert len(forks._guards) == before
+    assert len(forksafe._entries) == before
 
 
-def test_a_fork_leaves_the_parent_as_it_was() -> None:
-    """What a fork takes it lets go, also where it met a lock that is being made."""
-    half_made = Unfinished()
-    forks.guarded(half_made, "lock", threading.Lock)
-    breaker = Breaker()
-    forks._before()
+def test_fork_leaves_the_parent_unchanged() -> None:
+    """Locks taken for a fork are released. An owner whose lock is not assigned yet is skipped."""
+    calls: list[object] = []
+    unfinished, breaker = Owner(), Breaker()
+    forksafe.create_lock(unfinished, "lock", threading.Lock, lambda owner, intact: calls.append(owner))
+    forksafe._before()
     assert breaker._lock.locked()
-    forks._in_parent()
+    forksafe._in_parent()
     assert not breaker._lock.locked()
-    assert not forks._held
+    assert not forksafe._held
+    forksafe._in_child()
+    assert not calls
 
 
-class Unfinished:
-    """An owner of a lock that it has not got yet."""
+def test_check_process_runs_callbacks_once_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first check after a fork without Python's hooks runs the callbacks, and no other check does."""
+    owner = Owner()
+    calls: list[object] = []
+    forksafe.run_in_child(owner, calls.append)
+    forksafe.check_process()
+    assert calls == []
+    monkeypatch.setattr(forksafe, "_process", -1)
+    forksafe.check_process()
+    forksafe.check_process()
+    assert calls == [owner]
+
+
+class Owner:
+    """An object to register."""

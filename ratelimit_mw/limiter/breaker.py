@@ -7,7 +7,7 @@ import threading
 from typing import Final
 
 from ..clock import SECOND
-from ..forksafe import guarded
+from ..forksafe import create_lock
 
 __all__ = ["Breaker"]
 
@@ -25,7 +25,7 @@ class Breaker:
     """
 
     def __init__(self) -> None:
-        self._lock = guarded(self, "_lock", threading.Lock)
+        self._lock = create_lock(self, "_lock", threading.Lock)
         self._failures = 0
         self._known_at = 0
         self._opened_at = 0

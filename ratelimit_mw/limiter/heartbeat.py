@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import to_seconds
-from ..forksafe import guarded
+from ..forksafe import create_lock
 
 __all__ = ["Heartbeat"]
 
@@ -31,7 +31,7 @@ class Heartbeat(Generic[_Held]):
         self._renew = renew
         self._between = between
         self._held: set[_Held] = set()
-        self._lock = guarded(self, "_lock", threading.Lock, Heartbeat._forget_parent)
+        self._lock = create_lock(self, "_lock", threading.Lock, Heartbeat._forget_parent)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 

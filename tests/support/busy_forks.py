@@ -1,8 +1,9 @@
-"""Forks while threads are at work in a limiter, as a program: a test runner's own threads and tracers know no forks.
+"""Forks while threads use a limiter, as a program of its own: pytest's threads and tracers do not survive a fork.
 
-`python busy_forks.py SCENE REDIS`, REDIS being the address of a server; exit code 0 when what has to hold holds.
+`python busy_forks.py SCENE REDIS`. REDIS is the URL of a server. The exit code is 0 when the scene holds.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -13,19 +14,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw import forksafe as forks
+from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.limiter.heartbeat import Heartbeat
 from ratelimit_mw.stores import MemoryStore, open_store
 
-WHO = {"ip": "192.0.2.7"}
+CLIENT = {"ip": "192.0.2.7"}
 OTHER = {"ip": "198.51.100.2"}
-NOBODY = "redis://127.0.0.1:1"
+UNREACHABLE = "redis://127.0.0.1:1"
 
 
-def code_of(work: Callable[[], object]) -> int:
-    """The exit code of a child that does this: 0 if what it gives is true; it is killed after 20 seconds."""
-    pid = os.fork()
+def exit_code(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
+    """The exit code of a child that does this work: 0 if its result is true. After 20 seconds it is killed."""
+    pid = fork()
     if pid == 0:
         signal.alarm(20)
         code = 1
@@ -38,14 +38,14 @@ def code_of(work: Callable[[], object]) -> int:
 
 @contextmanager
 def busy(work: Callable[[], object]) -> Iterator[None]:
-    """Three threads that do this without a pause."""
+    """Run three threads that repeat this work."""
     over = threading.Event()
 
-    def go_on() -> None:
+    def repeat() -> None:
         while not over.is_set():
             work()
 
-    threads = [threading.Thread(target=go_on) for _ in range(3)]
+    threads = [threading.Thread(target=repeat) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
@@ -57,23 +57,23 @@ def busy(work: Callable[[], object]) -> Iterator[None]:
 
 
 def served(work: Callable[[], object]) -> bool:
-    """Forty forks beside the threads; every child does the same work, and gets to its end."""
+    """Whether each of forty children, forked beside busy threads, completes the same work."""
     with busy(work):
-        return [code_of(work) for _ in range(40)] == [0] * 40
+        return [exit_code(work) for _ in range(40)] == [0] * 40
 
 
 def memory(_: str) -> bool:
-    """Hits alone."""
+    """Hits only."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
-    return served(lambda: limiter.hit(WHO).allowed)
+    return served(lambda: limiter.hit(CLIENT).allowed)
 
 
 def refunds(_: str) -> bool:
-    """What is noted on verdicts, and given back."""
+    """Hits and refunds."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
 
     def work() -> bool:
-        verdict = limiter.hit(WHO)
+        verdict = limiter.hit(CLIENT)
         limiter.refund(verdict)
         return verdict.allowed
 
@@ -81,36 +81,36 @@ def refunds(_: str) -> bool:
 
 
 def slots(_: str) -> bool:
-    """What is held meanwhile, by a keeper that renews all the time."""
+    """Slots, while the heartbeat renews them without a pause."""
     limiter = Limiter([Rule(name="busy", limits="1000 concurrent")])
     limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.0)
 
     def work() -> bool:
-        with limiter.slot(WHO) as verdict:
+        with limiter.slot(CLIENT) as verdict:
             return verdict.allowed
 
     return served(work)
 
 
 def away(_: str) -> bool:
-    """A store that does not answer: its breaker."""
-    limiter = Limiter([Rule(name="busy", limits="100000000/hour")], open_store(NOBODY))
+    """An unreachable store and its circuit breaker."""
+    limiter = Limiter([Rule(name="busy", limits="100000000/hour")], open_store(UNREACHABLE))
     breaker = limiter._afterwards._shared.breaker  # type: ignore[union-attr]
 
     def work() -> bool:
         breaker.failed(0, 0)
-        return limiter.hit(WHO).allowed
+        return limiter.hit(CLIENT).allowed
 
     return served(work)
 
 
 def stuck(_: str) -> bool:
-    """A thread stays inside the tables for longer than a fork waits: the child begins with tables of its own."""
-    forks._SECONDS = 0.02  # type: ignore[misc]
+    """A thread holds the lock of the tables for longer than a fork waits. The child starts with empty tables."""
+    forksafe._SECONDS = 0.02  # type: ignore[misc]
     inside, over = threading.Event(), threading.Event()
     store = MemoryStore()
     limiter = Limiter([Rule(name="busy", limits="2/hour")], store)
-    limiter.hit(WHO)
+    limiter.hit(CLIENT)
 
     def within() -> None:
         with store._lock:
@@ -121,55 +121,65 @@ def stuck(_: str) -> bool:
     thread.start()
     inside.wait(20)
     try:
-        anew = code_of(lambda: [limiter.hit(WHO).allowed for _ in range(3)] == [True, True, False])
+        anew = exit_code(lambda: [limiter.hit(CLIENT).allowed for _ in range(3)] == [True, True, False])
     finally:
         over.set()
         thread.join()
-    goes_on = code_of(lambda: [limiter.hit(WHO).allowed for _ in range(2)] == [True, False])
-    return (anew, goes_on) == (0, 0) and limiter.hit(WHO).allowed and not limiter.hit(WHO).allowed
+    goes_on = exit_code(lambda: [limiter.hit(CLIENT).allowed for _ in range(2)] == [True, False])
+    return (anew, goes_on) == (0, 0) and limiter.hit(CLIENT).allowed and not limiter.hit(CLIENT).allowed
 
 
 def twice(_: str) -> bool:
-    """Threads that fork at the same time wait for each other, and all go on."""
+    """Several threads fork at the same time."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
     codes: list[int] = []
 
     def work() -> None:
-        limiter.hit(WHO)
-        codes.append(code_of(lambda: limiter.hit(WHO).allowed))
+        limiter.hit(CLIENT)
+        codes.append(exit_code(lambda: limiter.hit(CLIENT).allowed))
 
     with busy(work):
         until(lambda: len(codes) >= 40)
-    return not any(codes) and limiter.hit(WHO).allowed
+    return not any(codes) and limiter.hit(CLIENT).allowed
+
+
+def without_hooks(address: str) -> bool:
+    """A fork by C code, as uWSGI does: Python's hooks do not run, and the child opens connections of its own."""
+    rule = Rule(name=f"hooks-{os.getpid()}", limits="100/hour", algorithm="sliding-window-log")
+    limiter = Limiter([rule], open_store(address, timeout_us=20_000_000))
+    limiter.hit(CLIENT)
+    fork = ctypes.PyDLL(None).fork
+    codes = [exit_code(lambda: limiter.hit(CLIENT).allowed, fork) for _ in range(3)]
+    return codes == [0] * 3 and limiter.hit(CLIENT).decisions[0].remaining == 95
 
 
 def killed(address: str) -> bool:
-    """A parent that holds a slot is killed: its child renews its own, and that of the parent ends."""
+    """A parent that holds a slot is killed. The parent's slot ends, and the child renews its own slot."""
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
     limiter = Limiter([rule], open_store(address), clock=lambda: now.value)
     limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
-    told, tells = os.pipe()
+    reads, writes = os.pipe()
     parent = os.fork()
     if parent == 0:
         signal.alarm(60)
-        with limiter.slot(WHO):
+        with limiter.slot(CLIENT):
             child = os.fork()
             if child == 0:
                 signal.alarm(60)
                 with limiter.slot(OTHER):
-                    os.write(tells, b"%d\n" % os.getpid())
+                    os.write(writes, b"%d\n" % os.getpid())
                     time.sleep(60)
             time.sleep(60)
         os._exit(1)
-    child = int(os.read(told, 20))
+    child = int(os.read(reads, 20))
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     try:
         for _ in range(2):
             now.value += 40_000_000
             until(lambda: limiter.peek(OTHER, cost=0).decisions[0].reset_after == 60.0)
-        return limiter.peek(WHO).allowed and not limiter.peek(OTHER).allowed
+        return limiter.peek(CLIENT).allowed and not limiter.peek(OTHER).allowed
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -181,8 +191,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-SCENES = {each.__name__: each for each in (memory, refunds, slots, away, stuck, twice, killed)}
+SCENES = {each.__name__: each for each in (memory, refunds, slots, away, stuck, twice, without_hooks, killed)}
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of what is tested here
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
     sys.exit(not SCENES[sys.argv[1]](sys.argv[2]))

@@ -21,7 +21,7 @@ from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError
-from ...forksafe import guarded
+from ...forksafe import create_lock
 from ..base import Store, decide_all
 from .generations import Generations, Table
 from .snapshot import Saved, Snapshot, packed, read, unpacked, write
@@ -49,7 +49,7 @@ class MemoryStore(Store):
     ) -> None:
         self._max_keys = _checked_bound(max_keys)
         self.clock = clock
-        self._lock = guarded(self, "_lock", threading.Lock, MemoryStore._forked)
+        self._lock = create_lock(self, "_lock", threading.Lock, MemoryStore._forked)
         self._secret = secrets.token_bytes(16)
         self._shelves: dict[int, Generations] = {}
         self._shelf_of: dict[Limit, Generations] = {}
