@@ -1,20 +1,33 @@
 """Rate limiting for Python web applications: ASGI and WSGI middleware over one limiter core."""
 
 from .decision import Decision, Verdict
-from .errors import ConfigError, RateLimitError, RateLimitExceeded, StoreError
+from .errors import (
+    ConfigError,
+    MissingExtraError,
+    MissingMiddlewareError,
+    RateLimitError,
+    RateLimitExceeded,
+    StoreError,
+)
+from .http.rejection import Rejection
 from .keys.email import normalized_email
+from .keys.features import INVALID
 from .limiter.limiter import Limiter
 from .quota import Quota
 from .rules.rule import Rule
 from .settings import Settings, load_settings
 
 __all__ = [
+    "INVALID",
     "ConfigError",
     "Decision",
     "Limiter",
+    "MissingExtraError",
+    "MissingMiddlewareError",
     "Quota",
     "RateLimitError",
     "RateLimitExceeded",
+    "Rejection",
     "Rule",
     "Settings",
     "StoreError",

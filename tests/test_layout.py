@@ -1,0 +1,133 @@
+"""The tree and the public names of the package: what is where, and what the documentation promises."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import django_calls  # noqa: F401 - importing ratelimit_mw.django needs settings
+import pytest
+from folders import DOCS, ROOT
+
+import ratelimit_mw
+
+PACKAGE = ROOT / "ratelimit_mw"
+ROOT_ENTRIES = 23
+
+# RateLimitMiddleware has one name in every framework. The other names still have to become two words: an entry goes
+# when one of its classes is renamed, and no entry may be added.
+IN_SEVERAL_FILES = {
+    "RateLimitMiddleware",
+    "Answer",
+    "Line",
+    "Mark",
+    "Outcome",
+    "ParsedAddress",
+    "Report",
+    "Request",
+    "Route",
+    "Server",
+    "Tools",
+}
+
+# These still need a docstring; an entry goes when it has one, and no entry may be added.
+UNDOCUMENTED = {
+    "Decision.quota",
+    *(
+        "Limiter." + name
+        for name in ("aclose", "aconclude", "adecide", "ahit", "apeek", "arefund", "areset", "asettle")
+    ),
+    "Verdict.retry_us",
+    *("Store." + name for name in ("aapply", "aclose", "acorrect", "aforget", "aping")),
+    *("LmdbStore." + name for name in ("aapply", "acorrect", "aforget", "aping")),
+    *("MemcachedStore." + name for name in ("aapply", "aclose", "acorrect", "aforget", "aping")),
+    *("RedisStore." + name for name in ("aapply", "aclose", "acorrect", "aforget", "aping")),
+}
+
+
+def files_by_class() -> dict[str, set[Path]]:
+    """The files of the package that define a class of each name."""
+    files: dict[str, set[Path]] = defaultdict(set)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                files[node.name].add(path.relative_to(PACKAGE))
+    return files
+
+
+def test_a_class_name_is_in_one_file() -> None:
+    """One name means one thing: no two files define a class of the same name."""
+    repeated = {name: sorted(map(str, files)) for name, files in files_by_class().items() if len(files) > 1}
+    new = {name: files for name, files in repeated.items() if name not in IN_SEVERAL_FILES}
+    assert not new, f"rename one of the classes: {new}"
+    assert repeated.keys() == IN_SEVERAL_FILES, "remove the names that are unique now from IN_SEVERAL_FILES"
+
+
+def test_the_root_has_few_entries() -> None:
+    """The root shows the path of a request: a new module goes into the folder of its step."""
+    entries = {path.name for path in PACKAGE.iterdir()} - {"py.typed", "__pycache__"}
+    assert len(entries) <= ROOT_ENTRIES, sorted(entries)
+
+
+def documented() -> dict[str, list[str]]:
+    """The import paths and names that docs/index.md lists, by import path."""
+    section = (DOCS / "index.md").read_text().partition("## Public names")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(ratelimit_mw[\w.]*)` \| (.*) \|$", section, re.MULTILINE)
+    return {path: re.findall(r"`(\w+)`", names) for path, names in rows}
+
+
+def public_objects() -> list[Any]:
+    """The classes and functions that the public names stand for."""
+    modules = {path: importlib.import_module(path) for path in documented()}
+    values = [getattr(modules[path], name) for path, names in documented().items() for name in names]
+    return [value for value in values if callable(value)]
+
+
+IMPORT_PATHS = [
+    "ratelimit_mw",
+    *("ratelimit_mw." + name for name in ("asgi", "wsgi", "starlette", "fastapi", "flask", "django", "django.drf")),
+    *("ratelimit_mw." + name for name in ("stores", "algorithms", "testing")),
+]
+
+
+def test_the_documentation_lists_the_public_import_paths() -> None:
+    """These paths are promised, and no other is."""
+    assert list(documented()) == IMPORT_PATHS
+
+
+@pytest.mark.parametrize("path", IMPORT_PATHS)
+def test_the_documentation_lists_the_public_names(path: str) -> None:
+    """The names of `__all__` are those of the table in docs/index.md."""
+    exported = sorted(importlib.import_module(path).__all__)
+    row = ", ".join(f"`{name}`" for name in exported)
+    assert documented()[path] == exported, f"write into docs/index.md: | `{path}` | {row} |"
+
+
+def test_all_errors_are_exported() -> None:
+    """An application can catch every error of the package by a name from its root."""
+    errors = {name for name, value in vars(ratelimit_mw.errors).items() if inspect.isclass(value)}
+    own = {name for name in errors if getattr(ratelimit_mw.errors, name).__module__ == "ratelimit_mw.errors"}
+    assert own <= set(ratelimit_mw.__all__), f"export from ratelimit_mw: {sorted(own - set(ratelimit_mw.__all__))}"
+
+
+def undocumented(value: Any) -> set[str]:
+    """The object itself, and the methods and properties of a class, as far as no docstring is there."""
+    bare = set() if inspect.getdoc(value) else {value.__name__}
+    for name, member in vars(value).items() if inspect.isclass(value) else ():
+        member = getattr(member, "__func__", member)
+        hidden = name.startswith(("_", "pytest_"))
+        if not hidden and (inspect.isfunction(member) or isinstance(member, property)) and not inspect.getdoc(member):
+            bare.add(f"{value.__name__}.{name}")
+    return bare
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    """Editors and the reference show it: for classes, functions, methods and properties."""
+    bare = set().union(*map(undocumented, public_objects()))
+    assert not bare - UNDOCUMENTED, f"write a docstring for {sorted(bare - UNDOCUMENTED)}"
+    assert bare == UNDOCUMENTED, "remove the names that have a docstring now from UNDOCUMENTED"
