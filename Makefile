@@ -69,11 +69,12 @@ $(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/support/lowe
 	$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group test --constraint $(@D)/lowest.txt
 	@touch $@
 
-check: $(STAMP) ## types, lint, format, import rules
+check: $(STAMP) ## types, lint, format, import rules, words
 	$(BIN)/mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/python docs/check_words.py
 
 bench: $(STAMP) ## compare with the peers, side by side in one run
 	$(BIN)/python -m pip install --quiet --group bench

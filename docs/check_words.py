@@ -1,0 +1,163 @@
+"""Checks the language of the pages and of the package: `python docs/check_words.py [FILE]...`.
+
+It looks for the words of words.toml, for sentences of more than 30 words, and for pages that do not address the reader.
+Files that do not pass yet are listed in check_words.json with their counts. The list may only get shorter: `--update`
+writes lower counts, never higher ones. With file names all problems of these files are shown, listed or not.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from inspect import cleandoc
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LISTED = Path(__file__).with_suffix(".json")
+WORDS = tomllib.loads((Path(__file__).with_name("words.toml")).read_text())
+SOURCES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/*.md",
+    "examples/*.md",
+    "ratelimit_mw/**/*.py",
+    "ratelimit_mw/**/*.lua",
+)
+MOST_WORDS = 30
+
+_CODE = re.compile(r"(`+)(?!`).*?\1|https?://\S+|<!--.*?-->", re.DOTALL)
+_FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^Examples?:\n(?:    .*\n?|\n)*|^ *>>>(?:.+\n?)*", re.MULTILINE)
+_ITEM = re.compile(r"\s*(?:[-*>] |\d+\. |#+ |\*{0,2}\w+(?: \([^)]*\))?: )")
+_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=[\s)\"]+[A-Z`*\[\"(X]|$)|\Z)", re.DOTALL)
+
+Blocks = Iterator[tuple[int, str]]  # the line that a paragraph starts on, and its text
+Problem = tuple[int, str, str]  # line, kind, and what to write
+Counts = dict[str, dict[str, int]]  # by file and kind
+
+
+def markdown(text: str) -> Blocks:
+    """Paragraphs, list items, headings and table cells of a page."""
+    text = re.sub(r"\]\([^)]*\)", "]", _CODE.sub(_blank, _FENCE.sub(_blank, text)))
+    text = re.sub(r"^\|.*$", lambda row: row[0].replace("|", "\0"), text, flags=re.MULTILINE)
+    for line, block in _blocks(text):
+        yield from ((line + block[: part.start()].count("\n"), part[0]) for part in re.finditer(r"[^\0]+", block))
+
+
+def python(text: str) -> Blocks:
+    """Docstrings, comments, and the strings of a module that hold prose."""
+    nodes = list(ast.walk(ast.parse(text)))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            yield (
+                node.lineno,
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values),
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            if id(node) in docstrings:
+                docstring = _CODE.sub(_blank, _EXAMPLE.sub(_blank, cleandoc(node.value)))
+                yield from ((node.lineno + line - 1, block) for line, block in _blocks(docstring))
+            elif re.search(r"[a-z]+ [a-z]+ [a-z]+", node.value):
+                yield node.lineno, node.value
+    lines = [""] * (text.count("\n") + 2)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("# type:"):
+            lines[token.start[0] - 1] = token.string.strip("# ").partition("noqa")[0]
+    yield from _blocks(_CODE.sub(_blank, "\n".join(lines)))
+
+
+def lua(text: str) -> Blocks:
+    """Comments of a script."""
+    return _blocks("\n".join(line.partition("--")[2] for line in text.splitlines()))
+
+
+def _blank(found: re.Match[str]) -> str:
+    return "X" + "\n" * found[0].count("\n")
+
+
+def _blocks(text: str) -> Blocks:
+    """Paragraphs; list items and arguments are paragraphs of their own."""
+    block: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if block and (not line.strip() or _ITEM.match(line)):
+            yield number - len(block), "\n".join(block)
+            block = []
+        if line.strip():
+            block.append(line.strip())
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace(" ", r"\s"), re.IGNORECASE)
+
+
+def matches(pattern: re.Pattern[str], blocks: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Each match with its line."""
+    return [(n + text[: m.start()].count("\n"), m[0]) for n, text in blocks for m in pattern.finditer(text)]
+
+
+def check(path: Path) -> list[Problem]:
+    """The problems of a file. Words with a rate are problems when there are more than their rate."""
+    blocks = list({".md": markdown, ".py": python, ".lua": lua}[path.suffix](path.read_text()))
+    thousands = sum(len(text.split()) for _, text in blocks) / 1000
+    found: list[Problem] = []
+    for pattern, advice in WORDS["banned"].items():
+        words = matches(_compiled(rf"\b(?:{pattern})\b"), blocks)
+        found += [(line, "banned", f'"{word}": {advice}') for line, word in words]
+    for kind, rate in WORDS["rates"].items():
+        words = matches(_compiled(rate["pattern"]), blocks)
+        if len(words) > rate["most"] * thousands:
+            found += [(line, kind, f'"{word}": {rate["advice"]}') for line, word in words]
+    for line, sentence in matches(_SENTENCE, blocks):
+        if (length := len(re.findall(r"\w[\w'/.-]*", sentence))) > MOST_WORDS:
+            found.append((line, "long", f"{length} words in a sentence: write several, of at most {MOST_WORDS} words"))
+    if path.suffix == ".md" and thousands > 0.3 and path.name not in WORDS["you"]["left_out"]:
+        missing = int(WORDS["you"]["least"] * thousands + 1) - len(matches(re.compile(r"\b[Yy]our?\b"), blocks))
+        found += [(1, "you", 'too few "you" and "your": address the reader')] * max(missing, 0)
+    return sorted(found)
+
+
+def compare(found: dict[str, list[Problem]], listed: Counts) -> list[str]:
+    """A message for each problem beyond the list, and for each count of the list that is too high."""
+    messages = []
+    for file in sorted({*found, *listed}):
+        counts = Counter(kind for _, kind, _ in found.get(file, []))
+        allowed = Counter(listed.get(file, {}))
+        messages += [f"{file}:{n}: {text}" for n, kind, text in found.get(file, []) if counts[kind] > allowed[kind]]
+        for kind in sorted((counts | allowed).keys()):
+            if counts[kind] < allowed[kind]:
+                messages.append(f"{file}: {counts[kind]} problems ({kind}), {allowed[kind]} listed: use --update")
+    return messages
+
+
+def shrink(found: dict[str, list[Problem]], listed: Counts | None) -> Counts:
+    """The list with its counts lowered to those found; without a list, all that is found."""
+    counts = {file: Counter(kind for _, kind, _ in problems) for file, problems in found.items()}
+    kept = {file: count if listed is None else count & Counter(listed.get(file, {})) for file, count in counts.items()}
+    return {file: dict(sorted(count.items())) for file, count in sorted(kept.items()) if count}
+
+
+def main(arguments: list[str]) -> int:
+    files = [Path(name).resolve() for name in arguments if name != "--update"]
+    paths = files or [path for pattern in SOURCES for path in ROOT.glob(pattern)]
+    found = {path.relative_to(ROOT).as_posix(): check(path) for path in paths}
+    listed = json.loads(LISTED.read_text()) if LISTED.exists() and not files else None
+    if "--update" in arguments and not files:
+        listed = shrink(found, listed)
+        rows = (f"  {json.dumps(file)}: {json.dumps(counts)}" for file, counts in listed.items())
+        LISTED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    messages = compare(found, listed or {})
+    print("\n".join(messages) or "words: no problems")
+    return 1 if messages else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""The word check finds what the glossary rules out, with its line, and its list of known problems only shrinks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from folders import DOCS
+
+
+@pytest.fixture
+def check_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, for a project in an empty folder."""
+    spec = importlib.util.spec_from_file_location("check_words", DOCS / "check_words.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "LISTED", tmp_path / "check_words.json")
+    return module
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+LONG = "The " + "very " * 30 + "end."
+PROBLEMS = {
+    "a banned word": ("a.md", "# Page\n\nIt is fine.\nIt refuses them.\n", [(4, "banned")]),
+    "a banned word in a table": ("a.md", "| a | b |\n|---|---|\n| x | is unreadable |\n", [(3, "banned")]),
+    "a long sentence": ("a.md", f"Short.\n\nAlso short. {LONG}\n", [(3, "long")]),
+    "a long item of a list": ("a.md", f"- one\n- {LONG}\n", [(2, "long")]),
+    "a word that is too frequent": ("a.md", "Nobody waits.\n", [(1, "nobody")]),
+    "a clause as subject": ("a.md", "It is so.\nWhat waits is served.\n", [(2, "what")]),
+    "a page without a reader": ("a.md", "It is fine. " * 110, [(1, "you")] * 2),
+    "a docstring": ("a.py", 'def f():\n    """First.\n\n    It refuses them.\n    """\n', [(4, "banned")]),
+    "a comment": ("a.py", "x = 1  # it is told to wait\n", [(1, "say")]),
+    "a message": ("a.py", 'raise OSError(f"the {x} is unreadable for us")\n', [(1, "banned")]),
+    "a comment of a script": ("a.lua", "local x = 1\n-- whoever waits\n", [(2, "nobody")]),
+}
+FINE = {
+    "code": ("a.md", "Call `refuse()`.\n\n```python\nrefuse()\n```\n"),
+    "a link": ("a.md", "[this](refuse.md) and https://refuse.example\n"),
+    "a question": ("a.md", "## What does it cost?\n"),
+    "the standard term": ("a.md", "connection refused\n"),
+    "names": ("a.py", 'def refuse(told: str = "spend") -> None:\n    nobody = {"refuse": "told"}\n'),
+    "an example": ("a.py", 'def f():\n    """Do it.\n\n    Example:\n        nobody refuses it\n    """\n'),
+    "several sentences": ("a.md", "You wait. It ends. " * 60),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), PROBLEMS.values(), ids=PROBLEMS)
+def test_a_problem_is_found_with_its_line(
+    check_words: ModuleType, tmp_path: Path, name: str, text: str, expected: list[tuple[int, str]]
+) -> None:
+    """Pages, docstrings, comments and messages are read."""
+    problems = check_words.check(write(tmp_path, name, text))
+    assert [(line, kind) for line, kind, _ in problems] == expected
+
+
+@pytest.mark.parametrize(("name", "text"), FINE.values(), ids=FINE)
+def test_code_names_and_questions_are_no_problems(
+    check_words: ModuleType, tmp_path: Path, name: str, text: str
+) -> None:
+    """Only prose is checked."""
+    assert check_words.check(write(tmp_path, name, text)) == []
+
+
+def test_a_message_has_the_place_and_the_word_to_write(
+    check_words: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A problem fails the check with file, line, the word found and its replacement."""
+    write(tmp_path, "docs/page.md", "One.\n\nIt refuses.\n")
+    assert check_words.main([]) == 1
+    assert capsys.readouterr().out == 'docs/page.md:3: "refuses": write "reject"\n'
+
+
+def test_listed_problems_pass_until_there_are_more_or_fewer(
+    check_words: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file may keep the problems that are listed; a better file needs a lower number."""
+    write(tmp_path, "README.md", "It refuses.\n\nIt refused.\n")
+    assert check_words.main(["--update"]) == 0
+    assert check_words.main([]) == 0
+    write(tmp_path, "README.md", "It refuses.\n\nIt refused.\n\nA refusal.\n")
+    assert check_words.main([]) == 1
+    write(tmp_path, "README.md", "It refuses.\n")
+    assert check_words.main([]) == 1
+    assert "README.md: 1 problems (banned), 2 listed: use --update" in capsys.readouterr().out
+    assert check_words.main(["--update"]) == 0
+
+
+def test_an_update_never_lists_more(check_words: ModuleType, tmp_path: Path) -> None:
+    """New problems and new files are not added to the list."""
+    write(tmp_path, "README.md", "It refuses.\n")
+    check_words.main(["--update"])
+    write(tmp_path, "README.md", "It refuses.\n\nIt refused.\n")
+    write(tmp_path, "docs/new.md", "It refuses.\n")
+    assert check_words.main(["--update"]) == 1
+    assert json.loads((tmp_path / "check_words.json").read_text()) == {"README.md": {"banned": 1}}
+    write(tmp_path, "README.md", "Fine.\n")
+    check_words.main(["--update"])
+    assert json.loads((tmp_path / "check_words.json").read_text()) == {}
+
+
+def test_named_files_are_checked_without_the_list(check_words: ModuleType, tmp_path: Path) -> None:
+    """All problems of a file are shown to a person who rewrites it."""
+    page = write(tmp_path, "README.md", "It refuses.\n")
+    check_words.main(["--update"])
+    assert check_words.main([]) == 0
+    assert check_words.main([str(page)]) == 1
