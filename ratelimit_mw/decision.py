@@ -1,36 +1,44 @@
-"""What a limiter answers: a ``Decision`` for each limit, a ``Verdict`` for the request. Pure data, no I/O.
+"""The result of one limit (``Decision``) and of one request (``Verdict``). Pure data, no I/O.
 
-Inside, times are whole microseconds (``*_us``); what users read is in seconds.
+Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from .clock import SECOND
 from .errors import RateLimitExceeded
 from .quota import checked_cost
-from .receipt import Charge, Correction, Receipt
+from .receipt import Charge, Correction, Receipt, receipt_of
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .quota import Quota
 
-__all__ = ["Correction", "Decision", "Hit", "Charge", "Verdict"]
+__all__ = ["Charge", "Correction", "Decision", "EarlyVerdict", "Hit", "Verdict", "make_hit"]
 
 
 class Decision:
-    """The answer of one limit.
+    """The result of one limit for one request.
 
-    With "5/minute" after the third hit of a fixed window, 20 s into it: ``allowed`` True, ``limit`` 5,
-    ``remaining`` 2, ``reset_after`` 40.0, ``retry_after`` 0.0.
+    After the third hit on "5/minute" under a fixed window, 20 s into the window: ``allowed`` is True, ``limit`` 5,
+    ``remaining`` 2, ``reset_after`` 40.0 and ``retry_after`` 0.0.
+
+    Attributes:
+        allowed: Whether this limit allows the request.
+        remaining: How much more cost this limit would allow now.
     """
 
-    __slots__ = ("allowed", "at_us", "delay_us", "remaining", "reset_us", "retry_us", "source")
+    __slots__ = ("allowed", "at_us", "delay_us", "hit", "remaining", "reset_us", "retry_us")
 
-    source: Limit
+    hit: tuple[Limit, str, int]
+    """The limit, key and cost that were decided. The store sets it."""
+
+    unavailable: ClassVar[bool] = False
+    """True when the limit rejected because the store could not be reached (``on_store_error = "deny"``)."""
 
     def __init__(
         self,
@@ -49,32 +57,43 @@ class Decision:
         self.delay_us = delay_us
 
     @property
+    def source(self) -> Limit:
+        """The limit that decided. Internal; use ``rule``, ``quota`` and ``limit``."""
+        return self.hit[0]
+
+    @property
     def rule(self) -> str:
         """The name of the rule."""
-        return self.source.rule
+        return self.hit[0].rule
 
     @property
     def quota(self) -> Quota:
-        return self.source.quota
+        """The quota of the limit, for example ``Quota("5/minute")``."""
+        return self.hit[0].quota
 
     @property
     def limit(self) -> int:
-        """The most that can pass at once: the quota's amount, or a bucket's capacity."""
-        return self.source.limit
+        """The largest cost that can pass at once: the amount of the quota, or the capacity of a bucket."""
+        return self.hit[0].limit
 
     @property
     def shadow(self) -> bool:
-        """True for a rule that only watches: it never rejects."""
-        return self.source.shadow
+        """True for a rule with ``mode = "shadow"``, which never rejects a request."""
+        return self.hit[0].shadow
+
+    @property
+    def local(self) -> bool:
+        """True when this process decided alone because the store could not be reached."""
+        return self.hit[0].local or self.unavailable
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until this same cost would be allowed; 0.0 when allowed, None when it can never fit."""
+        """Seconds until the same cost is allowed: 0.0 when allowed, None when the cost is larger than the limit."""
         return None if self.retry_us is None else self.retry_us / SECOND
 
     @property
     def reset_after(self) -> float:
-        """Seconds until the state cannot be told from a fresh one."""
+        """Seconds until the limit is fully reset."""
         return self.reset_us / SECOND
 
     @property
@@ -84,7 +103,7 @@ class Decision:
 
     @property
     def at(self) -> float:
-        """The store's time of the hit, in seconds since 1970."""
+        """The time of the hit by the store's clock, in seconds since 1970."""
         return self.at_us / SECOND
 
     def __repr__(self) -> str:
@@ -95,7 +114,7 @@ class Decision:
 
 
 class Hit(NamedTuple):
-    """One key charged with one cost under one limit."""
+    """A request under one limit: its key, and the cost to consume."""
 
     limit: Limit
     key: str
@@ -103,44 +122,39 @@ class Hit(NamedTuple):
 
 
 make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
-"""A ``Hit`` from its three fields, faster than calling the class."""
+"""Build a ``Hit`` from its three fields. This is faster than calling the class."""
 
 
 class Verdict:
-    """The answer to one request. True when it is allowed, so ``if verdict:`` means what it says.
+    """The result of one request. It is true when the request is allowed.
 
-    >>> verdict = Verdict((), ())
-    >>> bool(verdict), verdict.retry_after, verdict.rules
-    (True, 0.0, ())
+    Attributes:
+        allowed: Whether the request may go on; ``bool(verdict)`` is the same.
+        decisions: One ``Decision`` for each limit that applied.
+
+    Example:
+        >>> verdict = Verdict()
+        >>> bool(verdict), verdict.retry_after, verdict.rules
+        (True, 0.0, ())
     """
 
-    __slots__ = ("allowed", "decisions", "hits", "receipt")
+    __slots__ = ("_receipt", "allowed", "decisions")
 
-    def __init__(
-        self, hits: Sequence[tuple[Limit, str, int]], decisions: Sequence[Decision], allowed: bool = True
-    ) -> None:
-        self.hits = hits
+    def __init__(self, decisions: Sequence[Decision] = (), allowed: bool = True) -> None:
         self.decisions = decisions
         self.allowed = allowed
-        self.receipt: Receipt | None = None
+        self._receipt: Receipt | None = None
 
     @classmethod
-    def of(
-        cls,
-        hits: Sequence[Hit],
-        decisions: Sequence[Decision],
-        consumed: bool = True,
-        store: Any = None,
-        unavailable: bool = False,
-    ) -> Verdict:
-        """The answer that the decisions make. ``store``: where it was consumed, if not where all is consumed."""
+    def combine(cls, decisions: Sequence[Decision], consumed: bool = True) -> Verdict:
+        """Build the verdict of these decisions. A verdict of a peek (``consumed`` False) has nothing to refund."""
         allowed = True
         for decision in decisions:
-            if not decision.allowed and not decision.source.shadow:
+            if not decision.allowed and not decision.hit[0].shadow:
                 allowed = False
-        verdict = cls(hits, decisions, allowed)
-        if not consumed or store is not None:
-            verdict.receipt = Receipt(verdict, consumed, store, unavailable)
+        verdict = cls(decisions, allowed)
+        if not consumed:
+            verdict._receipt = Receipt(verdict, consumed=False)
         return verdict
 
     def __bool__(self) -> bool:
@@ -148,71 +162,94 @@ class Verdict:
 
     @property
     def rejected_by(self) -> list[Decision]:
-        """The decisions that rejected the request; shadow rules are never among them."""
-        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.source.shadow]
+        """The decisions that rejected the request. Shadow rules are never among them."""
+        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.shadow]
 
     @property
     def retry_us(self) -> int | None:
+        """``retry_after`` in whole microseconds."""
         waits = [d.retry_us for d in self.rejected_by]
         return None if None in waits or self.denied else max(waits, default=0)  # type: ignore[type-var]
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds: 0.0 when allowed, the largest of the rejecting limits', None when it can never fit."""
+        """Seconds until the request is allowed: 0.0 when allowed, None when waiting does not help.
+
+        With several rejecting limits this is the longest of their waits.
+        """
         wait = self.retry_us
         return None if wait is None else wait / SECOND
 
     @property
     def delay(self) -> float:
-        """Seconds to wait before going on: the largest of the decisions' delays; 0.0 when rejected."""
+        """Seconds to wait before going on: the longest delay of the decisions, 0.0 when rejected."""
         if not self.allowed:
             return 0.0
-        return max((d.delay_us for d in self.decisions if not d.source.shadow), default=0) / SECOND
+        return max((d.delay_us for d in self.decisions if not d.shadow), default=0) / SECOND
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The names of the rules that looked at the request, in their order."""
+        """The names of the rules that applied, in order."""
         return tuple(dict.fromkeys(d.rule for d in self.decisions))
 
     def settle(self, cost: int) -> None:
-        """State the true cost of the request; the adapter applies it once the response is sent.
+        """State the true cost of the request.
 
-        Outside an adapter use ``limiter.settle(verdict, cost)``. ``ConfigError`` for anything but a whole number.
+        The middleware applies the cost after the response is sent. Without a middleware, call
+        ``limiter.settle(verdict, cost)``.
+
+        Args:
+            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
         """
-        self.spending.state(checked_cost(cost))
+        self.receipt.state_cost(checked_cost(cost))
 
     @property
     def true_cost(self) -> int | None:
-        """The cost that was stated, if any."""
-        return None if self.receipt is None else self.receipt.true_cost
+        """The cost that was stated with ``settle``, or None."""
+        return None if self._receipt is None else self._receipt.true_cost
 
     def raise_for_limit(self) -> None:
-        """Raise ``RateLimitExceeded`` when rejected, else do nothing."""
+        """Raise ``RateLimitExceeded`` when the request is rejected, else do nothing.
+
+        Raises:
+            RateLimitExceeded: The request is rejected. Its ``verdict`` is this one.
+        """
         if not self.allowed:
             raise RateLimitExceeded(self)
 
     @property
     def unavailable(self) -> bool:
-        """True when it was rejected because the store did not answer: a matter of ours, not of the client's."""
-        return self.receipt is not None and self.receipt.unavailable
+        """True when the request is rejected because the store could not be reached (``on_store_error = "deny"``)."""
+        return any(decision.unavailable for decision in self.decisions)
 
     @property
     def denied(self) -> bool:
-        """True when it was rejected by a deny list: no limit has a say, and waiting does not help."""
+        """True when a deny list rejected the request: no limit was asked, and waiting does not help."""
         return not self.allowed and not self.decisions
 
     @property
     def status(self) -> int | None:
-        """The status that HTTP has for a rejection, None when allowed.
+        """The HTTP status of a rejection, None when allowed.
 
-        429 is "you, now", 403 "you, ever" (``denied``), 503 "we" (``unavailable``).
+        429 for a limit, 403 for a deny list (``denied``), 503 for a store that could not be reached (``unavailable``).
         """
         return None if self.allowed else 403 if self.denied else 503 if self.unavailable else 429
 
     @property
-    def spending(self) -> Receipt:
-        """The account of what this verdict has consumed; kept by the limiter."""
-        return self.receipt or Receipt.of(self)
+    def receipt(self) -> Receipt:
+        """The record of the cost that this verdict has consumed. Internal; created on first use."""
+        return self._receipt or receipt_of(self)
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
+
+
+class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
+    """A list or a missing key has decided the request, so no store is asked. Never leaves the package."""
+
+    def verdict(self, now: int) -> Verdict:
+        """Return the verdict at ``now``."""
+        raise NotImplementedError

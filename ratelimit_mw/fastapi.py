@@ -59,7 +59,7 @@ class RateLimit(DependencyLimit):
             return await exchange.meet(self, {self._names[name]: value for name, value in values.items()})
         if not testmode.off:
             raise MissingMiddlewareError(self.mark.view)
-        return Verdict((), ())
+        return Verdict()
 
 
 def _dependencies(features: Any, needs: tuple[str, ...]) -> dict[str, Depends]:

@@ -1,11 +1,11 @@
-"""What a verdict has consumed and not got back yet, and the changes that make it another amount. Pure data, no I/O."""
+"""The record of the cost that a verdict has consumed, and the corrections that change it. Pure data, no I/O."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .forksafe import create_lock
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .decision import Verdict
 
-__all__ = ["Correction", "PendingCorrection", "Settles", "Receipt", "Charge"]
+__all__ = ["Charge", "Correction", "PendingCorrection", "Receipt", "Settles", "receipt_of"]
 
-_noting = create_lock(sys.modules[__name__], "_noting", threading.RLock)
+_lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
 
 
 class Charge(NamedTuple):
-    """What a hit has consumed: at which store time (microseconds), how much, and after which delay."""
+    """The cost that a hit consumed, with its time by the store's clock (microseconds) and its delay."""
 
     at_us: int
     cost: int
@@ -27,7 +27,10 @@ class Charge(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A correction after the fact: ``cost`` of what was ``consumed`` is given back, or, with None, charged anew."""
+    """A change after the decision: give back ``cost`` of ``consumed``; when that is None, charge ``cost`` in addition.
+
+    A charge is made even beyond the limit.
+    """
 
     limit: Limit
     key: str
@@ -36,7 +39,7 @@ class Correction(NamedTuple):
 
 
 class OpenCharge:
-    """What is still consumed of a hit, or of a charge after it; ``at_us`` None: no store has said yet when."""
+    """A charge that is still consumed. ``at_us`` is None until the store has confirmed an additional charge."""
 
     __slots__ = ("at_us", "cost", "delay_us")
 
@@ -47,126 +50,131 @@ class OpenCharge:
 
 
 class PendingCorrection(NamedTuple):
-    """A change, and the part of a hit's parts that it is noted on."""
+    """A correction to send to the store, and the charge of a hit that it changes."""
 
-    parts: list[OpenCharge]
-    part: OpenCharge
-    change: Correction
+    charges: list[OpenCharge]
+    charge: OpenCharge
+    correction: Correction
 
 
 class Settles(Protocol):
-    """What can settle a verdict: a limiter."""
+    """An object that can settle a verdict: a limiter."""
 
     def settle(self, verdict: Verdict, cost: int) -> None: ...
 
 
 class Receipt:
-    """The account of one verdict. What is asked of a store is noted before, so that it is asked once, whoever asks."""
+    """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once."""
 
-    def __init__(self, verdict: Verdict, consumed: bool = True, store: Any = None, unavailable: bool = False) -> None:
+    def __init__(self, verdict: Verdict, consumed: bool = True) -> None:
         self._verdict = verdict
-        self.store = store
-        self.unavailable = unavailable
-        self._consumes = consumed
-        self._consumed: list[list[OpenCharge] | None] | None = None
+        self._consumed = consumed
+        self._charges: list[list[OpenCharge] | None] | None = None
         self._settles: Settles | None = None
         self.true_cost: int | None = None
 
-    @classmethod
-    def of(cls, verdict: Verdict) -> Receipt:
-        """The one account of a verdict, whoever asks first."""
-        with _noting:
-            verdict.receipt = verdict.receipt or cls(verdict)
-            return verdict.receipt
-
-    def _parts(self) -> list[list[OpenCharge] | None]:
-        """The parts of each hit, made when they are asked for; None where nothing may be consumed."""
-        if self._consumed is None:
-            consumes = self._consumes and self._verdict.allowed
-            self._consumed = [
-                [OpenCharge(decision.at_us, cost, decision.delay_us)] if consumes and decision.allowed else None
-                for (_, _, cost), decision in zip(self._verdict.hits, self._verdict.decisions, strict=True)
-            ]
-        return self._consumed
-
-    def state(self, cost: int) -> None:
-        """Note the true cost; settle it at once when the response is out of the adapter's hands."""
+    def state_cost(self, cost: int) -> None:
+        """Record the true cost. After ``settle_with`` it is settled at once."""
         self.true_cost = cost
         if self._settles is not None:
             self._settles.settle(self._verdict, cost)
 
     def settle_with(self, limiter: Settles) -> None:
-        """From now on a stated cost is settled at once; so is one that was stated before."""
+        """Settle every cost stated from now on at once, and a cost stated before now."""
         self._settles = limiter
         if self.true_cost is not None:
             limiter.settle(self._verdict, self.true_cost)
 
-    def changes(self, due: Sequence[int | None]) -> list[PendingCorrection]:
-        """What makes ``due`` the amount that each hit has consumed, noted as done; the newest is given back first.
+    def corrections(self, due: Callable[[Limit], int | None]) -> list[PendingCorrection]:
+        """Record the corrections that make ``due(limit)`` the consumed cost of each hit.
 
-        None: as it is.
+        None leaves a hit unchanged. The newest charge of a hit is given back first.
         """
-        with _noting:
+        with _lock:
             return [
-                noted
-                for (limit, key, _), parts, target in zip(self._verdict.hits, self._parts(), due, strict=True)
-                if parts is not None and target is not None
-                for noted in _towards(target, limit, key, parts)
+                pending
+                for decision, charges in zip(self._verdict.decisions, self._open_charges(), strict=True)
+                if charges is not None and (target := due(decision.source)) is not None
+                for pending in _towards(target, decision.source, decision.hit[1], charges)
             ]
 
     @staticmethod
-    def answered(noted: Sequence[PendingCorrection], times: Sequence[int | None] | None) -> None:
-        """What became of changes: a store's ``times``, None where it did not say; None for all: it was not asked.
+    def cancel(pending: Sequence[PendingCorrection]) -> None:
+        """Undo the record of corrections that were not sent."""
+        with _lock:
+            for _, charge, correction in pending:
+                charge.cost += -correction.cost if correction.consumed is None else correction.cost
 
-        A change that a store may have carried out stays noted: asked again, it might be carried out twice.
+    @staticmethod
+    def confirm(pending: Sequence[PendingCorrection], times: Sequence[int]) -> None:
+        """Record the store's times of additional charges.
+
+        Without a confirmation a correction stays recorded: the store may have made it, and must not make it twice.
         """
-        with _noting:
-            for (parts, part, change), at in zip(noted, times or [None] * len(noted), strict=True):
-                if times is None:
-                    part.cost += -change.cost if change.consumed is None else change.cost
-                elif change.consumed is None and at is not None:
-                    _count(parts, part, at, change.limit)
+        with _lock:
+            for (charges, charge, correction), at in zip(pending, times, strict=True):
+                if correction.consumed is None:
+                    _record_time(charges, charge, at, correction.limit)
 
     def renewals(self) -> list[Correction]:
-        """What keeps the slots that are held: a give-back of nothing."""
-        with _noting:
+        """Build the corrections that renew held slots: each gives back a cost of 0."""
+        with _lock:
             return [
-                Correction(limit, key, 0, Charge(part.at_us, part.cost))
-                for (limit, key, _), parts in zip(self._verdict.hits, self._parts(), strict=True)
-                for part in parts or ()
-                if limit.quota.concurrent and part.at_us is not None
+                Correction(decision.source, decision.hit[1], 0, Charge(charge.at_us, charge.cost))
+                for decision, charges in zip(self._verdict.decisions, self._open_charges(), strict=True)
+                for charge in charges or ()
+                if decision.quota.concurrent and charge.at_us is not None
             ]
 
+    def _open_charges(self) -> list[list[OpenCharge] | None]:
+        """The charges of each decision, None where nothing was consumed. Built on first use."""
+        if self._charges is None:
+            consumed = self._consumed and self._verdict.allowed
+            self._charges = [
+                [OpenCharge(decision.at_us, decision.hit[2], decision.delay_us)]
+                if consumed and decision.allowed
+                else None
+                for decision in self._verdict.decisions
+            ]
+        return self._charges
 
-def _towards(target: int, limit: Limit, key: str, parts: list[OpenCharge]) -> Iterator[PendingCorrection]:
-    over = sum(part.cost for part in parts) - target
+
+def receipt_of(verdict: Verdict) -> Receipt:
+    """Return the one receipt of a verdict, also when several threads ask at the same time."""
+    with _lock:
+        verdict._receipt = verdict._receipt or Receipt(verdict)
+        return verdict._receipt
+
+
+def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> Iterator[PendingCorrection]:
+    over = sum(charge.cost for charge in charges) - target
     if over < 0:
-        part = OpenCharge(None, -over)
-        parts.append(part)
-        yield PendingCorrection(parts, part, Correction(limit, key, -over, None))
-    for part in reversed(parts):
-        back = min(over, part.cost)
-        if back > 0 and part.at_us is not None:
-            consumed = Charge(part.at_us, part.cost, part.delay_us)
-            part.cost -= back
+        charge = OpenCharge(None, -over)
+        charges.append(charge)
+        yield PendingCorrection(charges, charge, Correction(limit, key, -over, None))
+    for charge in reversed(charges):
+        back = min(over, charge.cost)
+        if back > 0 and charge.at_us is not None:
+            consumed = Charge(charge.at_us, charge.cost, charge.delay_us)
+            charge.cost -= back
             over -= back
-            yield PendingCorrection(parts, part, Correction(limit, key, back, consumed))
+            yield PendingCorrection(charges, charge, Correction(limit, key, back, consumed))
 
 
-def _count(parts: list[OpenCharge], part: OpenCharge, at: int, limit: Limit) -> None:
-    """Note when a charge was counted."""
-    before = parts[parts.index(part) - 1]
-    if limit.algorithm.delays and not _is_served(before, at, limit):
-        # In a queue it stands behind the hit, as one with it: to be given back while nobody stands on both.
-        before.cost += part.cost
-        parts.remove(part)
+def _record_time(charges: list[OpenCharge], charge: OpenCharge, at: int, limit: Limit) -> None:
+    """Record when the store counted an additional charge."""
+    before = charges[charges.index(charge) - 1]
+    if limit.algorithm.delays and not _has_drained(before, at, limit):
+        # The queue still holds the hit, so hit and charge count as one: both can be given back while they are last.
+        before.cost += charge.cost
+        charges.remove(charge)
         return
-    # A clock that went back since the hit counts where the hit was counted.
-    part.at_us = at if limit.algorithm.delays else max(at, *(known.at_us or 0 for known in parts))
+    # When the clock has gone back since the hit, the store counts at the time of the hit.
+    charge.at_us = at if limit.algorithm.delays else max(at, *(known.at_us or 0 for known in charges))
 
 
-def _is_served(part: OpenCharge, now: int, limit: Limit) -> bool:
-    """Whether all of a queue's part had drained by ``now``."""
+def _has_drained(charge: OpenCharge, now: int, limit: Limit) -> bool:
+    """Whether a queue had drained all of this charge by ``now``."""
     algorithm = limit.algorithm
-    starts = 0 if part.at_us is None else part.at_us + part.delay_us
-    return starts * algorithm.amount + part.cost * algorithm.period <= now * algorithm.amount
+    starts = 0 if charge.at_us is None else charge.at_us + charge.delay_us
+    return starts * algorithm.amount + charge.cost * algorithm.period <= now * algorithm.amount

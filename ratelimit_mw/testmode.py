@@ -1,36 +1,36 @@
-"""What tests of applications throw: limits off, or on a clock of the test's. Neither is, unless somebody says so."""
+"""The test mode of this process: limits off, or limits on a test's clock. Neither is active by default."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .clock import Clock
+from .clock import Clock, now_us
 
-__all__ = ["limits_off", "testmode"]
+__all__ = ["limits_off", "process_clock", "testmode", "time_for_store"]
 
 
 class _TestMode:
-    """Of this process and all its threads, as a test client may run the application in one.
+    """The state of the test mode. All threads share it, because a test client may run the application in a thread.
 
-    ``off`` counts who wants limits off. ``clock`` is for limiters that were given none, whose keys then have
-    ``key_suffix``: what a test counts is nobody else's. ``active``: there is any of it.
+    Attributes:
+        off: How many ``limits_off`` blocks are active.
+        clock: The clock of all limiters that were given none.
+        key_suffix: Ends all keys of those limiters, so that a test shares no state.
+        active: Whether ``off`` or ``clock`` is set.
     """
 
-    off = 0
-    clock: Clock | None = None
-    key_suffix = ""
-
     def __init__(self) -> None:
+        self.off = 0
+        self.clock: Clock | None = None
+        self.key_suffix = ""
         self.active = False
 
     def turn_off(self, more: int) -> None:
         self.off += more
         self.active = bool(self.off or self.clock)
 
-    def turn_to(self, clock: Clock | None, key_suffix: str) -> None:
+    def set_clock(self, clock: Clock | None, key_suffix: str) -> None:
         self.clock, self.key_suffix = clock, key_suffix
         self.active = bool(self.off or self.clock)
 
@@ -38,13 +38,26 @@ class _TestMode:
 testmode = _TestMode()
 
 
+def process_clock() -> int:
+    """Return the time of this process in whole microseconds: the test's, or the real time."""
+    clock = testmode.clock
+    return now_us() if clock is None else clock()
+
+
+def time_for_store(clock: Clock | None) -> int | None:
+    """Return the time that a limiter with this clock gives to its store; None for the store's own time."""
+    clock = clock or testmode.clock
+    return None if clock is None else clock()
+
+
 @contextmanager
 def limits_off() -> Iterator[None]:
-    """Within this block every request is allowed, no rule looks at it and no header is added.
+    """Turn all limits off within this block: each request is allowed, and no header is added.
 
-    >>> with limits_off():
-    ...     testmode.off
-    1
+    Example:
+        >>> with limits_off():
+        ...     testmode.off
+        1
     """
     testmode.turn_off(1)
     try:

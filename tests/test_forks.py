@@ -37,7 +37,7 @@ def test_child_starts_empty_when_a_thread_was_changing_the_tables(monkeypatch: p
     forksafe._before()
     forksafe._in_child()
     assert [limiter.hit(CLIENT).allowed for _ in range(2)] == [True, False]
-    with limiter._memory._lock:  # type: ignore[union-attr]
+    with limiter.store._lock:  # type: ignore[union-attr]
         forksafe._before()
         forksafe._in_child()
         assert [limiter.hit(CLIENT).allowed for _ in range(3)] == [True, True, False]
@@ -47,13 +47,13 @@ def test_child_does_not_renew_the_slots_of_its_parent() -> None:
     """The heartbeat of a child renews only the slots taken after the fork."""
     renewed: list[Verdict] = []
     seen = threading.Event()
-    parents, own = Verdict((), ()), Verdict((), ())
+    parents, own = Verdict(), Verdict()
 
     def renew(verdict: Verdict) -> None:
         renewed.append(verdict)
         seen.set()
 
-    heartbeat = Heartbeat(renew, between=0.01)
+    heartbeat = Heartbeat(renew, interval=0.01)
     heartbeat._held.add(parents)
     forksafe._in_child()
     heartbeat.hold(own)

@@ -26,6 +26,7 @@ class Limit:
         "decide",
         "lease",
         "limit",
+        "local",
         "on_store_error",
         "policy",
         "prefix",
@@ -57,18 +58,20 @@ class Limit:
         self.limit = self.algorithm.limit
         # What a process draws at once, in units of cost; a share of less than two saves nothing.
         share = self.limit * lease // 100
+        self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         kind = _kind(self.algorithm)
         self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
 
-    def share(self, parts: int) -> Limit:
-        """The same limit with one of ``parts`` equal shares of its quota, at least 1 each."""
+    def local_part(self, parts: int) -> Limit:
+        """Return the limit for local counting: one of ``parts`` equal parts of its quota, at least 1 each."""
         burst = self.quota.burst and max(1, self.quota.burst // parts)
         amount = max(1, self.quota.amount // parts)
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
         limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.counts_outcomes, self.on_store_error)
         limit.policy = self.policy
+        limit.local = True
         return limit
 
     def __repr__(self) -> str:

@@ -99,7 +99,7 @@ class Exchange:
         last = self.verdicts[-1]
         if len(self.verdicts) == 1 or not last.allowed:
             return last
-        return Verdict((), [decision for verdict in self.verdicts for decision in verdict.decisions])
+        return Verdict([decision for verdict in self.verdicts for decision in verdict.decisions])
 
     async def conclude(self, status: int | None) -> None:
         """Give back slots and what does not count, of all that was decided."""

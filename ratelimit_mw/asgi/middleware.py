@@ -112,7 +112,7 @@ class RateLimitMiddleware:
             plan, again = self._left(plan, decided), True
         if plan.is_empty and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
             if decided is None:
-                scope = {**scope, "state": _telling(scope, Verdict((), ()))}
+                scope = {**scope, "state": _telling(scope, Verdict())}
             await self._hand_on(request, scope, receive, send)
             return
         if self._reads_bodies and BODY not in scope and self._needs_body(plan, request, routed):
@@ -167,7 +167,7 @@ class RateLimitMiddleware:
             request.explain(error)
             await self._conclude(verdict, exchange, status or 500)  # what servers answer when the application has not
             raise
-        if plan.needs_settlement or verdict.receipt is not None or (routed is not None and routed.meets):
+        if plan.needs_settlement or verdict.true_cost is not None or (routed is not None and routed.meets):
             await self._conclude(verdict, exchange, status or 500)
 
     async def _hand_on(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
@@ -251,7 +251,7 @@ class RateLimitMiddleware:
         meets = (held or routed.meets) and not (again and exchange_of(scope) is not None)
         if plan.is_empty and not meets:
             if not decided:
-                scope = {**scope, "state": _telling(scope, Verdict((), ()))}
+                scope = {**scope, "state": _telling(scope, Verdict())}
             await self._hand_on(request, scope, receive, send)
             return
         verdict = await self._guard.decide(plan, request, {})

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
 
@@ -20,7 +19,7 @@ from ..rules.overview import Overview
 from ..rules.plan import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
-from ..stores import open_store
+from ..stores import open_store, redacted_url
 from .application import Application, OfApplication, application_option
 from .output import Cell, examples, print_json, print_table, print_text, settings_file
 
@@ -70,7 +69,7 @@ def _of_file(file: Path) -> _Checked:
     _check_store(file, settings)
     _check_database(file, settings)
     rules = RuleSet(settings.rules)
-    title = f"{settings.source}, store {_without_secrets(settings.store)}"
+    title = f"{settings.source}, store {redacted_url(settings.store)}"
     return _Checked(settings, rules, title, _needed_from_application(settings, rules))
 
 
@@ -97,7 +96,7 @@ def _print_json(checked: _Checked, problems: list[str]) -> None:
     overview = checked.overview
     print_json(
         {
-            "store": _without_secrets(checked.settings.store),
+            "store": redacted_url(checked.settings.store),
             "rules": [described.as_json(rule) | _stands(rule, overview) for rule in checked.rules.rules],
             **({} if overview is None else {"exempt": overview.exempt}),
             "needs_from_application": checked.needed,
@@ -185,9 +184,3 @@ def _idle(rule: CompiledRule, limit: Limit) -> Iterator[str]:
         if other is not limit and slower and other.limit <= limit.limit:
             yield f"{rule.name}: {limit.quota} hardly ever rejects, {other.quota} is reached first"
             return
-
-
-def _without_secrets(address: str) -> str:
-    """Scheme, hosts and path: passwords stand before an @ or in the query."""
-    split = urlsplit(address)
-    return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"

@@ -27,7 +27,7 @@ class Current:
         self._django = request.django
         self._writer = writer
         if current_of(self._django) is None:
-            self._django.ratelimit = Verdict((), ())
+            self._django.ratelimit = Verdict()
         setattr(self._django, _ATTRIBUTE, self)
 
     def add(self, pending: Pending) -> None:
@@ -74,9 +74,8 @@ class Current:
         verdicts = [pending.verdict for pending in self.pending]
         if len(verdicts) == 1:
             return verdicts[0]
-        hits = [hit for verdict in verdicts for hit in verdict.hits]
         decisions = [decision for verdict in verdicts for decision in verdict.decisions]
-        return Verdict(hits, decisions, all(verdicts))
+        return Verdict(decisions, all(verdicts))
 
     def _hand_on_the_cost(self) -> None:
         """A cost that was stated for all of them is the cost of each."""

@@ -36,7 +36,7 @@ class Throttle:
     """For subclasses: the scope of all views that have this throttle, whatever they say themselves."""
 
     def __init__(self) -> None:
-        self.verdict = Verdict((), ())
+        self.verdict = Verdict()
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Decide the rules of the view's scope. What was rejected before is not consumed for again."""

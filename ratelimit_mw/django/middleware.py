@@ -20,7 +20,7 @@ from .streaming import ends_later
 
 __all__ = ["RateLimitMiddleware"]
 
-_NOTHING: Final = Verdict((), ())
+_NOTHING: Final = Verdict()
 _HIDDEN: Final = (
     "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use functools.wraps,"
     " or did another view call this one?"

@@ -115,7 +115,7 @@ class FlaskHooks:
         plan = self._plan(request, view)
         current = request.native[self._key] = _Current(decided(view))
         if plan.is_empty:
-            g.ratelimit = request.native.get(VERDICT) or Verdict((), ())
+            g.ratelimit = request.native.get(VERDICT) or Verdict()
             return None
         verdict = self.limiter.decide(plan, self._guard.reader.of(plan, request), request=native)
         current.pending = Pending(self.limiter, plan, verdict, self._guard.writer)

@@ -54,7 +54,7 @@ class Pending:
         return self._settles()
 
     def _settles(self) -> bool:
-        return self.plan.needs_settlement or self.verdict.receipt is not None
+        return self.plan.needs_settlement or self.verdict.true_cost is not None
 
 
 @lru_cache(1024)

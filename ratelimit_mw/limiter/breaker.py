@@ -1,4 +1,4 @@
-"""A circuit breaker: when to leave a failing store alone, and when to ask whether it answers again. Pure state."""
+"""The state of a circuit breaker: when to stop calling a failing store, and when to probe it. No I/O."""
 
 from __future__ import annotations
 
@@ -11,71 +11,80 @@ from ..forksafe import create_lock
 
 __all__ = ["Breaker"]
 
-_FAILURES: Final = 3
+_MAX_FAILURES: Final = 3
 _FIRST_PROBE: Final = SECOND // 4
 _LAST_PROBE: Final = SECOND
 
 
 class Breaker:
-    """Closed while the store answers; open after three failures, one after the other, until a probe has succeeded.
+    """Opens after three failures in a row, and closes when a probe succeeds.
 
-    Probes come 0.25 s after opening, then ever later, but at most a second apart; each with up to a fifth taken
-    off at random, so that a fleet does not ask as one. Times are whole microseconds of any steady clock.
-    For metrics: ``open`` now, ``openings`` so far.
+    The first probe is due 0.25 s after opening; the interval doubles up to 1 s. Each interval is shortened by up to a
+    fifth at random, so that the processes of a fleet do not probe at the same moment. Times are whole microseconds of
+    any steady clock.
+
+    Attributes:
+        open: Whether the breaker is open now.
+        openings: How often the breaker has opened, for metrics.
+        epoch: Changes with each failure that counts and each recovery. Note it before a call, and pass it to
+            ``failed``: calls that were in flight together count as one failure, and a call from before a recovery
+            counts as none.
+        failures: The failures in a row so far.
     """
 
     def __init__(self) -> None:
         self._lock = create_lock(self, "_lock", threading.Lock)
-        self._failures = 0
-        self._known_at = 0
         self._opened_at = 0
         self._probe_at = 0
-        self._wait = _FIRST_PROBE
+        self._interval = _FIRST_PROBE
         self.open = False
         self.openings = 0
+        self.epoch = 0
+        self.failures = 0
 
     def succeeded(self) -> None:
-        """A call was answered."""
-        if self._failures:
-            self._failures = 0
+        """Record a call that succeeded."""
+        self.failures = 0
 
-    def failed(self, began: int, now: int) -> bool:
-        """A call that began then was not answered; True when that opens the breaker.
-
-        Calls that were out together fail as one, and what began before the breaker closed says nothing of now.
-        """
+    def failed(self, epoch: int, now: int) -> bool:
+        """Record a call that failed. Return True when the failure opens the breaker."""
         with self._lock:
-            if began < self._known_at:
+            if epoch != self.epoch:
                 return False
-            self._known_at = now
-            self._failures += 1
-            if self.open or self._failures < _FAILURES:
+            self.epoch += 1
+            self.failures += 1
+            if self.open or self.failures < _MAX_FAILURES:
                 return False
-            self.open, self._opened_at, self._wait = True, now, _FIRST_PROBE
+            self.open, self._opened_at, self._interval = True, now, _FIRST_PROBE
             self.openings += 1
-            self._probe_at = now + self._soon()
+            self._schedule_probe(now)
             return True
 
+    def probe_in(self, now: int) -> int:
+        """Return the time until the next probe is due."""
+        return max(0, self._probe_at - now)
+
     def takes_probe(self, now: int) -> bool:
-        """Whether the caller should probe now; one caller is told so at a time."""
+        """Return True when the caller must probe the store now. One caller at a time gets True."""
         if now < self._probe_at:
             return False
         with self._lock:
             if not self.open or now < self._probe_at:
                 return False
-            self._wait = min(2 * self._wait, _LAST_PROBE)
-            self._probe_at = now + self._soon()
+            self._interval = min(2 * self._interval, _LAST_PROBE)
+            self._schedule_probe(now)
             return True
 
     def close(self, now: int) -> int:
-        """A probe was answered; how long the breaker was open, 0 when it was not."""
+        """Record a probe that succeeded. Return how long the breaker was open, 0 when it was closed."""
         with self._lock:
-            self._failures = 0
+            self.failures = 0
             if not self.open:
                 return 0
             self.open = False
-            self._known_at = now
+            self.epoch += 1
             return now - self._opened_at
 
-    def _soon(self) -> int:
-        return self._wait - random.randrange(self._wait // 5)  # noqa: S311 - it spreads probes, hides nothing
+    def _schedule_probe(self, now: int) -> None:
+        jitter = random.randrange(self._interval // 5)  # noqa: S311 - it spreads probes and hides nothing
+        self._probe_at = now + self._interval - jitter

@@ -1,155 +1,210 @@
-"""What happens when a shared store does not answer: each limit's policy, until the store answers again.
+"""What happens when a shared store cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
-"local" counts in this process, by one of ``fleet_size`` shares of the limit; "allow" leaves the limit out; "deny"
-rejects with 503. While the breaker is open no request touches the store: a probe asks it, in a thread of its own, one
-at a time. One log line says that a store went, one that it came back.
+``on_store_error`` of each rule decides: "local" counts in this process, "allow" leaves the limit out, "deny" rejects
+with 503.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from ..algorithms.limit import Limit
 from ..clock import Clock, now_us, to_seconds
 from ..decision import Correction, Decision, Hit
 from ..errors import StoreError
 from ..stores import MemoryStore, Store
 from .breaker import Breaker
+from .link import ChainLink
 
-__all__ = ["Answer", "FailoverStore"]
+if TYPE_CHECKING:
+    from ..algorithms.limit import Limit
 
-Times = Sequence[int | None]
+__all__ = ["BreakerStore", "FailoverStore", "NotAskedError"]
 
 _RETRY_DENIED = 1_000_000
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Answer(NamedTuple):
-    """What was decided, and where: corrections go to the same store."""
-
-    hits: Sequence[Hit]
-    decisions: list[Decision]
-    store: Store
-    unavailable: bool = False
+class NotAskedError(StoreError):
+    """The circuit breaker is open, so the store was not asked."""
 
 
-class FailoverStore:
-    """A store that always answers: itself, or by the policies."""
+class BreakerStore(ChainLink):
+    """Asks a store while its circuit breaker is closed, and raises ``NotAskedError`` while the breaker is open.
 
-    def __init__(self, store: Store, policy: str = "local", fleet_size: int = 1, clock: Clock | None = None) -> None:
-        self.store = store
-        self.local = MemoryStore()
-        self._policy = policy
-        self._fleet_size = fleet_size
-        self._clock = clock or now_us
-        self._shares: dict[Limit, Limit] = {}
+    While the breaker is open a thread probes the store, one at a time. A thread also serves event loops: a loop that
+    ends after one request would never see the result of a probe of its own. The log has one line when the breaker
+    opens and one when it closes.
+    """
+
+    def __init__(self, store: Store, name: str, policy: str = "local") -> None:
+        super().__init__(store)
         self.breaker = Breaker()
+        self._name = name
+        self._policy = policy
+        self._policies: dict[str, str] = {}
 
-    def apply(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer:
-        return self.ask_store(hits, now, consume) or self.decide_by_policy(hits, consume)
+    def check(self, limit: Limit) -> None:
+        self._policies[limit.rule] = limit.on_store_error or self._policy
+        self.store.check(limit)
 
-    def ask_store(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer | None:
-        """What the store says; None when it does not answer, or is left alone."""
-        if self._is_left_alone():
-            return None
-        began = now_us()
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        breaker = self.breaker
+        if breaker.open:
+            self._reject_call()
+        epoch = breaker.epoch
         try:
             decisions = self.store.apply(hits, now, consume)
         except StoreError as error:
-            self._failed(error, began)
-            return None
-        self.breaker.succeeded()
-        return Answer(hits, decisions, self.store)
+            self._record_failure(error, epoch)
+            raise
+        if breaker.failures:
+            breaker.succeeded()
+        return decisions
 
-    async def aapply(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer:
-        return await self.aask_store(hits, now, consume) or self.decide_by_policy(hits, consume)
-
-    async def aask_store(self, hits: Sequence[Hit], now: int | None, consume: bool) -> Answer | None:
-        if self._is_left_alone():
-            return None
-        began = now_us()
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        breaker = self.breaker
+        if breaker.open:
+            self._reject_call()
+        epoch = breaker.epoch
         try:
             decisions = await self.store.aapply(hits, now, consume)
         except StoreError as error:
-            self._failed(error, began)
-            return None
-        self.breaker.succeeded()
-        return Answer(hits, decisions, self.store)
+            self._record_failure(error, epoch)
+            raise
+        if breaker.failures:
+            breaker.succeeded()
+        return decisions
 
-    def correct(self, store: Store | None, changes: Sequence[Correction], now: int | None) -> Times | None:
-        """The times of the changes in ``store``, the local one or else the shared one.
-
-        Of a store that was asked and did not answer, nobody knows them; None: it was not asked.
-        """
-        if store is self.local:
-            return self.local.correct(changes, self._clock())
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         if self.breaker.open:
-            return None
-        began = now_us()
+            self._reject_call()
+        epoch = self.breaker.epoch
         try:
             return self.store.correct(changes, now)
         except StoreError as error:
-            self._failed(error, began)
-            return [None] * len(changes)
+            self._record_failure(error, epoch)
+            raise
 
-    async def acorrect(self, store: Store | None, changes: Sequence[Correction], now: int | None) -> Times | None:
-        if store is self.local:
-            return self.local.correct(changes, self._clock())
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         if self.breaker.open:
-            return None
-        began = now_us()
+            self._reject_call()
+        epoch = self.breaker.epoch
         try:
             return await self.store.acorrect(changes, now)
         except StoreError as error:
-            self._failed(error, began)
-            return [None] * len(changes)
+            self._record_failure(error, epoch)
+            raise
 
-    def decide_by_policy(self, hits: Sequence[Hit], consume: bool) -> Answer:
-        """What the policies say."""
-        policies = [hit.limit.on_store_error or self._policy for hit in hits]
-        denied = [hit for hit, policy in zip(hits, policies, strict=True) if policy == "deny" and not hit.limit.shadow]
-        if denied:
-            return Answer(denied, [_denial(hit.limit, self._clock()) for hit in denied], self.local, unavailable=True)
-        mine = [self._shared(hit) for hit, policy in zip(hits, policies, strict=True) if policy == "local"]
-        return Answer(mine, self.local.apply(mine, self._clock(), consume), self.local)
-
-    def _shared(self, hit: Hit) -> Hit:
-        if self._fleet_size == 1:
-            return hit
-        share = self._shares.get(hit.limit)
-        if share is None:
-            share = self._shares[hit.limit] = hit.limit.share(self._fleet_size)
-        return hit._replace(limit=share)
-
-    def _failed(self, error: StoreError, began: int) -> None:
-        if self.breaker.failed(began, now_us()):
-            _log.warning("the store does not answer (%s); limits go on by their on_store_error until it does", error)
-
-    def _is_left_alone(self) -> bool:
-        """Whether the breaker is open; now and then somebody asks beside the requests whether the store is back.
-
-        In a thread, also for event loops: one that lives or runs for a moment only would never hear the answer.
-        """
-        if self.breaker.open and self.breaker.takes_probe(now_us()):
+    def _reject_call(self) -> None:
+        if self.breaker.takes_probe(now_us()):
             threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
-        return self.breaker.open
+        raise NotAskedError(f"store {self._name} unreachable; the circuit breaker is open")
+
+    def _record_failure(self, error: StoreError, epoch: int) -> None:
+        now = now_us()
+        if self.breaker.failed(epoch, now):
+            _log.warning(
+                "store %s unreachable (%s); applying on_store_error: %s; next probe in %.1f s",
+                self._name,
+                error,
+                self._describe_policies(),
+                to_seconds(self.breaker.probe_in(now)),
+            )
+
+    def _describe_policies(self) -> str:
+        """Return the number of rules for each policy: ``"3 rules local, 1 rule deny"``."""
+        counts = Counter(self._policies.values()).most_common()
+        return ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
 
     def _probe(self) -> None:
         try:
             self.store.ping()
         except StoreError:
             return
-        self._recovered()
-
-    def _recovered(self) -> None:
         if passed := self.breaker.close(now_us()):
-            _log.warning("the store answers again, after %.1f s", to_seconds(passed))
+            _log.warning("store %s reachable again after %.1f s", self._name, to_seconds(passed))
 
 
-def _denial(limit: Limit, now: int) -> Decision:
-    decision = Decision(False, 0, _RETRY_DENIED, _RETRY_DENIED, now)
-    decision.source = limit
+class Unavailable(Decision):
+    """The rejection of a limit with ``on_store_error = "deny"``."""
+
+    __slots__ = ()
+    unavailable = True
+
+
+class FailoverStore(ChainLink):
+    """Decides by the policy of each limit when its store cannot be reached, and never raises in ``apply``.
+
+    "local" counts in ``local``, by one of ``fleet_size`` equal parts of the limit.
+    """
+
+    def __init__(self, store: Store, breaker: Breaker, policy: str, fleet_size: int, clock: Clock) -> None:
+        super().__init__(store)
+        self.breaker = breaker
+        self.local = MemoryStore()
+        self._policy = policy
+        self._fleet_size = fleet_size
+        self._clock = clock
+        self._local_limits: dict[Limit, Limit] = {}
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        try:
+            return self.store.apply(hits, now, consume)
+        except StoreError:
+            return self.decide_by_policy(hits, consume)
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        try:
+            return await self.store.aapply(hits, now, consume)
+        except StoreError:
+            return self.decide_by_policy(hits, consume)
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        if _is_local(changes):
+            return self.local.correct(changes, self._clock())
+        return self.store.correct(changes, now)
+
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        if _is_local(changes):
+            return self.local.correct(changes, self._clock())
+        return await self.store.acorrect(changes, now)
+
+    def forget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        self.store.forget(keys)
+        self.local.forget(keys)
+
+    async def aforget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        await self.store.aforget(keys)
+        self.local.forget(keys)
+
+    def decide_by_policy(self, hits: Sequence[Hit], consume: bool) -> list[Decision]:
+        policies = [hit.limit.on_store_error or self._policy for hit in hits]
+        pairs = list(zip(hits, policies, strict=True))
+        denied = [hit for hit, policy in pairs if policy == "deny" and not hit.limit.shadow]
+        if denied:
+            return [_denial(hit, self._clock()) for hit in denied]
+        own = [hit._replace(limit=self._local_limit(hit.limit)) for hit, policy in pairs if policy == "local"]
+        return self.local.apply(own, self._clock(), consume)
+
+    def _local_limit(self, limit: Limit) -> Limit:
+        local = self._local_limits.get(limit)
+        if local is None:
+            local = self._local_limits[limit] = limit.local_part(self._fleet_size)
+        return local
+
+
+def _is_local(changes: Sequence[Correction]) -> bool:
+    """Whether the hits were counted locally. All changes of one call belong to one verdict."""
+    return bool(changes) and changes[0].limit.local
+
+
+def _denial(hit: Hit, now: int) -> Decision:
+    decision = Unavailable(False, 0, _RETRY_DENIED, _RETRY_DENIED, now)
+    decision.hit = hit
     return decision

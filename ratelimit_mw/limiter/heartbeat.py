@@ -1,6 +1,6 @@
-"""Does something again and again with what is held: renews slots, or gives back those that a store did not take.
+"""Calls a function for each held item at an interval: renews slots, or returns slots that the store did not take back.
 
-One thread a keeper, started when something is held and gone when nothing has been for a while.
+One thread per heartbeat. The thread starts with the first item and ends when no item was held for one interval.
 """
 
 from __future__ import annotations
@@ -16,65 +16,64 @@ from ..forksafe import create_lock
 
 __all__ = ["Heartbeat"]
 
-_BETWEEN: Final = to_seconds(SLOT_LIFE) / 3
-_NAME: Final = "ratelimit_mw leases"
+_INTERVAL: Final = to_seconds(SLOT_LIFE) / 3
 _log = logging.getLogger("ratelimit_mw")
+_Item = TypeVar("_Item")
 
 
-_Held = TypeVar("_Held")
+class Heartbeat(Generic[_Item]):
+    """Calls ``beat`` for each held item every ``interval`` seconds; by default three times in the life of a slot."""
 
-
-class Heartbeat(Generic[_Held]):
-    """Calls ``renew`` with all that is held; by default three times in the life of a lease."""
-
-    def __init__(self, renew: Callable[[_Held], None], between: float = _BETWEEN) -> None:
-        self._renew = renew
-        self._between = between
-        self._held: set[_Held] = set()
-        self._lock = create_lock(self, "_lock", threading.Lock, Heartbeat._forget_parent)
+    def __init__(self, beat: Callable[[_Item], None], interval: float = _INTERVAL) -> None:
+        self._beat = beat
+        self._interval = interval
+        self._held: set[_Item] = set()
+        self._lock = create_lock(self, "_lock", threading.Lock, Heartbeat._after_fork)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
-    def hold(self, held: _Held) -> None:
-        """Renew this until it is released."""
+    def hold(self, item: _Item) -> None:
+        """Add an item until it is released."""
         with self._lock:
-            self._held.add(held)
-            # Whoever was closed may be used again, and where no thread could be started the next one tries again.
+            self._held.add(item)
+            # A closed heartbeat may be used again. If no thread could be started, the next item tries again.
             if self._thread is None or not self._thread.is_alive():
                 self._stop = threading.Event()
-                self._thread = threading.Thread(target=self._run, args=(self._stop,), name=_NAME, daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._stop,), name="ratelimit_mw heartbeat", daemon=True
+                )
                 self._thread.start()
 
-    def release(self, held: _Held) -> None:
+    def release(self, item: _Item) -> None:
         with self._lock:
-            self._held.discard(held)
+            self._held.discard(item)
 
     def __len__(self) -> int:
         return len(self._held)
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Stop the thread."""
         with self._lock:
             self._thread = None
             self._stop.set()
 
-    def _forget_parent(self, _whole: bool) -> None:
-        """In a forked child: what the parent holds is the parent's, and its thread has stayed there."""
+    def _after_fork(self, _whole: bool) -> None:
+        """In a forked child: items and thread belong to the parent."""
         self._held, self._thread, self._stop = set(), None, threading.Event()
 
     def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(self._between):
+        while not stop.wait(self._interval):
             with self._lock:
-                held = list(self._held)
-                if not held:
+                items = list(self._held)
+                if not items:
                     self._thread = None
                     return
-            for each in held:
-                self._try_to_renew(each)
+            for item in items:
+                self._try_beat(item)
 
-    def _try_to_renew(self, held: _Held) -> None:
-        """One that fails does not end the others'."""
+    def _try_beat(self, item: _Item) -> None:
+        """Log an error, so that it does not end the other items."""
         try:
-            self._renew(held)
+            self._beat(item)
         except Exception:
-            _log.exception("the slots of a request in flight were not renewed; without that they end within a minute")
+            _log.exception("could not renew the slots of one request; without renewal they end within 60 s")

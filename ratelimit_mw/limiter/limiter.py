@@ -1,28 +1,28 @@
-"""The ``Limiter``: rules and a store behind one call. Knows nothing of HTTP.
+"""``Limiter``: rules and a store behind one call. It knows nothing of HTTP.
 
-Every method has an ``a`` twin for event loops. Both are a few lines around the same code without I/O.
+Each method that may wait for the store has an async twin, whose name starts with ``a``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
 from ..clock import Clock, checked_clock, now_us
-from ..decision import Hit, Verdict
+from ..decision import EarlyVerdict, Hit, Verdict
 from ..errors import ConfigError, placed
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..rules.access_lists import ListVerdict
 from ..rules.marks import Mark
-from ..rules.plan import MissingKeyError, Plan
+from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
-from ..stores import MemoryStore, Store, open_store
-from ..testmode import testmode
-from .failover import Answer, FailoverStore
+from ..stores import MemoryStore, Store, open_store, redacted_url
+from ..testmode import process_clock, testmode, time_for_store
+from .breaker import Breaker
+from .failover import BreakerStore, FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
 from .settlement import Settlement
@@ -34,17 +34,32 @@ __all__ = ["Limiter"]
 class Limiter:
     """Decides requests by rules.
 
-    >>> from ratelimit_mw.testing import ManualClock
-    >>> clock = ManualClock(1_000_000.0)
-    >>> limiter = Limiter([Rule(name="api", limits="2/minute")], clock=clock)
-    >>> [limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(3)]
-    [True, True, False]
-    >>> clock.advance(limiter.peek({"ip": "192.0.2.7"}).retry_after)
-    >>> limiter.hit({"ip": "192.0.2.7"}).allowed
-    True
+    Args:
+        rules: The rules. All rules that match a request apply together.
+        store: A store URL, for example ``"redis://cache:6379/0"``, or a ``Store``.
+        clock: A function that returns whole microseconds since 1970. It replaces the clock of every store. By default
+            the store's own time counts.
+        settings: Settings from ``load_settings``. Their ``rules`` and ``store`` are not read; ``from_settings`` does.
 
-    ``store`` is an address or a ``Store``. A ``clock`` given here rules on every store; without one the store's
-    own time counts. Raises ``ConfigError`` for rules or addresses that cannot mean anything.
+    Raises:
+        ConfigError: A rule, the store URL or an option of the store is invalid.
+        MissingExtraError: The library of the store is not installed.
+
+    Example:
+        >>> from ratelimit_mw.testing import ManualClock
+        >>> clock = ManualClock(1_000_000.0)
+        >>> limiter = Limiter([Rule(name="api", limits="2/minute")], clock=clock)
+        >>> [limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(3)]
+        [True, True, False]
+        >>> clock.advance(limiter.peek({"ip": "192.0.2.7"}).retry_after)
+        >>> limiter.hit({"ip": "192.0.2.7"}).allowed
+        True
+
+    Attributes:
+        settings: The settings.
+        rules: The rules, compiled.
+        store: The store.
+        waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
     def __init__(
@@ -54,257 +69,252 @@ class Limiter:
         clock: Clock | None = None,
         settings: Settings | None = None,
     ) -> None:
-        self._everywhere = list(rules)
+        self.settings = Settings() if settings is None else settings
+        self._own_rules = list(rules)
         self._marks: set[Mark] = set()
-        self.settings = settings if settings is not None else Settings()
-        self.rules = self._ruled()
+        compiled = self._compile_rules()
         self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else store
         if not isinstance(self.store, Store):
-            raise ConfigError(f"expected the address of a store or a Store; got {store!r}", "store")
+            raise ConfigError(f"expected a store URL or a Store, got {store!r}", "store")
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
-        self._memory_clock = self._clock or (now_us if self._memory is None else self._memory.clock)
-        self._steady = self._clock or _steady_us
-        # Who gives a clock wants to the microsecond what the store says.
-        self._rejections = RejectionCache(self.settings.rejection_cache if clock is None else 0)
-        told = self.settings
-        shared = (self.store, told.on_store_error, told.fleet_size, self._steady)
-        self._shared = None if self._memory is not None else FailoverStore(*shared)
-        self.breaker = None if self._shared is None else self._shared.breaker
-        # Whether deciding may wait for I/O, so that an event loop has to await it.
-        self.waits = self._shared is not None
-        self._leases: QuotaLeases | None = None
-        self._lease()
-        self._check_limits()
-        self._afterwards = Settlement(
-            self.store, self._shared, self._rejections, self._now, lambda rule: self.rules.statuses(rule)
-        )
+        self.waits = self._memory is None
+        self._failover = None if self._memory is not None else self._build_failover(store)
+        # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache would not be.
+        span = self.settings.rejection_cache if clock is None else 0
+        self._chain = self.store if self._failover is None else RejectionCache(self._failover, span)
+        self._use(compiled)
+        self._settlement = Settlement(self._chain, self._now, lambda rule: self.rules.statuses(rule))
+
+    def _build_failover(self, store: str | Store) -> FailoverStore:
+        name = redacted_url(store) if isinstance(store, str) else type(store).__name__
+        policy = self.settings.on_store_error
+        shared = BreakerStore(self.store, name, policy)
+        return FailoverStore(shared, shared.breaker, policy, self.settings.fleet_size, self._clock or process_clock)
 
     @classmethod
     def from_settings(
         cls, settings: str | PathLike[str] | Mapping[str, Any] | Settings, clock: Clock | None = None
     ) -> Limiter:
-        """A limiter from a settings file, a dictionary or loaded ``Settings``."""
+        """Build a limiter from settings.
+
+        Args:
+            settings: The path of a settings file, a dictionary, or loaded ``Settings``.
+            clock: As for ``Limiter``.
+
+        Raises:
+            ConfigError: A setting is invalid. The message names the file and the line.
+        """
         loaded = settings if isinstance(settings, Settings) else load_settings(settings)
         return cls(loaded.rules, loaded.store, clock, loaded)
 
-    def _ruled(self) -> RuleSet:
-        told = self.settings
-        return RuleSet(self._everywhere, self._marks, told.overrides, told.lists, told.secret)
-
-    def _lease(self) -> None:
-        """Have leases stand before a shared store where some rule has one."""
-        leased = any(limit.lease for rule in self.rules.rules for limit in rule.all_limits())
-        if leased and self._shared is not None and self._leases is None:
-            self._leases = QuotaLeases(self._shared, self._steady)
-        self._decides = self._leases or self._shared
-
     def adopt(self, marks: Iterable[Mark]) -> None:
-        """For adapters, at start-up: decide what decorators marked, too.
+        """Add the rules of decorators. Adapters call it at the start, once they know the views.
 
-        ``ConfigError`` for a name that stands twice, and for a settings rule that replaces one nobody gives.
+        Raises:
+            ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
         """
         self._marks |= set(marks)
-        self.rules = self._ruled().complete()
-        self._lease()
-        self._check_limits()
+        self._use(self._compile_rules().complete())
 
-    def _check_limits(self) -> None:
-        """Raise ``ConfigError`` where a rule has a limit that the store cannot keep."""
-        for rule in self.rules.rules:
-            for limit in rule.all_limits():
-                with placed(f"rule {limit.rule!r}"):
-                    self.store.check(limit)
+    def _compile_rules(self) -> RuleSet:
+        settings = self.settings
+        return RuleSet(self._own_rules, self._marks, settings.overrides, settings.lists, settings.secret)
+
+    def _use(self, rules: RuleSet) -> None:
+        """Check the limits of these rules and decide by them from now on."""
+        limits = [limit for rule in rules.rules for limit in rule.all_limits()]
+        for limit in limits:
+            with placed(f"rule {limit.rule!r}"):
+                self._chain.check(limit)
+        self.rules = rules
+        failover = self._failover
+        if failover and not isinstance(failover.store, QuotaLeases) and any(limit.lease for limit in limits):
+            failover.store = QuotaLeases(failover.store, self._clock)
+
+    @property
+    def breaker(self) -> Breaker | None:
+        """The circuit breaker of the store, None for the memory store."""
+        return None if self._failover is None else self._failover.breaker
 
     # -- deciding ------------------------------------------------------------------------------------------
 
     def match(self, features: Features) -> Plan:
-        """The plan for a request: which rules look at it."""
+        """Return the plan of a request: the rules that apply to it."""
         get = features.get
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
     def hit(self, features: Features, cost: int | None = None) -> Verdict:
-        """Decide a request and, when it is allowed, consume ``cost`` (each rule's own when None) on every limit."""
+        """Decide a request. When it is allowed, consume its cost on every limit that applies.
+
+        Args:
+            features: The features of the request by name, for example ``{"ip": "192.0.2.7", "path": "/login"}``.
+            cost: The cost in units of the limits, a whole number from 0 to 10**12. By default each rule's own cost.
+
+        Returns:
+            The verdict. It is true when the request is allowed.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
+        """
         return self.decide(self.match(features), features, cost)
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
+        """Async form of ``hit``."""
         return await self.adecide(self.match(features), features, cost)
 
     def peek(self, features: Features, cost: int | None = None) -> Verdict:
-        """The answer that ``hit`` would give; nothing is consumed."""
+        """Return the verdict that ``hit`` would return. Consume nothing."""
         return self.decide(self.match(features), features, cost, consume=False)
 
     async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
+        """Async form of ``peek``."""
         return await self.adecide(self.match(features), features, cost, consume=False)
 
     def decide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
-        """``hit`` or ``peek`` for a plan that is known already. ``request`` is what cost functions are given."""
+        """Decide a request whose plan is known; adapters use it. ``request`` is passed to cost functions."""
         if plan.single is not None and consume and self._memory is not None and not testmode.active:
-            # One limit on the memory store: no list of hits, nothing to agree on.
+            # One limit in memory: no list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
             key = key_of(features)
             if key is None:
-                return Verdict((), ())
-            spending = own_cost if cost is None else checked_cost(cost)
-            decision = self._memory.apply_one(limit, key, spending, self._memory_clock())
-            return Verdict(((limit, key, spending),), (decision,), decision.allowed)
-        if consume and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
-            return taken
-        hits = self._hits(plan, features, cost, request)
-        if isinstance(hits, Verdict):
-            return hits
-        if self._decides is None:
-            return Verdict.of(hits, self.store.apply(hits, self._now(), consume), consume)
-        steady = self._steady()
-        if consume and (known := self._rejections.recall(hits, steady)):
-            return Verdict(*known, allowed=False)
-        return self._answered(self._decides.apply(hits, self._now(), consume), consume, steady)
+                return Verdict()
+            now = None if self._clock is None else self._clock()
+            decision = self._memory.apply_one(limit, key, own_cost if cost is None else checked_cost(cost), now)
+            return Verdict((decision,), decision.allowed)
+        try:
+            hits = self._hits(plan, features, cost, request)
+        except EarlyVerdict as early:
+            return early.verdict(self._now() or now_us())
+        return Verdict.combine(self._chain.apply(hits, self._now(), consume) if hits else (), consume)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
-        if self._decides is None:
+        """Async form of ``decide``."""
+        if self._memory is not None:
             return self.decide(plan, features, cost, consume, request)
-        if consume and self._leases is not None and (taken := self._taken(self._leases, plan, features, cost)):
-            return taken
-        hits = self._hits(plan, features, cost, request)
-        if isinstance(hits, Verdict):
-            return hits
-        steady = self._steady()
-        if consume and (known := self._rejections.recall(hits, steady)):
-            return Verdict(*known, allowed=False)
-        asked = self._asked(self._decides, hits, consume, steady)
-        return await (self._afterwards.kept(asked) if consume and plan.has_slots else asked)
-
-    async def _asked(
-        self, decides: FailoverStore | QuotaLeases, hits: Sequence[Hit], consume: bool, steady: int
-    ) -> Verdict:
-        return self._answered(await decides.aapply(hits, self._now(), consume), consume, steady)
-
-    def _taken(self, leases: QuotaLeases, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
-        """One limit out of a lease, with as little ado as in memory; None when it takes more."""
-        if plan.single is None or testmode.off:
-            return None
-        limit, key_of, own_cost = plan.single
-        key, spending = key_of(features), own_cost if cost is None else checked_cost(cost)
-        if key is None or (decision := leases.take(limit, key, spending)) is None:
-            return None
-        return Verdict(((limit, key, spending),), (decision,))
-
-    def _answered(self, answer: Answer, consume: bool, steady: int) -> Verdict:
-        elsewhere = None if answer.store is self.store else answer.store
-        verdict = Verdict.of(answer.hits, answer.decisions, consume, elsewhere, answer.unavailable)
-        if consume and elsewhere is None:
-            if verdict.allowed:
-                self._rejections.consumed(answer.hits)
-            else:
-                self._rejections.note(answer.hits, answer.decisions, steady)
-        return verdict
-
-    def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit] | Verdict:
-        """The hits of a request, or its verdict where there is nothing to ask a store."""
-        if testmode.off:
-            return Verdict((), ())
-        if cost is not None:
-            checked_cost(cost)
         try:
-            hits = plan.hits(features, cost, request)
-            if testmode.active:
-                hits = [hit._replace(key=self._own(hit.key)) for hit in hits]
-            return hits or Verdict((), ())
-        except MissingKeyError as rejection:
-            return rejection.verdict(self._steady())
-        except ListVerdict as listed:
-            return listed.verdict()
+            hits = self._hits(plan, features, cost, request)
+        except EarlyVerdict as early:
+            return early.verdict(self._now() or now_us())
+        deciding = self._adecide_hits(hits, consume)
+        return await (self._settlement.keep_slots(deciding) if consume and plan.has_slots else deciding)
+
+    async def _adecide_hits(self, hits: list[Hit], consume: bool) -> Verdict:
+        return Verdict.combine(await self._chain.aapply(hits, self._now(), consume) if hits else (), consume)
+
+    def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit]:
+        if not testmode.active:
+            return plan.hits(features, None if cost is None else checked_cost(cost), request)
+        if testmode.off:
+            return []
+        hits = plan.hits(features, None if cost is None else checked_cost(cost), request)
+        return [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits]
 
     def _now(self) -> int | None:
-        clock = self._clock or testmode.clock
-        return None if clock is None else clock()
+        return time_for_store(self._clock)
 
-    def _own(self, key: str) -> str:
-        """The key, apart from all others while a test has put this limiter on its clock."""
+    def _key_in_tests(self, key: str) -> str:
+        """Keep the keys of a test apart while it has put this limiter on its clock."""
         return key if self._clock is not None else key + testmode.key_suffix
 
-    # -- afterwards ----------------------------------------------------------------------------------------
+    # -- after the decision --------------------------------------------------------------------------------
 
     def refund(self, verdict: Verdict) -> None:
-        """Give back what this verdict consumed, where it was counted; a second time, nothing."""
-        self._afterwards.refund(verdict)
+        """Give back all that this verdict consumed. A second call changes nothing."""
+        self._settlement.refund(verdict)
 
     async def arefund(self, verdict: Verdict) -> None:
-        await self._afterwards.arefund(verdict)
+        """Async form of ``refund``."""
+        await self._settlement.arefund(verdict)
 
     def settle(self, verdict: Verdict, cost: int) -> None:
-        """Make ``cost`` what this verdict has consumed: the rest is given back, more is charged without asking.
+        """Replace the cost that this verdict consumed by the true cost.
 
-        Slots of requests in flight stay as they are; they end with the request.
+        A lower cost gives the difference back. A higher cost charges the difference, even beyond the limit. Slots of
+        concurrency rules are not changed.
+
+        Args:
+            verdict: A verdict of ``hit``.
+            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
         """
-        self._afterwards.settle(verdict, cost)
+        self._settlement.settle(verdict, cost)
 
     async def asettle(self, verdict: Verdict, cost: int) -> None:
-        await self._afterwards.asettle(verdict, cost)
+        """Async form of ``settle``."""
+        await self._settlement.asettle(verdict, cost)
 
     def slot(self, features: Features, cost: int | None = None) -> Slot:
-        """``with`` or ``async with``: hold a slot of every concurrency rule that matches while the block runs.
+        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
 
-        Raises ``RateLimitExceeded`` when a rule rejects. Other rules that match count the request, too.
+        Args:
+            features: The features of the request, as for ``hit``.
+            cost: How many slots to hold, by default each rule's own cost.
+
+        Returns:
+            A context manager for ``with`` and ``async with``. It enters as the verdict.
+
+        Raises:
+            RateLimitExceeded: A rule rejects. Raised when the block is entered.
+
+        Example:
+            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
+            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
+            ...     verdict.decisions[0].remaining
+            1
         """
         return Slot(self, features, cost)
 
     def hold(self, verdict: Verdict) -> None:
-        """Keep the slots of this verdict for as long as it takes; ``conclude`` gives them back."""
-        self._afterwards.hold(verdict)
+        """Renew the slots of this verdict until ``conclude``; adapters use it."""
+        self._settlement.hold(verdict)
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
-        """After the response: give slots back, apply the true cost that was stated, undo what does not count.
+        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
 
-        ``status`` None: nobody knows how the request ended; what was reserved for its outcome stays consumed.
+        Args:
+            verdict: The verdict of the request.
+            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
         """
-        self._afterwards.conclude(verdict, status)
+        self._settlement.conclude(verdict, status)
 
     async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        await self._afterwards.aconclude(verdict, status)
+        """Async form of ``conclude``."""
+        await self._settlement.aconclude(verdict, status)
 
     def reset(self, rule: str, features: Features) -> None:
-        """Forget one key of one rule. ``ConfigError`` for a rule that nobody has and for a key that is unknown."""
-        keys = self._keys(rule, features)
-        self.store.forget(keys)
-        self._forget(keys)
+        """Forget all that is counted under one key of one rule.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+            StoreError: The store could not be reached.
+        """
+        self._chain.forget(self._keys(rule, features))
 
     async def areset(self, rule: str, features: Features) -> None:
-        keys = self._keys(rule, features)
-        await self.store.aforget(keys)
-        self._forget(keys)
-
-    def _forget(self, keys: Sequence[str]) -> None:
-        """What this process knows of keys beside the store."""
-        self._rejections.forget(keys)
-        if self._leases is not None:
-            self._leases.forget(keys)
-        if self._shared is not None:
-            self._shared.local.forget(keys)
+        """Async form of ``reset``."""
+        await self._chain.aforget(self._keys(rule, features))
 
     def _keys(self, rule: str, features: Features) -> list[str]:
-        return [self._own(key) for key in self.rules.keys(rule, features)]
+        return [self._key_in_tests(key) for key in self.rules.keys(rule, features)]
 
     def close(self) -> None:
-        """Give back what leases have left and close the store; harmless when called twice."""
-        self._afterwards.close()
-        if self._leases is not None:
-            self._leases.close(self._now())
-        self.store.close()
+        """Give back the unused part of leases and close the store. A second call changes nothing."""
+        self._settlement.close()
+        self._chain.close()
 
     async def aclose(self) -> None:
-        self._afterwards.close()
-        if self._leases is not None:
-            await self._leases.aclose(self._now())
-        await self.store.aclose()
-
-
-def _steady_us() -> int:
-    """What passes in this process, for limiters that were given no clock."""
-    clock = testmode.clock
-    return now_us() if clock is None else clock()
+        """Async form of ``close``."""
+        self._settlement.close()
+        await self._chain.aclose()

@@ -1,81 +1,133 @@
-"""Rejections remembered: a key that a shared store has just rejected is rejected here, without asking again.
+"""The rejection cache: a key that the shared store has just rejected is rejected here, without asking the store.
 
-Only what cannot change without this process knowing: no log that counts rejections, no slots, and never for less than
-the cost that was rejected. Bounded: two tables that take turns.
+Some rejections are not cached, because the state can change without this process: a log that counts rejections,
+slots, and rules that count by outcome. The cache is bounded: it keeps two generations of keys.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from ..algorithms.window_log import RejectionCountingLog
-from ..decision import Decision, Hit
+from ..decision import Correction, Decision, Hit
+from ..stores import Store
+from ..testmode import testmode
+from .link import ChainLink
+
+if TYPE_CHECKING:
+    from ..algorithms.limit import Limit
 
 __all__ = ["RejectionCache"]
 
-_KEPT: Final = 50_000
+_MAX_KEYS: Final = 50_000
 
 
-class _Known(NamedTuple):
-    noted: int
+class _Rejection(NamedTuple):
+    """A decision, the time when it was cached, and the time until which it holds."""
+
+    cached_at: int
     until: int
-    cost: int
     decision: Decision
 
 
-class RejectionCache:
-    """Remembers for a decision's ``retry_us``, at most ``span_us``; 0 remembers nothing."""
+class RejectionCache(ChainLink):
+    """Caches a rejection for its ``retry_us``, at most ``span_us``. A span of 0 caches nothing.
+
+    A cached rejection holds for the rejected cost or more. Of several cached limits the longest wait is returned.
+    """
 
     everywhere: Final[WeakValueDictionary[int, RejectionCache]] = WeakValueDictionary()
-    """Those of all limiters in this process, each under a number of its own."""
+    """The caches of all limiters in this process, each under its ``id``."""
 
-    def __init__(self, span_us: int) -> None:
+    def __init__(self, store: Store, span_us: int) -> None:
+        super().__init__(store)
         self._span = span_us
-        self._young: dict[str, _Known] = {}
-        self._old: dict[str, _Known] = {}
+        self._young: dict[str, _Rejection] = {}
+        self._old: dict[str, _Rejection] = {}
         self.everywhere[id(self)] = self
 
-    def recall(self, hits: Sequence[Hit], now: int) -> tuple[list[Hit], list[Decision]] | None:
-        """Of the hits that are known to be rejected now the one with the longest wait, with its decision as of now."""
-        if not self._young and not self._old:
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if not (consume and self._span):
+            return self.store.apply(hits, now, consume)
+        at = _process_us()  # before the call, so that no rejection is kept beyond its time
+        if (self._young or self._old) and (cached := self._recall(hits, at)) is not None:
+            return [cached]
+        decisions = self.store.apply(hits, now, consume)
+        self._learn(decisions, at)
+        return decisions
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if not (consume and self._span):
+            return await self.store.aapply(hits, now, consume)
+        at = _process_us()
+        if (self._young or self._old) and (cached := self._recall(hits, at)) is not None:
+            return [cached]
+        decisions = await self.store.aapply(hits, now, consume)
+        self._learn(decisions, at)
+        return decisions
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        try:
+            return self.store.correct(changes, now)
+        finally:
+            self._drop_everywhere([change.key for change in changes])
+
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        try:
+            return await self.store.acorrect(changes, now)
+        finally:
+            self._drop_everywhere([change.key for change in changes])
+
+    def forget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        self.store.forget(keys)
+        self._drop_everywhere(keys)
+
+    async def aforget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        await self.store.aforget(keys)
+        self._drop_everywhere(keys)
+
+    def _recall(self, hits: Sequence[Hit], at: int) -> Decision | None:
+        cached = [decision for hit in hits if (decision := self._cached(hit, at)) is not None]
+        if not cached or any(_counts_rejections(hit) for hit in hits):
             return None
-        known = [(hit, decision) for hit in hits if (decision := self._known(hit, now)) is not None]
-        if not known or any(map(_counts_rejections, hits)):
+        return cached[0] if len(cached) == 1 else max(cached, key=_wait)
+
+    def _cached(self, hit: Hit, at: int) -> Decision | None:
+        limit, key, cost = hit
+        rejection = self._young.get(key) or self._old.get(key)
+        if rejection is None or at >= rejection.until:
             return None
-        hit, decision = max(known, key=_wait)
-        return [hit], [decision]
-
-    def _known(self, hit: Hit, now: int) -> Decision | None:
-        known = self._young.get(hit.key) or self._old.get(hit.key)
-        if known is None or hit.cost < known.cost or now >= known.until or known.decision.source is not hit.limit:
+        of_limit, _, least = rejection.decision.hit
+        if cost < least or of_limit is not limit:
             return None
-        return _later(known.decision, hit, now - known.noted)
+        return _later(rejection.decision, hit, at - rejection.cached_at)
 
-    def note(self, hits: Sequence[Hit], decisions: Sequence[Decision], now: int) -> None:
-        """Learn from a rejected request; nothing where one of those that reject has to be asked each time."""
-        if not self._span:
-            return
-        pairs = zip(hits, decisions, strict=True)
-        rejecting = [(hit, decision) for hit, decision in pairs if not (decision.allowed or hit.limit.shadow)]
-        if not all(decision.retry_us and _may_be_remembered(hit) for hit, decision in rejecting):
-            return
-        for hit, decision in rejecting:
-            if len(self._young) >= _KEPT // 2:
-                self._old, self._young = self._young, {}
-            self._young[hit.key] = _Known(now, now + min(decision.retry_us or 0, self._span), hit.cost, decision)
+    def _learn(self, decisions: Sequence[Decision], at: int) -> None:
+        rejecting = [decision for decision in decisions if not decision.allowed and not decision.hit[0].shadow]
+        if rejecting:
+            # If one of the rejecting limits must be asked each time, it may have the longest wait.
+            if all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
+                for decision in rejecting:
+                    self._put(decision, at)
+        elif self._young or self._old:
+            # The cached decisions of these keys hold an outdated ``remaining``.
+            self._drop(decision.hit[1] for decision in decisions if not decision.local)
 
-    def consumed(self, hits: Sequence[Hit]) -> None:
-        """An allowed request has changed what is left at these keys."""
-        if self._young or self._old:
-            self._drop(hit.key for hit in hits)
+    def _put(self, decision: Decision, at: int) -> None:
+        if len(self._young) >= _MAX_KEYS // 2:
+            self._old, self._young = self._young, {}
+        until = at + min(decision.retry_us or 0, self._span)
+        self._young[decision.hit[1]] = _Rejection(at, until, decision)
 
-    def forget(self, keys: Sequence[str]) -> None:
-        """These keys have got something back, for all limiters of this process."""
-        for rejections in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
-            rejections._drop(keys)
+    def _drop_everywhere(self, keys: Sequence[str]) -> None:
+        for cache in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
+            cache._drop(keys)
 
     def _drop(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -83,23 +135,30 @@ class RejectionCache:
             self._old.pop(key, None)
 
 
-def _may_be_remembered(hit: Hit) -> bool:
-    return not (hit.limit.counts_outcomes or hit.limit.quota.concurrent or _counts_rejections(hit))
+def _process_us() -> int:
+    """Return the time of this process; only differences of it matter."""
+    clock = testmode.clock
+    return monotonic_ns() // 1000 if clock is None else clock()
 
 
-def _counts_rejections(hit: Hit) -> bool:
-    """Whether the store has to hear of each rejection."""
-    return isinstance(hit.limit.algorithm, RejectionCountingLog)
+def _may_be_cached(decision: Decision) -> bool:
+    limit = decision.hit[0]
+    changes_elsewhere = limit.counts_outcomes or limit.quota.concurrent or _counts_rejections(decision.hit)
+    return not (changes_elsewhere or decision.local)
 
 
-def _wait(known: tuple[Hit, Decision]) -> float:
-    retry = known[1].retry_us
-    return math.inf if retry is None else retry
+def _counts_rejections(hit: tuple[Limit, str, int]) -> bool:
+    """Whether the store must see each rejection."""
+    return isinstance(hit[0].algorithm, RejectionCountingLog)
+
+
+def _wait(decision: Decision) -> float:
+    return math.inf if decision.retry_us is None else decision.retry_us
 
 
 def _later(decision: Decision, hit: Hit, passed: int) -> Decision:
-    """A remembered decision after ``passed`` microseconds, for a hit that may cost more, even more than fits."""
-    retry = None if decision.retry_us is None or hit.cost > hit.limit.limit else decision.retry_us - passed
+    """Return a cached decision after ``passed`` microseconds, for a hit of the same cost or more."""
+    retry = None if decision.retry_us is None or hit[2] > hit[0].limit else decision.retry_us - passed
     later = Decision(False, decision.remaining, retry, max(0, decision.reset_us - passed), decision.at_us + passed)
-    later.source = decision.source
+    later.hit = hit
     return later

@@ -1,78 +1,83 @@
-"""What a limiter does about a verdict after it has decided: refund, settle, hold its slots, conclude.
+"""Changes to a verdict after its decision: refund, settle, hold its slots, conclude.
 
-What an outcome or a true cost makes of each hit is worked out here, and carried out where the hit was counted.
+This module works out how much each hit must have consumed. The store that counted the hit makes the change.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import repeat
-from typing import Final, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
 from ..decision import Correction, Verdict
+from ..errors import StoreError
 from ..quota import checked_cost
 from ..receipt import PendingCorrection
 from ..stores import Store
-from .failover import FailoverStore
+from .failover import NotAskedError
 from .heartbeat import Heartbeat
-from .rejection_cache import RejectionCache
+
+if TYPE_CHECKING:
+    from ..algorithms.limit import Limit
 
 __all__ = ["Settlement"]
 
-_TRIES_EVERY: Final = 0.5  # seconds between one try to give a slot back and the next
-_OWED_AT_MOST: Final = 10_000
+_RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
+_MAX_UNRETURNED: Final = 10_000
+
+Due = Callable[["Limit"], int | None]
+"""The cost that a hit of a limit must have consumed in the end; None leaves the hit unchanged."""
 
 
-class _Owed(NamedTuple):
-    """A slot that a store did not take back when it was to; after ``until`` it has ended by itself."""
+class _UnreturnedSlot(NamedTuple):
+    """A slot that the store did not take back yet; it expires at ``until``."""
 
-    change: Correction
+    correction: Correction
     until: int
 
 
 class Settlement:
-    """``shared`` stands before a store that may fail. ``statuses`` tells which outcomes of a rule count, None all."""
+    """Changes what verdicts have consumed in ``store``. ``statuses`` returns the outcomes of a rule that count.
+
+    ``statuses`` returns None for a rule that counts every outcome.
+    """
 
     def __init__(
         self,
         store: Store,
-        shared: FailoverStore | None,
-        rejections: RejectionCache,
         now: Callable[[], int | None],
         statuses: Callable[[str], frozenset[int] | None],
     ) -> None:
         self._store = store
-        self._shared = shared
-        self._rejections = rejections
         self._now = now
         self._statuses = statuses
-        self._keeper = Heartbeat(self._renew)
-        self._returns = Heartbeat(self._return, _TRIES_EVERY)
+        self._slots = Heartbeat(self._renew)
+        self._returns = Heartbeat(self._return, _RETRY_EVERY)
         self._abandoned: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
-        self._keeper.release(verdict)
-        self._correct(verdict, [0] * len(verdict.hits))
+        self._slots.release(verdict)
+        self._correct(verdict, lambda _: 0)
 
     async def arefund(self, verdict: Verdict) -> None:
-        self._keeper.release(verdict)
-        await self._acorrect(verdict, [0] * len(verdict.hits))
+        self._slots.release(verdict)
+        await self._acorrect(verdict, lambda _: 0)
 
     def settle(self, verdict: Verdict, cost: int) -> None:
-        self._correct(verdict, _settled(verdict, checked_cost(cost)))
+        self._correct(verdict, _rates_cost(checked_cost(cost)))
 
     async def asettle(self, verdict: Verdict, cost: int) -> None:
-        await self._acorrect(verdict, _settled(verdict, checked_cost(cost)))
+        await self._acorrect(verdict, _rates_cost(checked_cost(cost)))
 
     def hold(self, verdict: Verdict) -> None:
-        if any(limit.quota.concurrent for limit, _, _ in verdict.hits):
-            self._keeper.hold(verdict)
+        if any(decision.quota.concurrent for decision in verdict.decisions):
+            self._slots.hold(verdict)
 
-    async def kept(self, decision: Awaitable[Verdict]) -> Verdict:
-        """The verdict. Who is cancelled while the store decides never sees it, and keeps no slot that it has taken."""
+    async def keep_slots(self, decision: Awaitable[Verdict]) -> Verdict:
+        """Return the verdict. When the caller is cancelled meanwhile, return the slots once the store has decided."""
         deciding = asyncio.ensure_future(decision)
         try:
             return await asyncio.shield(deciding)
@@ -86,65 +91,64 @@ class Settlement:
         await self.aconclude(await deciding, None)
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
-        self._keeper.release(verdict)
-        self._correct(verdict, self._due(verdict, status))
+        self._slots.release(verdict)
+        self._correct(verdict, self._outcome_cost(verdict, status))
 
     async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        self._keeper.release(verdict)
-        await self._acorrect(verdict, self._due(verdict, status))
+        self._slots.release(verdict)
+        await self._acorrect(verdict, self._outcome_cost(verdict, status))
 
     def close(self) -> None:
-        self._keeper.close()
+        self._slots.close()
         self._returns.close()
 
-    def _due(self, verdict: Verdict, status: int | None) -> list[int | None]:
-        """What each hit should have consumed in the end; None: what it has."""
-        due = []
-        for limit, _, _ in verdict.hits:
+    def _outcome_cost(self, verdict: Verdict, status: int | None) -> Due:
+        def due(limit: Limit) -> int | None:
             statuses = self._statuses(limit.rule)
             counts = statuses is None or status is None or status in statuses
-            due.append(verdict.true_cost if counts and not limit.quota.concurrent else 0)
+            return verdict.true_cost if counts and not limit.quota.concurrent else 0
+
         return due
 
+    def _correct(self, verdict: Verdict, due: Due) -> None:
+        if pending := verdict.receipt.corrections(due):
+            try:
+                times = self._store.correct([each.correction for each in pending], self._now())
+            except StoreError as error:
+                self._keep_pending(verdict, pending, error)
+            else:
+                verdict.receipt.confirm(pending, times)
+
+    async def _acorrect(self, verdict: Verdict, due: Due) -> None:
+        if pending := verdict.receipt.corrections(due):
+            try:
+                times = await self._store.acorrect([each.correction for each in pending], self._now())
+            except StoreError as error:
+                self._keep_pending(verdict, pending, error)
+            else:
+                verdict.receipt.confirm(pending, times)
+
+    def _keep_pending(self, verdict: Verdict, pending: Sequence[PendingCorrection], error: StoreError) -> None:
+        """A correction that was not sent may be sent later. A slot is returned by its id, so it is sent again."""
+        if isinstance(error, NotAskedError):
+            verdict.receipt.cancel(pending)
+        for _, _, correction in pending:
+            if correction.limit.quota.concurrent and len(self._returns) < _MAX_UNRETURNED:
+                self._returns.hold(_UnreturnedSlot(correction, now_us() + SLOT_LIFE))
+
     def _renew(self, verdict: Verdict) -> None:
-        self._carry_out(verdict, verdict.spending.renewals())
+        with suppress(StoreError):  # the circuit breaker logs it
+            self._store.correct(verdict.receipt.renewals(), self._now())
 
-    def _correct(self, verdict: Verdict, due: Sequence[int | None]) -> None:
-        noted = verdict.spending.changes(due)
-        if noted:
-            self._answered(verdict, noted, self._carry_out(verdict, [change for _, _, change in noted]))
-
-    async def _acorrect(self, verdict: Verdict, due: Sequence[int | None]) -> None:
-        if self._shared is None:
-            self._correct(verdict, due)
-            return
-        noted = verdict.spending.changes(due)
-        if noted:
-            changes = [change for _, _, change in noted]
-            self._answered(verdict, noted, await self._shared.acorrect(verdict.spending.store, changes, self._now()))
-
-    def _answered(
-        self, verdict: Verdict, noted: Sequence[PendingCorrection], times: Sequence[int | None] | None
-    ) -> None:
-        verdict.spending.answered(noted, times)
-        self._rejections.forget([change.key for _, _, change in noted])
-        for (_, _, change), at in zip(noted, times or repeat(None), strict=False):
-            if at is None and change.limit.quota.concurrent and len(self._returns) < _OWED_AT_MOST:
-                self._returns.hold(_Owed(change, now_us() + SLOT_LIFE))
-
-    def _return(self, owed: _Owed) -> None:
-        """Give a slot back once more: it goes by its id, so twice is as good as once."""
-        assert self._shared is not None
-        times = self._shared.correct(None, [owed.change], self._now())
-        if (times and None not in times) or now_us() >= owed.until:
-            self._returns.release(owed)
-
-    def _carry_out(self, verdict: Verdict, changes: Sequence[Correction]) -> Sequence[int | None] | None:
-        if self._shared is None:
-            return self._store.correct(changes, self._now())
-        return self._shared.correct(verdict.spending.store, changes, self._now())
+    def _return(self, slot: _UnreturnedSlot) -> None:
+        try:
+            self._store.correct([slot.correction], self._now())
+        except StoreError:
+            if now_us() < slot.until:
+                return
+        self._returns.release(slot)
 
 
-def _settled(verdict: Verdict, cost: int) -> list[int | None]:
-    """What each hit is to have consumed; slots are not a matter of cost."""
-    return [None if limit.quota.concurrent else cost for limit, _, _ in verdict.hits]
+def _rates_cost(cost: int) -> Due:
+    """The true cost for rates; slots are not a matter of cost."""
+    return lambda limit: None if limit.quota.concurrent else cost

@@ -1,4 +1,4 @@
-"""A request in flight, as a context manager for ``with`` and for ``async with``."""
+"""One concurrent request, as a context manager for ``with`` and ``async with``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Slot"]
 
 
 class Slot:
-    """What ``limiter.slot`` gives. It may be entered again, also while it is held."""
+    """Holds the slots of a request while the block runs. It may be entered again, also while it is held."""
 
     def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
         self._limiter = limiter
@@ -24,12 +24,12 @@ class Slot:
         self._held: list[Verdict] = []
 
     def __enter__(self) -> Verdict:
-        return self._entered(self._limiter.hit(self._features, self._cost))
+        return self._enter(self._limiter.hit(self._features, self._cost))
 
     async def __aenter__(self) -> Verdict:
-        return self._entered(await self._limiter.ahit(self._features, self._cost))
+        return self._enter(await self._limiter.ahit(self._features, self._cost))
 
-    def _entered(self, verdict: Verdict) -> Verdict:
+    def _enter(self, verdict: Verdict) -> Verdict:
         verdict.raise_for_limit()
         self._limiter.hold(verdict)
         self._held.append(verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..decision import Verdict
+from ..decision import EarlyVerdict, Verdict
 from ..errors import ConfigError, placed
 from ..keys.email import spellings
 from ..keys.features import Features, checked_name
@@ -16,16 +16,16 @@ __all__ = ["ListVerdict", "AccessLists"]
 _KINDS: Final = ("allow", "deny")
 
 
-class ListVerdict(Exception):  # noqa: N818 - it says who, it is no error
+class ListVerdict(EarlyVerdict):
     """The request is on a list, and that decides it. Never leaves the package."""
 
     def __init__(self, allowed: bool) -> None:
         super().__init__(allowed)
         self.allowed = allowed
 
-    def verdict(self) -> Verdict:
+    def verdict(self, now: int) -> Verdict:
         """Without decisions: no limit has a say."""
-        return Verdict((), (), self.allowed)
+        return Verdict((), self.allowed)
 
 
 class AccessLists:

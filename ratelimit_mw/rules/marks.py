@@ -229,7 +229,7 @@ def _marked(view: AnyView, marks: ViewMarks) -> AnyView:
     if inspect.isclass(view):
         _guard_dispatcher(view)
     elif not holds_views(view) and not hasattr(view, _ATTRIBUTE):
-        guarded = _guarded(view)
+        guarded = _create_lock(view)
         for function in _wrapped_by(guarded):
             setattr(function, _MARKED_FORM, guarded)
     setattr(guarded, _ATTRIBUTE, marks)
@@ -242,7 +242,7 @@ def _wrapped_by(view: object) -> Iterator[FunctionType]:
         yield view
 
 
-def _guarded(view: AnyView, marked_on: Callable[..., object] | None = None) -> AnyView:
+def _create_lock(view: AnyView, marked_on: Callable[..., object] | None = None) -> AnyView:
     """The view behind a check that its limits were decided. Keeps signature, name, kind and globals.
 
     ``marked_on`` tells from the arguments what is marked, where that is not the function itself.
@@ -277,7 +277,7 @@ def _guard_dispatcher(view: type) -> None:
     """Have a class that is entered for each request check that its limits were decided."""
     for name in _DISPATCHERS if _ATTRIBUTE not in vars(view) else ():
         if (dispatch := getattr(view, name, None)) is not None:
-            setattr(view, name, _guarded(dispatch, lambda self, *_: type(self)))
+            setattr(view, name, _create_lock(dispatch, lambda self, *_: type(self)))
 
 
 def _check(view: object) -> None:

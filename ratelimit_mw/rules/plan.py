@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..algorithms.limit import Limit
-from ..decision import Decision, Hit, Verdict, make_hit
+from ..decision import Decision, EarlyVerdict, Hit, Verdict, make_hit
 from ..keys.features import UNMATCHED, Features, UnknownIP, counted_as
 from ..keys.secret import NO_SECRET, Secret, key_maker
 from ..quota import Quota, checked_cost
@@ -106,7 +106,7 @@ class Plan:
         return hits
 
 
-class MissingKeyError(Exception):
+class MissingKeyError(EarlyVerdict):
     """A rule rejects requests whose key is unknown, and this one's is. Never leaves the package."""
 
     def __init__(self, rule: CompiledRule) -> None:
@@ -118,6 +118,6 @@ class MissingKeyError(Exception):
         decisions = []
         for limit in self.rule.limits:
             decision = Decision(False, 0, None, 0, now)
-            decision.source = limit
+            decision.hit = (limit, "", 0)
             decisions.append(decision)
-        return Verdict([Hit(limit, "", 0) for limit in self.rule.limits], decisions, allowed=False)
+        return Verdict(decisions, allowed=False)

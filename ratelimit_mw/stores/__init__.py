@@ -89,6 +89,16 @@ def check_address(address: str) -> None:
     _read(address)
 
 
+def redacted_url(url: str) -> str:
+    """Return scheme, hosts and path of a store URL. Its login and its options, which may hold passwords, are left out.
+
+    >>> redacted_url("redis://app:secret@cache:6379/0?client_name=web")
+    'redis://cache:6379/0'
+    """
+    split = urlsplit(url)
+    return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
+
+
 def _read(address: str) -> tuple[SplitResult, Any]:
     """An address in its parts, and what they mean for the store."""
     split = _split(address)

@@ -26,7 +26,7 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
     writes: list[tuple[Hit, Any]] = []
     for hit, state in zip(hits, states, strict=True):
         kept, decision = hit[0].decide(state, now, hit[2])
-        decision.source = hit[0]
+        decision.hit = hit
         decisions.append(decision)
         if kept is not state:
             writes.append((hit, kept))
@@ -42,7 +42,7 @@ def _rejected(
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         if id(hit) not in rejecting:
             decisions[i] = hit.limit.decide(state, now, 0)[1]
-            decisions[i].source = hit.limit
+            decisions[i].hit = hit
     return decisions, [(hit, kept) for hit, kept in writes if id(hit) in rejecting]
 
 

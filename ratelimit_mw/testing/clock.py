@@ -78,8 +78,8 @@ def limits_timed_by(clock: Clock) -> Iterator[None]:
         (True, False, True)
     """
     before = testmode.clock, testmode.key_suffix
-    testmode.turn_to(checked_clock(clock), f"|test={secrets.token_hex(8)}")
+    testmode.set_clock(checked_clock(clock), f"|test={secrets.token_hex(8)}")
     try:
         yield
     finally:
-        testmode.turn_to(*before)
+        testmode.set_clock(*before)

@@ -104,7 +104,7 @@ class RateLimitMiddleware:
         decided = environ.get(DECIDED, ())
         if plan.is_empty or (decided and self._guard.has_decided(decided)):
             if VERDICT not in environ:
-                environ[VERDICT] = Verdict((), ())
+                environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
         features = self._guard.reader.of(plan, request)
         verdict = self.limiter.decide(plan, features, request=request)
@@ -121,7 +121,7 @@ class RateLimitMiddleware:
             # Handed on as it is, so that servers still see their file wrappers and lengths.
             return app(environ, response.start)
         finally:
-            verdict.spending.settle_with(self.limiter)  # a cost that is stated from now on is settled at once
+            verdict.receipt.settle_with(self.limiter)  # a cost that is stated from now on is settled at once
 
     def _reject(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
         headers = self._guard.writer.headers(verdict)

@@ -103,7 +103,8 @@ def test_nested_includes_have_the_whole_template() -> None:
     with project(one_rule("1/minute", key=["endpoint"]), *tenants) as served:
         asked = ("/v1/items/1/parts/2/", "/v1/items/3/parts/4/", "/v2/a/items/1/parts/2/", "/v2/b/items/1/parts/9/")
         assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429]
-        assert served.ask(asked[0]).wsgi_request.ratelimit.hits[0][1].endswith("/v1/items/{item}/parts/{part}/")
+        verdict = served.ask(asked[0]).wsgi_request.ratelimit
+        assert verdict.decisions[0].hit[1].endswith("/v1/items/{item}/parts/{part}/")
 
 
 LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE": "en", "USE_I18N": True}

@@ -240,7 +240,7 @@ def test_an_endpoint_is_never_unknown() -> None:
     """Where no route is known the rule's own pattern stands for it, else one constant; raw paths never do."""
     for match, endpoint in (({"path": "/items/{id}"}, "/items/{id}"), ({}, "unmatched")):
         rate = limiter("1/minute", key=["endpoint"], match=match)
-        found = [rate.hit({"path": f"/items/{i}"}).hits[0][1] for i in range(2)]
+        found = [rate.hit({"path": f"/items/{i}"}).decisions[0].hit[1] for i in range(2)]
         assert {key.rpartition("|")[2] for key in found} == {f"endpoint={endpoint}"}
 
 

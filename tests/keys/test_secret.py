@@ -32,7 +32,7 @@ def limiter(key: Any, **settings: Any) -> Limiter:
 
 def key_of(key: Any, features: dict[str, Any], **settings: Any) -> str:
     """What a store is given, without the prefix of the limit."""
-    return limiter(key, **settings).peek(features).hits[0][1].rpartition("|")[2]
+    return limiter(key, **settings).peek(features).decisions[0].hit[1].rpartition("|")[2]
 
 
 # -- what the store holds ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The circuit breaker: opens after failures in a row, probes ever more slowly, one caller at a time."""
+"""The circuit breaker: it opens after failures in a row, and probes at growing intervals, one caller at a time."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ from ratelimit_mw.limiter.breaker import Breaker
 SECOND = 1_000_000
 
 
-def opened(at: int = 0) -> Breaker:
+def open_breaker(at: int = 0) -> Breaker:
     breaker = Breaker()
-    assert [breaker.failed(at, at) for _ in range(3)] == [False, False, True]
+    assert [breaker.failed(breaker.epoch, at) for _ in range(3)] == [False, False, True]
     return breaker
 
 
-def test_three_failures_in_a_row_open_it() -> None:
-    """Two failures and a success are forgiven; the third in a row opens, and says so once."""
+def test_three_failures_in_a_row_open_the_breaker() -> None:
+    """A success after two failures resets the count. The third failure in a row opens the breaker, once."""
     breaker = Breaker()
-    breaker.failed(0, 0)
-    breaker.failed(0, 0)
+    for _ in range(2):
+        breaker.failed(breaker.epoch, 0)
     breaker.succeeded()
-    breaker.succeeded()
-    assert not breaker.open
-    assert (breaker.open, breaker.openings) == (False, 0)
-    assert [breaker.failed(0, 0) for _ in range(4)] == [False, False, True, False]
+    assert (breaker.open, breaker.openings, breaker.failures) == (False, 0, 0)
+    assert [breaker.failed(breaker.epoch, 0) for _ in range(4)] == [False, False, True, False]
     assert (breaker.open, breaker.openings) == (True, 1)
 
 
-def test_probes_come_one_at_a_time_and_at_most_a_second_apart() -> None:
-    """In ten seconds of constant asking a handful of probes are granted, the gaps growing to a second."""
-    breaker = opened()
+def test_probes_are_granted_one_at_a_time_at_most_a_second_apart() -> None:
+    """In ten seconds of constant calls a handful of probes are granted, at intervals that grow to a second."""
+    breaker = open_breaker()
     granted = [now for now in range(0, 10 * SECOND, 1000) if breaker.takes_probe(now)]
     gaps = [later - earlier for earlier, later in zip([0, *granted], granted, strict=False)]
     assert SECOND // 5 <= gaps[0] <= SECOND // 4 + 1000
@@ -36,34 +34,46 @@ def test_probes_come_one_at_a_time_and_at_most_a_second_apart() -> None:
     assert 10 <= len(granted) <= 14
 
 
-def test_a_fleet_does_not_probe_as_one() -> None:
-    """Breakers that opened at the same moment probe at different ones."""
-    firsts = set()
+def test_probe_in_is_the_time_until_a_probe_is_granted() -> None:
+    """The log line can say when the next probe is due."""
+    breaker = open_breaker(at=5 * SECOND)
+    due = 5 * SECOND + breaker.probe_in(5 * SECOND)
+    assert not breaker.takes_probe(due - 1)
+    assert (breaker.probe_in(due), breaker.takes_probe(due)) == (0, True)
+    assert breaker.probe_in(due + 10 * SECOND) == 0
+
+
+def test_the_breakers_of_a_fleet_probe_at_different_moments() -> None:
+    """Each interval has a random part."""
+    first_probes = set()
     for _ in range(20):
-        breaker = opened()
-        firsts.add(next(now for now in range(SECOND) if breaker.takes_probe(now)))
-    assert len(firsts) > 10
+        breaker = open_breaker()
+        first_probes.add(next(now for now in range(SECOND) if breaker.takes_probe(now)))
+    assert len(first_probes) > 10
 
 
-def test_closing_tells_for_how_long_it_was_open() -> None:
-    """The log line after a recovery can say how long it took; a second recovery has nothing to say."""
-    breaker = opened(at=5 * SECOND)
+def test_close_returns_how_long_the_breaker_was_open() -> None:
+    """A second close of the same breaker returns 0, and no probe is granted while the breaker is closed."""
+    breaker = open_breaker(at=5 * SECOND)
     assert breaker.close(7 * SECOND) == 2 * SECOND
     assert breaker.close(8 * SECOND) == 0
     assert not breaker.takes_probe(100 * SECOND)
 
 
-def test_calls_that_fail_together_are_one_failure() -> None:
-    """A hundred requests that wait for one answer, or share one call, do not open it at a single hiccup."""
+def test_calls_that_fail_together_count_as_one_failure() -> None:
+    """A hundred requests in flight at one moment do not open the breaker."""
     breaker = Breaker()
-    assert not any(breaker.failed(began, 50_000 + began) for began in range(100))
-    assert not breaker.failed(60_000, 110_000)
-    assert breaker.failed(120_000, 170_000)
+    epoch = breaker.epoch
+    assert not any(breaker.failed(epoch, 50_000 + i) for i in range(100))
+    assert breaker.failures == 1
+    assert not breaker.failed(breaker.epoch, 110_000)
+    assert breaker.failed(breaker.epoch, 170_000)
 
 
-def test_calls_from_before_a_recovery_do_not_open_it_again() -> None:
-    """They say nothing of the store as it is now."""
-    breaker = opened()
+def test_calls_from_before_a_recovery_do_not_open_the_breaker_again() -> None:
+    """They prove nothing about the store as it is now."""
+    breaker = open_breaker()
+    before = breaker.epoch
     breaker.close(SECOND)
-    assert not any(breaker.failed(SECOND - 1, 2 * SECOND) for _ in range(3))
-    assert [breaker.failed(2 * SECOND, 2 * SECOND) for _ in range(3)] == [False, False, True]
+    assert not any(breaker.failed(before, 2 * SECOND) for _ in range(3))
+    assert [breaker.failed(breaker.epoch, 2 * SECOND) for _ in range(3)] == [False, False, True]

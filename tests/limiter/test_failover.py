@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 
@@ -146,7 +147,7 @@ def test_a_correction_that_was_not_asked_may_be_made_later() -> None:
         mine.refund(verdict)
         asyncio.run(mine.asettle(other, 4))
     store.down = False
-    until(lambda: mine.hit(WHO, 0).receipt is None)
+    until(lambda: not mine.hit(WHO, 0).decisions[0].local)
     mine.refund(verdict)
     mine.settle(other, 4)
     assert mine.peek(WHO, 0).decisions[0].remaining == 6
@@ -208,10 +209,13 @@ def test_it_comes_back_by_a_probe_in_a_thread(caplog: pytest.LogCaptureFixture) 
         until(lambda: mine.hit(WHO).allowed and store.calls > 3)  # a probe that fails changes nothing
         store.down = False
         until(lambda: not mine.hit(WHO).allowed)
-    assert [record.getMessage()[:30] for record in caplog.records] == [
-        "the store does not answer (it ",
-        "the store answers again, after",
-    ]
+    opened, closed = (record.getMessage() for record in caplog.records)
+    assert re.fullmatch(
+        r"store SharedStore unreachable \(it does not answer\);"
+        r" applying on_store_error: 1 rule allow; next probe in 0\.[12] s",
+        opened,
+    )
+    assert re.fullmatch(r"store SharedStore reachable again after \d+\.\d s", closed)
 
 
 def test_it_comes_back_for_event_loops_that_live_for_a_moment() -> None:
@@ -234,11 +238,37 @@ def test_a_recovery_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         mine.hit(WHO)
     store.down = False
-    assert mine._shared is not None
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        mine._shared._probe()
-        mine._shared._probe()
+        for _ in range(2):
+            mine._failover.store._probe()  # type: ignore[union-attr]
     assert mine.breaker is not None
     assert (mine.breaker.open, mine.breaker.openings) == (False, 1)
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.startswith("the store answers again") for text in told] == [False, True]
+    messages = [record.getMessage() for record in caplog.records]
+    assert ["reachable again" in message for message in messages] == [False, True]
+
+
+def test_the_log_names_the_store_without_its_password(caplog: pytest.LogCaptureFixture) -> None:
+    """The line tells an operator the effect on traffic: how many rules go on by which policy."""
+    settings = Settings(on_store_error="allow")
+    rules = [rule(None, name="a"), rule(None, "5/minute; 9/hour", name="b"), rule("deny", name="c")]
+    mine = Limiter(rules, "redis://app:secret@127.0.0.1:1/0", settings=settings)
+    with caplog.at_level(logging.WARNING, "ratelimit_mw"):
+        for _ in range(3):
+            assert mine.hit(WHO).unavailable
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("store redis://127.0.0.1:1/0 unreachable (")
+    assert "applying on_store_error: 2 rules allow, 1 rule deny; next probe in" in message
+    assert "secret" not in message
+    mine.close()
+
+
+@both
+def test_a_decision_knows_that_it_is_local(hit: Hit) -> None:
+    """``local`` is False while the store decides, True for the fallback and for ``deny``."""
+    store = SharedStore()
+    for policy in ("local", "deny"):
+        mine = limiter(store, [rule(policy)])
+        store.down = False
+        assert not hit(mine).decisions[0].local
+        store.down = True
+        assert hit(mine).decisions[0].local

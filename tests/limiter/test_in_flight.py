@@ -131,13 +131,13 @@ def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock:
 def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
     """A request of two minutes keeps its slot; once it is over the thread that renewed it goes."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
+    limiter._settlement._slots = Heartbeat(limiter._settlement._renew, interval=0.01)
     with limiter.slot(WHO):
         for _ in range(4):
             clock.advance(40)
             until(lambda: ends_in(limiter) == 60.0)
         assert free(limiter) == 0
-    until(lambda: limiter._afterwards._keeper._thread is None)
+    until(lambda: limiter._settlement._slots._thread is None)
     with limiter.slot(WHO):
         clock.advance(40)
         until(lambda: ends_in(limiter) == 60.0)
@@ -147,7 +147,7 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
 def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock) -> None:
     """An application that is stopped and started in one process keeps the slots of its second life, too."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
-    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
+    limiter._settlement._slots = Heartbeat(limiter._settlement._renew, interval=0.01)
     for _ in range(2):
         with limiter.slot(WHO):
             clock.advance(40)
@@ -158,21 +158,21 @@ def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock
 def test_a_renewal_that_fails_ends_no_others(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever goes wrong with one request, the others keep their slots; it is logged."""
     renewed = threading.Event()
-    bad, good = Verdict((), ()), Verdict((), ())
+    bad, good = Verdict(), Verdict()
 
     def renew(verdict: Verdict) -> None:
         if verdict is bad:
             raise ValueError("broken")
         renewed.set()
 
-    keeper = Heartbeat(renew, between=0.01)
+    keeper = Heartbeat(renew, interval=0.01)
     keeper.hold(bad)
     keeper.hold(good)
     for _ in range(2):
         renewed.clear()
         assert renewed.wait(5)
     keeper.close()
-    assert "were not renewed" in caplog.text
+    assert "could not renew the slots" in caplog.text
 
 
 def ends_in(limiter: Limiter) -> float:

@@ -326,9 +326,9 @@ def test_leases_are_bounded() -> None:
     for i in range(10_050):
         limiter.hit({"ip": str(i)})
         limiter.hit({"ip": str(i)})
-    book = limiter._leases._book  # type: ignore[union-attr]
-    assert len(book.all()) <= 10_000
-    assert len(book._seen) <= 10_000
+    table = limiter._failover.store._table  # type: ignore[union-attr]
+    assert len(table.all()) <= 10_000
+    assert len(table._seen) <= 10_000
     assert left(limiter, {"ip": "7"}) == 998
 
 

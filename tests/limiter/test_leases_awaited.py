@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule
-from ratelimit_mw.limiter import leases
+from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
@@ -101,7 +100,7 @@ def test_a_child_begins_without_its_parents_leases() -> None:
     for _ in range(3):
         limiter.hit(WHO)
     assert (store.calls, left(limiter)) == (2, [49])
-    leases._begin_anew()
+    forksafe._in_child()
     assert limiter.hit(WHO)
     assert left(limiter) == [48]
 

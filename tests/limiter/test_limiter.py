@@ -258,7 +258,7 @@ def test_nobody_looked_is_allowed() -> None:
     """Without a rule that applies there is nothing to reject, consume or say."""
     verdict = limiter().hit(ANN)
     assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.rejected_by) == (True, (), 0.0, [])
-    assert repr(Verdict((), ())) == repr(verdict)
+    assert repr(Verdict()) == repr(verdict)
 
 
 # -- building and closing ----------------------------------------------------------------------------------
@@ -277,8 +277,8 @@ def test_a_clock_is_tried_when_it_is_given() -> None:
         ({"rules": [rule(), rule()]}, "two rules or policies are named 'r'"),
         ({"store": "nothing://x"}, "store: expected the address of a store"),
         ({"store": "memory://?size=1"}, "store: memory:// has no option 'size'"),
-        ({"store": 7}, "store: expected the address of a store or a Store; got 7"),
-        ({"store": MemoryStore}, "store: expected the address of a store or a Store"),
+        ({"store": 7}, "store: expected a store URL or a Store, got 7"),
+        ({"store": MemoryStore}, "store: expected a store URL or a Store"),
     ],
 )
 def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:

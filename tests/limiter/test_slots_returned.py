@@ -14,7 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.limiter import settlement as afterwards
+from ratelimit_mw.limiter import settlement
 from ratelimit_mw.stores import open_store
 
 WHO = {"ip": "192.0.2.7"}
@@ -46,7 +46,7 @@ def test_slots_of_an_outage_come_back_with_the_store(pausing: Server, awaited: b
     began = time.monotonic()
     wait_for(lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back")
     assert time.monotonic() - began < 30, "they end by themselves after a minute, which is not what is tested"
-    wait_for(lambda: not len(limiter._afterwards._returns), "everything to be answered")
+    wait_for(lambda: not len(limiter._settlement._returns), "everything to be answered")
     limiter.close()
     watcher.close()
 
@@ -62,28 +62,28 @@ def test_a_slot_is_given_back_again_until_that_is_answered() -> None:
     asked = store.calls
     wait_for(lambda: store.calls > asked, "another try")
     store.mute = False
-    wait_for(lambda: limiter.peek(WHO) and not len(limiter._afterwards._returns), "an answer")
-    assert store.states.apply([Hit(*verdict.hits[0][:2], 0)])[0].remaining == 4
+    wait_for(lambda: limiter.peek(WHO) and not len(limiter._settlement._returns), "an answer")
+    assert store.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 4
     limiter.close()
 
 
 def test_a_slot_that_ended_by_itself_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is away for longer than a slot lasts is not asked about it any more."""
-    monkeypatch.setattr(afterwards, "SLOT_LIFE", 0)
+    monkeypatch.setattr(settlement, "SLOT_LIFE", 0)
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     left_over(limiter, store, 1)
-    wait_for(lambda: not len(limiter._afterwards._returns), "the slot to be given up")
+    wait_for(lambda: not len(limiter._settlement._returns), "the slot to be given up")
     limiter.close()
 
 
 def test_slots_to_give_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a store is away, no more than so many are remembered; the others end by themselves."""
-    monkeypatch.setattr(afterwards, "_OWED_AT_MOST", 2)
+    monkeypatch.setattr(settlement, "_MAX_UNRETURNED", 2)
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     left_over(limiter, store, 4)
-    assert len(limiter._afterwards._returns) == 2
+    assert len(limiter._settlement._returns) == 2
     limiter.close()
 
 

@@ -83,7 +83,7 @@ def refunds(_: str) -> bool:
 def slots(_: str) -> bool:
     """Slots, while the heartbeat renews them without a pause."""
     limiter = Limiter([Rule(name="busy", limits="1000 concurrent")])
-    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.0)
+    limiter._settlement._slots = Heartbeat(limiter._settlement._renew, interval=0.0)
 
     def work() -> bool:
         with limiter.slot(CLIENT) as verdict:
@@ -95,10 +95,11 @@ def slots(_: str) -> bool:
 def away(_: str) -> bool:
     """An unreachable store and its circuit breaker."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")], open_store(UNREACHABLE))
-    breaker = limiter._afterwards._shared.breaker  # type: ignore[union-attr]
+    breaker = limiter.breaker
+    assert breaker is not None
 
     def work() -> bool:
-        breaker.failed(0, 0)
+        breaker.failed(breaker.epoch, 0)
         return limiter.hit(CLIENT).allowed
 
     return served(work)
@@ -158,7 +159,7 @@ def killed(address: str) -> bool:
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
     limiter = Limiter([rule], open_store(address), clock=lambda: now.value)
-    limiter._afterwards._keeper = Heartbeat(limiter._afterwards._renew, between=0.01)
+    limiter._settlement._slots = Heartbeat(limiter._settlement._renew, interval=0.01)
     reads, writes = os.pipe()
     parent = os.fork()
     if parent == 0:

@@ -72,7 +72,7 @@ class Ledger:
         limit, key, cost = hits[0]
         found = self._records.find(limit, key)
         kept, decision = limit.decide(found[2], at, cost)
-        decision.source = limit
+        decision.hit = hits[0]
         if kept is found[2] or not consume:
             return [decision], False
         span = decision.reset_us
@@ -205,5 +205,5 @@ def _rejection(hit: Hit, state: Any, at: int) -> Decision:
     """There was no room to count this hit, so it does not pass."""
     look = hit.limit.decide(state, at, 0)[1]
     decision = Decision(hit.cost == 0, look.remaining, _RETRY if hit.cost else 0, look.reset_us, look.at_us)
-    decision.source = hit.limit
+    decision.hit = hit
     return decision

@@ -229,7 +229,7 @@ def _lost(decision: Decision) -> Decision:
     if not decision.allowed:
         return decision
     lost = Decision(False, 0, _RETRY, max(_RETRY, decision.reset_us), decision.at_us)
-    lost.source = decision.source
+    lost.hit = decision.hit
     return lost
 
 

@@ -141,12 +141,12 @@ class Hits:
 
     def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
         decisions = []
-        for limit, _, _ in self.hits:
+        for hit in self.hits:
             remaining, retry, reset, at, delay = reply[start : start + _FIELDS]
             start += _FIELDS
             # A time that no number of Lua's holds exactly comes as text. Only what is allowed may come again at once.
             decision = Decision(retry == 0, remaining, None if retry == -1 else int(retry), int(reset), at, int(delay))
-            decision.source = limit
+            decision.hit = hit
             decisions.append(decision)
         return decisions
 

@@ -122,13 +122,13 @@ def _together(
             if raced_at is None:
                 raise
             break  # it answered while there was time: a race was lost, not a store
-    return [_lost(hit.limit, raced_at) for hit in hits]
+    return [_lost(hit, raced_at) for hit in hits]
 
 
-def _lost(limit: Limit, at: int) -> Decision:
+def _lost(hit: Hit, at: int) -> Decision:
     """Who loses every race within the time budget is rejected, and may try again at once."""
     decision = Decision(False, 0, _SHORT, _SHORT, at)
-    decision.source = limit
+    decision.hit = hit
     return decision
 
 
@@ -257,7 +257,7 @@ def _decided(hit: Hit, text: bytes | None, at: int) -> tuple[dict[str, Any], Dec
     state = None if text is None else limit.algorithm.load(text)
     kept, decision = limit.decide(state, at, cost)
     look = limit.decide(state, at, 0)[1]
-    decision.source = look.source = limit
+    decision.hit = look.hit = hit
     changes = kept is not state
     after = limit.algorithm.dump(kept) if changes and kept is not None else None
     return _given(text, after, decision.reset_us, decision.allowed, limit.shadow, changes), decision, look
