@@ -101,7 +101,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def matches(pattern: re.Pattern[str], blocks: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Each match with its line."""
-    return [(n + text[: m.start()].count("\n"), m[0]) for n, text in blocks for m in pattern.finditer(text)]
+    return [
+        (line + text[: match.start()].count("\n"), " ".join(match[0].split()))
+        for line, text in blocks
+        for match in pattern.finditer(text)
+    ]
 
 
 def check(path: Path) -> list[Problem]:
