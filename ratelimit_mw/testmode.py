@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from .clock import Clock, now_us
 
-__all__ = ["limits_off", "process_clock", "testmode", "time_for_store"]
+__all__ = ["limits_off", "process_clock", "testmode"]
 
 
 class _TestMode:
@@ -42,12 +42,6 @@ def process_clock() -> int:
     """Return the time of this process in whole microseconds: the test's, or the real time."""
     clock = testmode.clock
     return now_us() if clock is None else clock()
-
-
-def time_for_store(clock: Clock | None) -> int | None:
-    """Return the time that a limiter with this clock gives to its store; None for the store's own time."""
-    clock = clock or testmode.clock
-    return None if clock is None else clock()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ unused at any time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +19,6 @@ from ..decision import Charge, Correction, Decision, Hit
 from ..errors import StoreError
 from ..forksafe import create_lock
 from ..stores import Store
-from ..testmode import process_clock, time_for_store
 from .link import ChainLink
 
 if TYPE_CHECKING:
@@ -54,16 +53,17 @@ class _Lease:
         """Start to consume: the store has counted the share."""
         self.left, self.decision = self.hit.cost, decision
 
-    def covers(self, limit: Limit, cost: int, now: int) -> bool:
+    def covers(self, hit: Hit, now: int) -> bool:
         """Whether the lease can serve a hit. Two limits of different plans may count under one key."""
-        return cost <= self.left and now < self.ends_at and self.decision is not None and limit is self.hit[0]
+        return hit[2] <= self.left and now < self.ends_at and hit[0] is self.hit[0] and self.decision is not None
 
     def consume(self, hit: Hit, now: int) -> Decision:
         """Take the cost of a hit. The decision continues the numbers of the store's decision."""
         self.left -= hit[2]
         counted, passed = self.decision, now - self.taken_at
         assert counted is not None
-        decision = Decision(True, counted.remaining + self.left, 0, max(0, counted.reset_us - passed), counted.at_us)
+        reset = counted.reset_us - passed
+        decision = Decision(True, counted.remaining + self.left, 0, reset if reset > 0 else 0, counted.at_us)
         decision.hit = hit
         return decision
 
@@ -123,13 +123,13 @@ class _LeaseTable:
 class QuotaLeases(ChainLink):
     """Serves hits from leases; all other hits go on to the store.
 
-    ``clock`` is the limiter's clock, or None.
+    ``clock`` is the limiter's time, ``now`` the time that it gives to the store, or None for the store's own.
     """
 
-    def __init__(self, store: Store, clock: Clock | None) -> None:
+    def __init__(self, store: Store, clock: Clock, now: Callable[[], int | None]) -> None:
         super().__init__(store)
-        self._given_clock = clock
-        self._clock = clock or process_clock
+        self._clock = clock
+        self._now = now
         self._lock = create_lock(self, "_lock", threading.Lock, QuotaLeases._after_fork)
         self._table = _LeaseTable()
 
@@ -179,13 +179,13 @@ class QuotaLeases(ChainLink):
         """Give all leases back and close the store. A share that the store does not take back lapses."""
         with suppress(StoreError):
             for changes in self._close_leases():
-                self.store.correct(changes, time_for_store(self._given_clock))
+                self.store.correct(changes, self._now())
         self.store.close()
 
     async def aclose(self) -> None:
         with suppress(StoreError):
             for changes in self._close_leases():
-                await self.store.acorrect(changes, time_for_store(self._given_clock))
+                await self.store.acorrect(changes, self._now())
         await self.store.aclose()
 
     def _drop(self, keys: Iterable[str]) -> None:
@@ -203,15 +203,14 @@ class QuotaLeases(ChainLink):
     def _consume(self, hits: Sequence[Hit]) -> list[Decision]:
         """Take the cost of all hits from leases, or of none."""
         now = self._clock()
-        leases = []
+        pairs = []
         with self._lock:
-            get = self._table.get
-            for limit, key, cost in hits:
-                lease = get(key)
-                if lease is None or not lease.covers(limit, cost, now):
+            for hit in hits:
+                lease = self._table.get(hit[1])
+                if lease is None or not lease.covers(hit, now):
                     return []
-                leases.append(lease)
-            return [lease.consume(hit, now) for lease, hit in zip(leases, hits, strict=True)]
+                pairs.append((lease, hit))
+            return [lease.consume(hit, now) for lease, hit in pairs]
 
     def _plan(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Correction]]:
         """Return the leases to take, of busy keys of which no share is being taken, and what to give back before."""

@@ -20,7 +20,7 @@ from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import MemoryStore, Store, open_store, redacted_url
-from ..testmode import process_clock, testmode, time_for_store
+from ..testmode import process_clock, testmode
 from .breaker import Breaker
 from .failover import BreakerStore, FailoverStore
 from .leases import QuotaLeases
@@ -131,7 +131,7 @@ class Limiter:
         self.rules = rules
         failover = self._failover
         if failover and not isinstance(failover.store, QuotaLeases) and any(limit.lease for limit in limits):
-            failover.store = QuotaLeases(failover.store, self._clock)
+            failover.store = QuotaLeases(failover.store, self._clock or process_clock, self._now)
 
     @property
     def breaker(self) -> Breaker | None:
@@ -216,7 +216,9 @@ class Limiter:
         return [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits]
 
     def _now(self) -> int | None:
-        return time_for_store(self._clock)
+        """Return the time to give to the store, None for the store's own time."""
+        clock = self._clock or testmode.clock
+        return None if clock is None else clock()
 
     def _key_in_tests(self, key: str) -> str:
         """Keep the keys of a test apart while it has put this limiter on its clock."""

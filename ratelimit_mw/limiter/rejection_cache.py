@@ -109,15 +109,20 @@ class RejectionCache(ChainLink):
         return _later(rejection.decision, hit, at - rejection.cached_at)
 
     def _learn(self, decisions: Sequence[Decision], at: int) -> None:
-        rejecting = [decision for decision in decisions if not decision.allowed and not decision.hit[0].shadow]
-        if rejecting:
-            # If one of the rejecting limits must be asked each time, it may have the longest wait.
-            if all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
-                for decision in rejecting:
-                    self._put(decision, at)
-        elif self._young or self._old:
+        for decision in decisions:
+            if not decision.allowed and not decision.hit[0].shadow:
+                self._remember(decisions, at)
+                return
+        if self._young or self._old:
             # The cached decisions of these keys hold an outdated ``remaining``.
             self._drop(decision.hit[1] for decision in decisions if not decision.local)
+
+    def _remember(self, decisions: Sequence[Decision], at: int) -> None:
+        rejecting = [decision for decision in decisions if not (decision.allowed or decision.shadow)]
+        # If one of the rejecting limits must be asked each time, it may have the longest wait.
+        if all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
+            for decision in rejecting:
+                self._put(decision, at)
 
     def _put(self, decision: Decision, at: int) -> None:
         if len(self._young) >= _MAX_KEYS // 2:

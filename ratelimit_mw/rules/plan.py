@@ -85,6 +85,10 @@ class Plan:
 
         Raises ``ListVerdict`` where a list decides, ``MissingKeyError`` where a rule rejects unknown keys.
         """
+        if self.single is not None:
+            limit, lone_key, lone_cost = self.single
+            name = lone_key(features)
+            return [] if name is None else [make_hit((limit, name, lone_cost if cost is None else cost))]
         if self.lists is not None:
             self.lists.check(features)
         hits: list[Hit] = []

@@ -1,0 +1,83 @@
+"""The path of a request through the files of the package, so that a reader can follow it.
+
+Each case lists the files that one warm call enters. A longer list needs a reason, not a larger number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from redis_handles import address
+from servers import Server
+
+import ratelimit_mw
+from ratelimit_mw import Limiter, Rule
+
+PACKAGE = Path(ratelimit_mw.__file__).parent
+CLIENT = {"ip": "192.0.2.7"}
+DECIDING = {
+    "limiter/limiter.py",
+    "rules/ruleset.py",
+    "rules/plan.py",
+    "keys/features.py",
+    "limiter/rejection_cache.py",
+    "limiter/failover.py",
+    "decision.py",
+}
+
+
+@contextmanager
+def record_files() -> Iterator[set[str]]:
+    """Collect the files of this package whose functions are called within the block."""
+    files: set[str] = set()
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            files.add(path.relative_to(PACKAGE).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        yield files
+    finally:
+        sys.setprofile(before)
+
+
+def outside_of_redis(files: set[str]) -> set[str]:
+    return {file for file in files if not file.startswith("stores/redis/")}
+
+
+def test_hit_on_redis_enters_few_files(redis_server: Server) -> None:
+    """Seven files decide; the others are of the Redis store."""
+    limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
+    for _ in range(3):
+        limiter.hit(CLIENT)
+    with record_files() as files:
+        limiter.hit(CLIENT)
+    limiter.close()
+    assert outside_of_redis(files) == DECIDING
+    assert len(files) <= 12
+
+
+def test_ahit_on_redis_enters_few_files(redis_server: Server) -> None:
+    """The async form takes the same seven files."""
+    limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
+
+    async def scenario() -> set[str]:
+        for _ in range(3):
+            await limiter.ahit(CLIENT)
+        with record_files() as files:
+            await limiter.ahit(CLIENT)
+        await limiter.aclose()
+        return files
+
+    files = asyncio.run(scenario())
+    assert outside_of_redis(files) == DECIDING
+    assert len(files) <= 14
