@@ -1,6 +1,6 @@
-"""The command ``ratelimit-mw``: its commands are registered here, and each lives in a file of its own.
+"""The command ``ratelimit-mw``. Each of its commands has a file of its own and is registered here.
 
-click and rich are an extra. They are imported when the command runs, so that without them it can still say so.
+click and rich are an extra. They are imported when the command runs, so that it can print how to install them.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ __all__ = ["commands", "main"]
 
 
 def main() -> None:
-    """Run the command. Ends the process: 0 fine, 1 found something wrong, 2 misused or not fully installed."""
+    """Run the command and end the process: 0 fine, 1 found something wrong, 2 misused or an extra is missing."""
     try:
         group = commands()
     except MissingExtraError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
-    # A terminal that cannot show a letter gets its number.
+    # A terminal that cannot show a character gets its escape sequence.
     cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     group()
 
 
 def commands() -> click.Group:
-    """The click group with every command. Raises ``MissingExtraError`` without click and rich."""
+    """Return the click group with all commands. Raises `MissingExtraError` without click and rich."""
     try:
         import click  # noqa: F401
         import rich  # noqa: F401

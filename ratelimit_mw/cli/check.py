@@ -21,7 +21,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import open_store, redacted_url
 from .application import Application, OfApplication, application_option
-from .output import Cell, examples, print_json, print_table, print_text, settings_file
+from .output import Cell, help_examples, print_json, print_table, print_text, settings_file
 
 __all__ = ["check"]
 
@@ -30,7 +30,7 @@ _FROM_THE_REQUEST = re.compile(r"ip|method|path|host|endpoint|(header|cookie|que
 
 @click.command(
     cls=OfApplication,
-    epilog=examples(
+    epilog=help_examples(
         "ratelimit-mw check ratelimit.toml",
         "ratelimit-mw check pyproject.toml --json",
         "ratelimit-mw check --app shop:app",
@@ -44,7 +44,7 @@ def check(app: Application | None, as_json: bool, file: Path | None = None) -> N
 
     The store's address is checked, but nothing connects to it. Exit code 1 when the file cannot be used, or when a
     rule can only ever reject. With --app in place of FILE the application is imported, and what its decorators give is
-    checked and shown, too.
+    checked and printable, too.
     """
     checked = _of_file(file) if app is None else _of_application(app)  # type: ignore[arg-type]
     problems = list(_problems(checked.rules))

@@ -22,7 +22,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import load_settings
 from .access_log import Target, UnreadableLineError, parse_target
 from .application import Application, OfApplication, application_option
-from .output import Cell, examples, note, print_json, print_table, print_text, settings_file
+from .output import Cell, help_examples, note, print_json, print_table, print_text, settings_file
 
 __all__ = ["explain"]
 
@@ -71,7 +71,7 @@ def _parsed_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Tar
 
 @click.command(
     cls=OfApplication,
-    epilog=examples(
+    epilog=help_examples(
         "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
         "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
         "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
@@ -104,7 +104,7 @@ def explain(
     """Show which rules in FILE look at a request for METHOD and PATH, and for each the key it counts under.
 
     PATH is as in a request line: percent-encoded, a query after it is read. Exit code 1 when no rule looks at the
-    request. With --app in place of FILE the rules that decorators give and what is exempt are shown, too; features are
+    request. With --app in place of FILE the rules that decorators give and what is exempt are printable, too; features are
     those that you state, functions of the application are not asked.
     """
     if app is None:

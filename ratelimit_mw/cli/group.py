@@ -1,4 +1,4 @@
-"""The group of all commands, and what their errors come to: a message on stderr and an exit code, no traceback."""
+"""The command ``ratelimit-mw`` itself, which turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ import click
 
 from .. import __version__
 from ..errors import MissingExtraError, RateLimitError
-from .output import Failure, Misuse
+from .output import Failure, Misuse, print_json
 
 __all__ = ["ratelimit_mw"]
 
 
 class _Group(click.Group):
-    """Turns errors that are meant for people into messages for people."""
+    """Prints errors as messages, and with ``--json`` as ``{"error": ...}`` on stdout, too."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        as_json = "--json" in ctx.args
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as error:
+            if as_json:
+                print_json({"error": error.format_message()})
+            raise
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()  # a pipe that was closed is found here, where click ends quietly, and not at exit
+            sys.stdout.flush()  # a closed pipe raises here, where click ends quietly, and not at exit
             return result
         except BrokenPipeError:
             raise
@@ -36,7 +45,7 @@ class _Group(click.Group):
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="ratelimit-mw")
 def ratelimit_mw() -> None:
-    """Look at rate limits before they meet traffic.
+    """Check, explain and try out rate limits before you deploy them.
 
     Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
     """

@@ -1,10 +1,12 @@
-"""How commands speak: results on stdout, messages on stderr. Nothing that a file holds acts on the terminal."""
+"""Output of the commands: results on stdout, messages on stderr. Text from a file never controls the terminal."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from operator import gt
 from pathlib import Path
 from typing import Any, Literal
@@ -13,85 +15,91 @@ import click
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 __all__ = [
     "Failure",
     "Misuse",
-    "counted",
-    "examples",
+    "count_text",
+    "help_examples",
+    "json_option",
     "note",
     "print_json",
     "print_table",
     "print_text",
+    "printable",
+    "progress_bar",
     "settings_file",
-    "shown",
+    "terminal",
 ]
 
 Cell = str | list[str]
 
-_WIDTH_OF_A_FILE = 120
-_GAP = 2
+_FILE_WIDTH = 120
+_COLUMN_GAP = 2
 
 settings_file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 
 
 class Failure(click.ClickException):
-    """Ends a command with a message, as something wrong was found: exit code 1."""
+    """Ends a command with a message and exit code 1: the command found something wrong."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(shown(" ".join(message.splitlines()), 2000))
+        super().__init__(printable(" ".join(message.splitlines()), 2000))
 
 
 class Misuse(Failure):
-    """The command cannot run as it was asked to: exit code 2."""
+    """Ends a command with a message and exit code 2: the command cannot run like this."""
 
     exit_code = 2
 
 
-def shown(text: str, longest: int = 200) -> str:
-    r"""The text as a terminal may have it: on one line, no control or direction characters, of bounded length.
+def printable(text: str, longest: int = 200) -> str:
+    r"""Return the text on one line, without control or direction characters, and of limited length.
 
-    >>> shown("a\x1b[31mb\nc")
+    >>> printable("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
     """
-    safe = text if text.isprintable() else "".join(map(_printable, text[: longest + 1]))
+    safe = text if text.isprintable() else "".join(map(_escape, text[: longest + 1]))
     return safe if len(safe) <= longest else safe[: longest - 1] + "…"
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _printable(character: str) -> str:
+def _escape(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
-def examples(*lines: str) -> str:
-    """The end of a command's help. The mark keeps click from wrapping the lines."""
+def count_text(number: int, noun: str) -> str:
+    """Return "1 request" or "2,000 requests"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def help_examples(*lines: str) -> str:
+    r"""Return the examples at the end of a help text. ``\b`` keeps click from wrapping the lines."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def print_json(value: Any) -> None:
-    """ASCII only: what is not printable is escaped."""
+    """Print ASCII only. JSON escapes everything else."""
     click.echo(json.dumps(value, indent=2))
 
 
 def note(message: str) -> None:
-    """A message for the person, on stderr."""
-    click.echo(shown(message, 1000), err=True)
+    """Print a message on stderr."""
+    click.echo(printable(message, 1000), err=True)
 
 
 def print_text(line: str, style: str = "") -> None:
-    _console().print(Text(shown(line, 1000), style), soft_wrap=True)
+    terminal().print(Text(printable(line, 1000), style), soft_wrap=True)
 
 
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iterable[str] = ()
 ) -> None:
-    """Cells are a line or a list of lines. ``numbers`` are the columns set to the right."""
-    console = _console()
+    """Print a table. A cell is a line or a list of lines. The columns in ``numbers`` are aligned to the right."""
+    console = terminal()
     texts = [[_text(cell) for cell in row] for row in rows]
     widths = _widths([[Text(name), *cells] for name, *cells in zip(columns, *texts, strict=True)], console.width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -106,22 +114,32 @@ def print_table(
 
 
 def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int]:
-    """As wide as the cells are, or so narrow that all fit; words are broken only when nothing else helps."""
+    """Narrow the widest columns until all fit. Words are broken only when nothing else helps."""
     lines = [[line for cell in column for line in cell.plain.split("\n")] for column in columns]
     widths = [max(map(cell_len, column)) for column in lines]
     longest_words = [max(cell_len(word) for line in column for word in line.split(" ")) for column in lines]
     for floors in (longest_words, [1] * len(widths)):
-        while sum(widths) + _GAP * len(widths) > room and any(map(gt, widths, floors)):
+        while sum(widths) + _COLUMN_GAP * len(widths) > room and any(map(gt, widths, floors)):
             i = max(range(len(widths)), key=lambda i: widths[i] if widths[i] > floors[i] else 0)
             widths[i] -= 1
     return widths
 
 
 def _text(cell: Cell) -> Text:
-    return Text("\n".join(map(shown, [cell] if isinstance(cell, str) else cell)))
+    return Text("\n".join(map(printable, [cell] if isinstance(cell, str) else cell)))
 
 
-def _console() -> Console:
-    """Markup, emoji codes and highlighting are off: what is printed is meant as it stands."""
-    width = None if sys.stdout.isatty() else _WIDTH_OF_A_FILE
+def terminal() -> Console:
+    """Return a console for stdout that prints text unchanged, without markup, emoji codes or highlighting."""
+    width = None if sys.stdout.isatty() else _FILE_WIDTH
     return Console(width=width, markup=False, emoji=False, highlight=False)
+
+
+@contextmanager
+def progress_bar(
+    action: str, total: int | None, *columns: ProgressColumn, **fields: Any
+) -> Iterator[Callable[..., None]]:
+    """Show a bar when stderr is a terminal, and yield the function that updates it."""
+    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    with Progress(TextColumn(action), BarColumn(), *columns, console=console, transient=True) as progress:
+        yield partial(progress.update, progress.add_task("", total=total, **fields))

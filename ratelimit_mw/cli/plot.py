@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import MissingExtraError
-from .output import counted, shown
+from .output import count_text, printable
 from .simulation import Report
 
 try:
@@ -68,7 +68,7 @@ def _over_time(axes: Axes, report: Report) -> None:
     first, last = (datetime.fromtimestamp(time, UTC) for time in (report.first, report.last))
     axes.set_xlabel(f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC", color=_INK)
     total, lost = len(report.times), len(report.rejected_times)
-    _titled(axes, f"{counted(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
+    _titled(axes, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
@@ -86,7 +86,7 @@ def _by_client(axes: Axes, report: Report, clients: Sequence[str]) -> None:
     served = [report.requests[client] - report.rejected[client] for client in clients]
     axes.barh(rows, rejected, 0.7, color=_REJECTED)
     axes.barh(rows, served, 0.7, rejected, color=_SERVED)
-    names = [shown(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
+    names = [printable(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
     axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     for row, client in enumerate(clients):

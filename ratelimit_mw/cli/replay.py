@@ -19,7 +19,18 @@ from ..rules.describe import replacing
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .log_file import DamagedLogError, LogReader, in_order
-from .output import Cell, Failure, counted, examples, note, print_json, print_table, print_text, settings_file, shown
+from .output import (
+    Cell,
+    Failure,
+    count_text,
+    help_examples,
+    note,
+    print_json,
+    print_table,
+    print_text,
+    printable,
+    settings_file,
+)
 from .simulation import Report, RuleReport, Simulation, log_tells
 
 __all__ = ["replay"]
@@ -35,7 +46,7 @@ def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Pat
 
 
 @click.command(
-    epilog=examples(
+    epilog=help_examples(
         "ratelimit-mw replay ratelimit.toml access.log",
         "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot rejections.png --top 20",
         "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
@@ -100,7 +111,7 @@ def _size(file: IO[bytes]) -> int | None:
 def _say_what_differs(settings: Settings) -> None:
     """What the application has and a log has not."""
     if not settings.store.startswith("memory:"):
-        note(f"counted in memory, not in {settings.store.partition(':')[0]}")
+        note(f"count_text in memory, not in {settings.store.partition(':')[0]}")
     for line in replacing(settings.overrides):
         note(line)
     for name, rules in _untold(settings).items():
@@ -120,7 +131,7 @@ def _say_what_was_unreadable(reader: LogReader, report: Report) -> None:
     if reader.invalid:
         note(f"{reader.invalid:,} of {reader.lines:,} lines could not be read, the first of them:")
     for line in reader.examples:
-        note(f"  line {line.number}: {line.why}: {shown(line.text, 100)}")
+        note(f"  line {line.number}: {line.why}: {printable(line.text, 100)}")
     if report.out_of_order:
         note(f"{report.out_of_order:,} requests came long after later ones; a log is read oldest line first")
 
@@ -165,8 +176,8 @@ def _rule_as_json(rule: RuleReport) -> dict[str, Any]:
 def _print(report: Report, top: int) -> None:
     total, rejected = len(report.times), len(report.rejected_times)
     print_text(f"{_moment(report.first):%Y-%m-%d %H:%M:%S} to {_moment(report.last):%Y-%m-%d %H:%M:%S} UTC")
-    print_text(f"{counted(total, 'request')} of {counted(len(report.requests), 'client')}")
-    print_text(f"{rejected:,} rejected ({_share(rejected, total)}) of {counted(len(report.rejected), 'client')}")
+    print_text(f"{count_text(total, 'request')} of {count_text(len(report.requests), 'client')}")
+    print_text(f"{rejected:,} rejected ({_share(rejected, total)}) of {count_text(len(report.rejected), 'client')}")
     click.echo()
     enforced = [rule for rule in report.rules.values() if not rule.shadow]
     if enforced:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from ..settings import schema as settings_schema
-from .output import examples, print_json
+from .output import help_examples, print_json
 
 __all__ = ["schema"]
 
 
-@click.command(epilog=examples("ratelimit-mw schema > ratelimit.schema.json"))
+@click.command(epilog=help_examples("ratelimit-mw schema > ratelimit.schema.json"))
 def schema() -> None:
-    """Print the JSON Schema of the settings file, with which editors complete and check it."""
+    """Print the JSON Schema of the settings file. Editors use it to complete and check your file."""
     print_json(settings_schema())

@@ -1,1 +1,1 @@
-"""``ratelimit-mw demo``: a real server, real traffic, and a report."""
+"""``ratelimit-mw demo``: a real server, real traffic, and a table of the allowed and rejected requests."""

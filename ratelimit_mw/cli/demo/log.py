@@ -1,48 +1,43 @@
-"""The requests of an access log, for the demo to play. Sends nothing, knows no rules."""
+"""The requests of an access log, for the demo to send."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import islice
 from typing import IO, Final
 from urllib.parse import quote
 
 from ..access_log import LogEntry, Target
 from ..log_file import LogReader
-from .traffic import Request
+from .traffic import DemoRequest
 
-__all__ = ["KINDS", "logged"]
+__all__ = ["LOG_KINDS", "read_requests"]
 
-KINDS: Final = ("asked once", "asked 2 to 9 times", "asked 10 to 99", "asked 100 or more")
+LOG_KINDS: Final = ("1 request", "2 to 9 requests", "10 to 99 requests", "100 requests or more")
 
-# What may stand in a path or a query as it is; a percent sign in a query was logged as it was sent.
-_PATH: Final = "/:@!$&'()*+,;=~-._"
-_QUERY: Final = _PATH + "?%[]"
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;=~-._"
+# A percent sign of a query is in the log as it was sent.
+_QUERY_CHARACTERS: Final = _PATH_CHARACTERS + "?%[]"
 
 
-def logged(file: IO[bytes], most: int) -> tuple[list[Request], LogReader]:
-    """The first ``most`` requests of a log in its order, and the reader, which knows what it could not read.
+def read_requests(file: IO[bytes], most: int) -> tuple[list[DemoRequest], LogReader]:
+    """Return the first ``most`` requests of a log, without times, and the reader with its counts.
 
-    Tunnels (CONNECT) have no path and are left out.
+    Tunnels (CONNECT) are left out, because they have no path.
     """
     reader = LogReader(file)
     entries = list(islice((entry for entry in reader if entry.method != "CONNECT"), most))
-    return list(_requests(entries)), reader
+    sizes = Counter(entry.client for entry in entries)
+    return [_request(entry, sizes[entry.client]) for entry in entries], reader
 
 
-def _requests(entries: list[LogEntry]) -> Iterable[Request]:
-    asked = Counter(entry.client for entry in entries)
-    for entry in entries:
-        yield Request(0.0, entry.client or "-", _kind(asked[entry.client]), entry.method, _sent(entry.target))
+def _request(entry: LogEntry, client_requests: int) -> DemoRequest:
+    kind = LOG_KINDS[sum(client_requests >= least for least in (2, 10, 100))]
+    body = "{}" if entry.method == "POST" else None
+    return DemoRequest(0.0, entry.client or "-", kind, entry.method, _target(entry.target), body)
 
 
-def _kind(asked: int) -> str:
-    """By how often the client asks: 1, 2, 10 or 100 times at least."""
-    return KINDS[sum(asked >= least for least in (2, 10, 100))]
-
-
-def _sent(target: Target) -> str:
-    """The target as a request line has it, such that the server decodes the very path that was logged."""
-    path = quote(target.path if target.path.startswith("/") else f"/{target.path}", _PATH, errors="replace")
-    return f"{path}?{quote(target.query, _QUERY, errors='replace')}" if target.query else path
+def _target(target: Target) -> str:
+    """Encode a target for a request line, so that the server decodes the path of the log."""
+    path = quote(target.path if target.path.startswith("/") else f"/{target.path}", _PATH_CHARACTERS, errors="replace")
+    return f"{path}?{quote(target.query, _QUERY_CHARACTERS, errors='replace')}" if target.query else path

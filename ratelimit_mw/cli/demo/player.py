@@ -1,178 +1,129 @@
-"""Plays requests at a server over HTTP, and notes what came back. Knows nothing of terminals.
-
-Which rules looked at a request and which rejected it is read from the answers, as any client could.
-"""
+"""Sends requests to a server over HTTP and counts the responses by kind of client."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
 import httpx
 
 from ...http.client_ip import ip_key
-from .traffic import Request
+from .traffic import DemoRequest
 
-__all__ = ["Outcome", "Played", "Sample", "play"]
+__all__ = ["KindCount", "Playback", "RejectionSample", "play"]
 
-_AT_ONCE: Final = 32
-_LONGEST: Final = 300.0  # seconds; what is not asked by then is left out, and the report says so
+_CONNECTIONS: Final = 32
 _TIMEOUT: Final = 10.0
-_LONGEST_RETRY: Final = 3.0
-_FORM: Final = b"demo=1"
-
-_NAMES = re.compile(r'"((?:[^"\\]|\\.)*)"')
-
-
-class Outcome(NamedTuple):
-    """What came of a request ``at`` seconds from the start: by which policies it was looked at, by which rejected."""
-
-    request: Request
-    at: float
-    status: int
-    looked: tuple[str, ...]
-    rejected: tuple[str, ...]
-
-    @property
-    def is_rejected(self) -> bool:
-        return self.status == HTTPStatus.TOO_MANY_REQUESTS
+_MAX_RETRY: Final = 3
 
 
 @dataclass
-class Sample:
-    """A rejection as it was sent, and what the same request was answered after the wait it asked for."""
+class KindCount:
+    """The requests of one kind of client. ``policies`` are the limits that rejected."""
 
-    request: Request
+    requests: int = 0
+    rejected: int = 0
+    clients: set[str] = field(default_factory=set)
+    policies: set[str] = field(default_factory=set)
+
+
+@dataclass
+class RejectionSample:
+    """A rejection as it was sent, and the response to the same request after Retry-After."""
+
+    request: DemoRequest
     response: str
-    wait: int
-    then: str = ""
+    retry_after: int
+    retried: str = ""
 
 
 @dataclass
-class Played:
-    """Everything that came of playing."""
+class Playback:
+    """The result: counts by kind of client, requests without a response, and one rejection."""
 
-    planned: int
-    outcomes: list[Outcome] = field(default_factory=list)
-    unanswered: int = 0
+    kinds: dict[str, KindCount] = field(default_factory=lambda: defaultdict(KindCount))
+    failed: int = 0
     seconds: float = 0.0
-    sample: Sample | None = None
+    sample: RejectionSample | None = None
 
     @property
-    def left_out(self) -> int:
-        return self.planned - len(self.outcomes) - self.unanswered
+    def rejected(self) -> int:
+        return sum(count.rejected for count in self.kinds.values())
 
 
 async def play(
-    address: str, requests: list[Request], alive: Callable[[], bool], told: Callable[[Outcome], None]
-) -> Played:
-    """Play the requests in their order, each when its time has come, so many at once as a server is glad to take.
+    url: str, requests: list[DemoRequest], is_running: Callable[[], bool], progress: Callable[[Playback], None]
+) -> Playback:
+    """Send the requests in order, each at its time, over up to 32 connections.
 
-    ``told`` hears of each outcome. Ends early when the server is no longer ``alive``.
+    ``progress`` is called after each response. The playback ends early when the server is not running any more.
     """
-    played = Played(len(requests))
-    limits = httpx.Limits(max_connections=_AT_ONCE, max_keepalive_connections=_AT_ONCE)
-    # trust_env: no proxy of the machine's has any business here.
-    async with httpx.AsyncClient(base_url=address, limits=limits, timeout=_TIMEOUT, trust_env=False) as client:
-        player = _Player(client, played, alive, told)
-        waiting = iter(requests)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_AT_ONCE):
-                group.create_task(player.work(waiting))
-        played.seconds = player.now()
-        await player.try_again(played.sample)
-    return played
+    playback, pending = Playback(), iter(requests)
+    limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
+    # Without trust_env=False the requests could go to a proxy that the environment names.
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=_TIMEOUT, trust_env=False) as client:
+        started = time.monotonic()
 
-
-class _Player:
-    def __init__(
-        self, client: httpx.AsyncClient, played: Played, alive: Callable[[], bool], told: Callable[[Outcome], None]
-    ) -> None:
-        self._client = client
-        self._played = played
-        self._alive = alive
-        self._told = told
-        self._start = time.monotonic()
-
-    def now(self) -> float:
-        return time.monotonic() - self._start
-
-    async def work(self, waiting: Iterator[Request]) -> None:
-        for request in waiting:
-            if (wait := request.at - self.now()) > 0:
-                await asyncio.sleep(wait)
-            try:
-                self._note(request, await self._send(request))
-            except (httpx.HTTPError, httpx.InvalidURL):
-                self._played.unanswered += 1
-                if not self._alive():
+        async def work() -> None:
+            for request in pending:
+                await asyncio.sleep(max(0.0, request.at - (time.monotonic() - started)))
+                try:
+                    _count(playback, request, await _send(client, request))
+                except (httpx.HTTPError, httpx.InvalidURL):
+                    playback.failed += 1
+                progress(playback)
+                if not is_running():
                     return
-            if self.now() > _LONGEST:
-                return
 
-    async def try_again(self, sample: Sample | None) -> None:
-        """Do as the rejection says: wait, then ask again."""
-        if sample is None or not 0 < sample.wait <= _LONGEST_RETRY or not self._alive():
-            return
-        await asyncio.sleep(sample.wait)
+        await asyncio.gather(*(work() for _ in range(_CONNECTIONS)))
+        playback.seconds = time.monotonic() - started
+        if is_running():
+            await _retry(client, playback.sample)
+    return playback
+
+
+async def _send(client: httpx.AsyncClient, request: DemoRequest) -> httpx.Response:
+    headers = {"x-forwarded-for": _client_ip(request.client)}
+    if request.body is not None:
+        headers["content-type"] = "application/json"
+    # As a target and not as a URL: "/a/../b" and "//host/" are sent unchanged, and nothing leaves this machine.
+    target = {"target": request.target.encode("ascii")}
+    return await client.request(request.method, "/", headers=headers, content=request.body, extensions=target)
+
+
+def _count(playback: Playback, request: DemoRequest, response: httpx.Response) -> None:
+    count = playback.kinds[request.kind]
+    count.requests += 1
+    count.clients.add(request.client)
+    if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+        count.rejected += 1
+        if response.content:  # a response to HEAD has none
+            count.policies.update(json.loads(response.content)["violated-policies"])
+        # A GET is the better sample: the application answers it with 200 afterwards.
+        if playback.sample is None or (playback.sample.request.method != "GET" and request.method == "GET"):
+            playback.sample = RejectionSample(request, _as_sent(response), int(response.headers["retry-after"]))
+
+
+async def _retry(client: httpx.AsyncClient, sample: RejectionSample | None) -> None:
+    """Do as the rejection says: wait, and send the request again."""
+    if sample is not None and sample.retry_after <= _MAX_RETRY:
+        await asyncio.sleep(sample.retry_after)
         with suppress(httpx.HTTPError):
-            sample.then = _status(await self._send(sample.request))
-
-    async def _send(self, request: Request) -> httpx.Response:
-        headers = {"x-forwarded-for": _forwarded(request.client)}
-        body = None
-        if request.credentials is not None:
-            headers["authorization"] = f"Basic {b64encode(request.credentials.encode()).decode()}"
-        elif request.method == "POST":
-            headers["content-type"] = "application/x-www-form-urlencoded"
-            body = _FORM
-        # As a target and not as a URL: "/a/../b" and "//host/" are played as they are, and nothing leaves this machine.
-        target = {"target": request.target.encode("ascii")}
-        return await self._client.request(request.method, "/", headers=headers, content=body, extensions=target)
-
-    def _keep(self, request: Request, response: httpx.Response) -> None:
-        """The first rejection as a sample; best of a GET, which the application answers alike every time."""
-        kept = self._played.sample
-        if kept is None or (kept.request.method != "GET" and request.method == "GET"):
-            wait = response.headers.get("retry-after", "")
-            self._played.sample = Sample(request, _as_sent(response), int(wait) if wait.isdigit() else 0)
-
-    def _note(self, request: Request, response: httpx.Response) -> None:
-        looked = _names(response.headers.get("ratelimit-policy", ""))
-        rejected = _rejecting(response) if response.status_code == HTTPStatus.TOO_MANY_REQUESTS else ()
-        outcome = Outcome(request, self.now(), response.status_code, looked, rejected)
-        self._played.outcomes.append(outcome)
-        if outcome.is_rejected:
-            self._keep(request, response)
-        self._told(outcome)
-
-
-def _rejecting(response: httpx.Response) -> tuple[str, ...]:
-    """The policies that rejected, from the problem in the body, or, as HEAD has none, from the header."""
-    if response.content:
-        return tuple(json.loads(response.content)["violated-policies"])
-    return _names(response.headers.get("ratelimit", ""))
-
-
-@lru_cache(1024)
-def _names(items: str) -> tuple[str, ...]:
-    """The names of the items of a structured field such as ``"login";r=0;t=42``."""
-    return tuple(_NAMES.findall(items))
+            sample.retried = _status(await _send(client, sample.request))
 
 
 @lru_cache(65_536)
-def _forwarded(client: str) -> str:
-    """The client's address. A log may hold names instead: each gets an address of its own, of a private network."""
+def _client_ip(client: str) -> str:
+    """Return the client's IP address. A host name in a log gets a private IP address of its own."""
     digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).hexdigest()
     return ip_key(client, 128) or f"fd{digest[:2]}:{digest[2:6]}:{digest[6:10]}:{digest[10:]}::1"
 
@@ -182,7 +133,7 @@ def _status(response: httpx.Response) -> str:
 
 
 def _as_sent(response: httpx.Response) -> str:
-    """The response byte for byte: status line, headers, body."""
+    """Return the status line, headers and body as the server sent them."""
     lines = [f"{response.http_version} {_status(response)}".encode()]
     lines += [name + b": " + value for name, value in response.headers.raw]
     return b"\n".join([*lines, b"", response.content]).decode("utf-8", "replace")

@@ -1,86 +1,89 @@
-"""The demo's server process: started, waited for, and always stopped, by its own id. Knows nothing of traffic."""
+"""The server process of the demo: the code that starts and stops it, and its main function."""
 
 from __future__ import annotations
 
-import asyncio
+import socket
+import subprocess
 import sys
 import tempfile
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Final
 
-__all__ = ["SETTINGS", "Server", "ServerFailedError", "server"]
+from ..output import Failure, note
 
-SETTINGS: Final = Path(__file__).with_name("demo.toml")
-"""The file that the server runs with."""
+__all__ = ["DemoServer", "start_server"]
 
-_COMES_UP_WITHIN: Final = 30.0
-_STOPS_WITHIN: Final = 5.0
-_MOST_OUTPUT: Final = 20_000
+_STOP_TIMEOUT: Final = 5.0
+_MAX_OUTPUT: Final = 20_000
 
 
-class ServerFailedError(Exception):
-    """The server did not come up, or has ended; ``output`` is what it said."""
+class DemoServer:
+    """A server process. ``url`` is where it listens."""
 
-    def __init__(self, what: str, output: str) -> None:
-        super().__init__(what)
-        self.output = output
-
-
-class Server:
-    """A server that runs. ``address`` is where it listens."""
-
-    def __init__(self, process: Process, output: IO[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
         self._process = process
         self._output = output
-        self.address = ""
+        assert process.stdout is not None
+        port = process.stdout.readline().decode()  # printed once the process listens
+        if not port.strip().isdigit():
+            raise self.failure("did not start")
+        self.url = f"http://127.0.0.1:{int(port)}"
 
-    @property
-    def alive(self) -> bool:
-        return self._process.returncode is None
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
-    async def come_up(self) -> None:
-        """Wait until it listens. It says the number of its port then; requests may come from that moment."""
-        assert self._process.stdout is not None
-        try:
-            line = await asyncio.wait_for(self._process.stdout.readline(), _COMES_UP_WITHIN)
-        except TimeoutError:
-            line = b""
-        if not line.strip().isdigit():
-            raise self.failure("did not come up")
-        self.address = f"http://127.0.0.1:{int(line)}"
-
-    def failure(self, what: str) -> ServerFailedError:
+    def failure(self, problem: str) -> Failure:
+        """Print the output of the process, and return the error to raise."""
         self._output.seek(0)
-        return ServerFailedError(f"the demo's server {what}", self._output.read(_MOST_OUTPUT).decode(errors="replace"))
-
-    async def stop(self) -> None:
-        with suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), _STOPS_WITHIN)
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
+        for line in self._output.read(_MAX_OUTPUT).decode(errors="replace").splitlines():
+            note(f"server: {line}")
+        return Failure(f"the server of the demo {problem}")
 
 
-@asynccontextmanager
-async def server(port: int) -> AsyncIterator[Server]:
-    """A server on this port of 127.0.0.1, or on a free one when it is 0. Raises ``ServerFailedError``."""
+@contextmanager
+def start_server(port: int) -> Iterator[DemoServer]:
+    """Run a server on this port of 127.0.0.1, or on a free port when it is 0."""
+    # -P: a module in the current folder must not replace an installed one.
+    command = (sys.executable, "-P", "-m", __name__, str(port))
+    pipe = subprocess.PIPE
     with tempfile.TemporaryFile() as output:
-        process = await asyncio.create_subprocess_exec(
-            # -P: modules that lie in the current folder are not this program's.
-            *(sys.executable, "-P", "-m", "ratelimit_mw.cli.demo.app", str(port)),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C is for the demo, which then stops the server
-        )
-        started = Server(process, output)
-        try:
-            await started.come_up()
-            yield started
-        finally:
-            await started.stop()
+        # start_new_session: Ctrl-C interrupts the demo only, and the demo then stops the server.
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=output, start_new_session=True)  # noqa: S603
+        with process:
+            try:
+                yield DemoServer(process, output)
+            finally:
+                process.terminate()
+                try:
+                    process.wait(_STOP_TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def main(port: int) -> None:
+    """Listen, print the port number, and serve until stdin closes. It closes when the demo ends, even by SIGKILL."""
+    import uvicorn
+
+    from .app import app
+
+    try:
+        listening = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        sys.exit(f"cannot listen on 127.0.0.1:{port}: {error.strerror}")
+    # Without proxy_headers=False uvicorn would replace the IP address before the middleware reads it.
+    options = {"log_level": "warning", "access_log": False, "proxy_headers": False, "timeout_graceful_shutdown": 2}
+    server = uvicorn.Server(uvicorn.Config(app, **options))  # type: ignore[arg-type]
+
+    def stop_with_stdin() -> None:
+        sys.stdin.buffer.read()
+        server.should_exit = True
+
+    threading.Thread(target=stop_with_stdin, daemon=True).start()
+    print(listening.getsockname()[1], flush=True)  # noqa: T201
+    server.run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
