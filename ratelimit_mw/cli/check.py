@@ -44,7 +44,7 @@ def check(app: Application | None, as_json: bool, file: Path | None = None) -> N
 
     The store's address is checked, but nothing connects to it. Exit code 1 when the file cannot be used, or when a
     rule can only ever reject. With --app in place of FILE the application is imported, and what its decorators give is
-    checked and printable, too.
+    checked and shown, too.
     """
     checked = _of_file(file) if app is None else _of_application(app)  # type: ignore[arg-type]
     problems = list(_problems(checked.rules))

@@ -104,7 +104,7 @@ def explain(
     """Show which rules in FILE look at a request for METHOD and PATH, and for each the key it counts under.
 
     PATH is as in a request line: percent-encoded, a query after it is read. Exit code 1 when no rule looks at the
-    request. With --app in place of FILE the rules that decorators give and what is exempt are printable, too; features are
+    request. With --app in place of FILE the rules that decorators give and what is exempt are shown, too; features are
     those that you state, functions of the application are not asked.
     """
     if app is None:

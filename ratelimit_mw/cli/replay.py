@@ -111,7 +111,7 @@ def _size(file: IO[bytes]) -> int | None:
 def _say_what_differs(settings: Settings) -> None:
     """What the application has and a log has not."""
     if not settings.store.startswith("memory:"):
-        note(f"count_text in memory, not in {settings.store.partition(':')[0]}")
+        note(f"counted in memory, not in {settings.store.partition(':')[0]}")
     for line in replacing(settings.overrides):
         note(line)
     for name, rules in _untold(settings).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import resource
@@ -199,7 +200,7 @@ def test_closed_pipe_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(_value: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr(sys.modules["ratelimit_mw.cli.schema"], "print_json", closed)
+    monkeypatch.setattr(importlib.import_module("ratelimit_mw.cli.schema"), "print_json", closed)
     assert run("schema").output == ""
 
 
