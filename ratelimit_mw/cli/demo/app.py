@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
-from ratelimit_mw.starlette import RateLimitMiddleware
+from ratelimit_mw.asgi import RateLimitMiddleware
 
 SETTINGS = Path(__file__).with_name("demo.toml")
 
