@@ -24,6 +24,7 @@ __all__ = [
     "check_address",
     "decide_all",
     "open_store",
+    "read_address",
 ]
 
 # These are imported when they are first used: their libraries may be missing.
@@ -74,7 +75,7 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     ``ConfigError`` for an unknown scheme or option, ``MissingExtraError`` when its library is not installed;
     neither shows what may hold a password.
     """
-    split, parsed = _read(address)
+    split, parsed = read_address(address)
     _, name, extra = _FAMILIES[_SCHEMES[split.scheme]]
     try:
         module = import_module(f".{name}", __package__)
@@ -86,7 +87,7 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
 
 def check_address(address: str) -> None:
     """``ConfigError`` for what ``open_store`` would not take. Opens nothing, and no library has to be there."""
-    _read(address)
+    read_address(address)
 
 
 def redacted_url(url: str) -> str:
@@ -99,7 +100,7 @@ def redacted_url(url: str) -> str:
     return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
 
 
-def _read(address: str) -> tuple[SplitResult, Any]:
+def read_address(address: str) -> tuple[SplitResult, Any]:
     """An address in its parts, and what they mean for the store."""
     split = _split(address)
     if split.scheme not in _SCHEMES:

@@ -16,7 +16,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.decision import Charge, Decision
 from ratelimit_mw.stores.redis.message import number_or_text
-from ratelimit_mw.stores.redis.script import packed_limit, twin_of
+from ratelimit_mw.stores.redis.script import find_lua, pack_limit
 
 FILES = ("muldiv", "fixed_window", "sliding_window_counter", "interval_bucket", "bucket", "window_log", "concurrency")
 NAMES = (
@@ -56,9 +56,9 @@ class Trace:
         self.expected += (answer, text(self.limit.algorithm, self.state))
 
     def packed(self) -> tuple[Any, ...]:
-        twin = twin_of(self.limit.algorithm)
+        twin = find_lua(self.limit.algorithm)
         assert twin is not None
-        return packed_limit(self.limit, twin), numbers(self.start), self.total, self.steps
+        return pack_limit(self.limit, twin), numbers(self.start), self.total, self.steps
 
 
 def differences(server: redis.Redis, traces: Sequence[Trace]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Sharing trips to a server on an event loop: requests that arrive while calls are out join the next one.
+"""Share calls to a server on an event loop: operations that arrive while calls are out join the next call.
 
-There is no timer to wait for company: a lone request leaves at once. Where the last one was alone, too, it makes its
-call itself; else a task makes it for all that come in the same turn of the loop. A call that fails fails its own
-members only, and each member waits no longer than it would alone.
+No timer delays a call. An operation that finds no call out leaves at once: alone within its own task if the last call
+had one operation, else with all that arrive in the same turn of the loop. A call that fails fails only its own
+operations, and each operation has its own deadline.
 """
 
 from __future__ import annotations
@@ -10,162 +10,201 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
+from types import TracebackType
 from typing import Any, Final, cast
 
-from hiredis import ReplyError
+from redis import ResponseError
 
 from ...errors import StoreError
-from .client.errors import is_split, late, problem
-from .client.timeout import Budget
-from .message import Message, Request, answers
+from .client.errors import as_store_error, error_code, timed_out
+from .message import Message, Operation, read_reply
 
-__all__ = ["Batcher"]
+__all__ = ["Batcher", "DeadlineTimer"]
 
-_MOST: Final = 256  # members of one call: about a millisecond of the server's time
-_WORTHWHILE: Final = 32  # so many waiting are worth a call of their own while others are out
-_AT_ONCE: Final = 4
-_SAME: Final = 0.005  # seconds: members that are due within so much of each other are due together
+_MOST: Final = 256  # operations of a call: about a millisecond of the server's time
+_WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
+_MOST_CALLS: Final = 4
+_TOGETHER: Final = 0.005  # seconds: deadlines this close count as one
 
-
-_Member = tuple[Request, "asyncio.Future[Any]", float]
-"""What is asked, the answer to come, and until when, in the loop's time."""
+Member = tuple[Operation, "asyncio.Future[Any]", float]
+"""An operation, its result to come, and its deadline in the loop's time."""
 
 
 class Batcher:
-    """The calls to one place."""
+    """The calls to one server, or to one slot of a cluster."""
 
-    def __init__(self, ask: Callable[[Message], Awaitable[Any]], message: Callable[[], Message]) -> None:
+    def __init__(self, send: Callable[[Message], Awaitable[Any]], new_message: Callable[[], Message]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ask = ask
-        self._message = message
-        self._waiting: list[_Member] = []
-        self._out: set[asyncio.Task[None]] = set()
-        self._alone_out = False
-        self._budget = Budget(self._loop)
-        self._quiet = True  # the last to leave was alone
+        self._send = send
+        self._new_message = new_message
+        self._waiting: list[Member] = []
+        self._calls: set[asyncio.Task[None]] = set()
+        self._has_lone_call = False
+        self._timer = DeadlineTimer(self._loop)
+        self._last_was_lone = True
 
     @property
-    def idle(self) -> bool:
-        return not self._out and not self._alone_out
+    def is_idle(self) -> bool:
+        return not self._calls and not self._has_lone_call
 
-    def join(self, request: Request, due: float) -> Awaitable[Any]:
-        """The answer to come; ``StoreError`` when it does not by ``due``."""
-        out = len(self._out) + self._alone_out
-        if out == 0 and self._quiet and not self._waiting:
-            return self._alone(request, due)
+    def join(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        """The result to come. Raises ``StoreError`` at the deadline."""
+        out = len(self._calls) + self._has_lone_call
+        if out == 0 and self._last_was_lone and not self._waiting:
+            return self._call_alone(operation, deadline)
         future = self._loop.create_future()
-        self._waiting.append((request, future, due))
-        if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _AT_ONCE):
-            self._leave()
+        self._waiting.append((operation, future, deadline))
+        if out == 0 or (len(self._waiting) >= _WORTHWHILE and out < _MOST_CALLS):
+            self._start()
         return future
 
-    async def _alone(self, request: Request, due: float) -> Any:
-        """A call within its request's own task: the loop has no other to begin and to wake."""
-        self._alone_out = True
+    async def _call_alone(self, operation: Operation, deadline: float) -> Any:
+        """Call within the task of the request: the loop has no other task to start and wake."""
+        self._has_lone_call = True
         try:
-            with self._budget.until(due):
-                (answer,) = await self._answers([request])
+            with self._timer.until(deadline):
+                (result,) = await self._results([operation])
         except StoreError:
             raise
         except Exception as error:
-            raise problem(error) from error
+            raise as_store_error(error) from error
         finally:
-            self._alone_out = False
-            if self._waiting and not self._out:
-                self._leave()
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
+            self._has_lone_call = False
+            if self._waiting and not self._calls:
+                self._start()
+        if isinstance(result, StoreError):
+            raise result
+        return result
 
-    def _leave(self) -> None:
-        # The task begins when all that is ready now has run: those who came together leave together.
-        self._out.add(self._loop.create_task(self._go()))
+    def _start(self) -> None:
+        # The task starts after all that is ready now, so that operations of one turn of the loop share a call.
+        self._calls.add(self._loop.create_task(self._call_until_empty()))
 
-    async def _go(self) -> None:
-        """Call after call, as long as somebody waits."""
+    async def _call_until_empty(self) -> None:
         try:
-            while members := self._boarded():
-                self._quiet = len(members) == 1
+            while members := self._take():
+                self._last_was_lone = len(members) == 1
                 await self._call(members)
         finally:
-            self._out.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _boarded(self) -> list[_Member]:
-        """Who goes next: half of those that wait, so that the server and this process work at the same time."""
+    def _take(self) -> list[Member]:
+        """Half of the waiting operations, so that the server and this process work at the same time."""
         share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
-        boarded, self._waiting[:share] = self._waiting[:share], []
-        return boarded
+        members, self._waiting[:share] = self._waiting[:share], []
+        return members
 
-    async def _call(self, members: list[_Member]) -> None:
+    async def _call(self, members: list[Member]) -> None:
         now = self._loop.time()
         members = [member for member in members if not _is_over(member, now)]
         if not members:
             return
-        dues = [due for _, _, due in members]
-        watch = _Watch(self._loop, members) if max(dues) - min(dues) > _SAME else None
+        deadlines = [deadline for _, _, deadline in members]
+        latest = max(deadlines)
+        watch = DeadlineWatch(self._loop, members) if latest - min(deadlines) > _TOGETHER else None
         try:
-            async with asyncio.timeout_at(max(dues)):
-                found = await self._answers([request for request, _, _ in members])
-        except asyncio.CancelledError:  # the loop is being closed
+            async with asyncio.timeout_at(latest):
+                results = await self._results([operation for operation, _, _ in members])
+        except asyncio.CancelledError:  # the loop is closing
             for _, future, _ in members:
                 future.cancel()
             raise
         except Exception as error:
-            found = [problem(error) for _ in members]
+            results = [as_store_error(error) for _ in members]
         finally:
             if watch is not None:
                 watch.stop()
-        for (_, future, _), answer in zip(members, found, strict=True):
+        for (_, future, _), result in zip(members, results, strict=True):
             if not future.done():
-                _settle(future, answer)
+                (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
 
-    async def _answers(self, requests: list[Request]) -> list[Any]:
-        message = self._message()
-        for request in requests:
-            request.join(message)
+    async def _results(self, operations: list[Operation]) -> list[Any]:
+        message = self._new_message()
+        for operation in operations:
+            operation.join(message)
         try:
-            return answers(requests, await self._ask(message))
-        except ReplyError as error:
-            if not is_split(error) or len(requests) == 1:
+            return read_reply(operations, await self._send(message))
+        except ResponseError as error:
+            if error_code(error) != "TRYAGAIN" or len(operations) == 1:
                 raise
-        # Nothing was carried out. Each alone has its keys in one place.
-        return await asyncio.gather(*map(self._answer, requests))
+        # The slot is moving, and its keys are on two servers. The server ran nothing. Each operation has one key.
+        return await asyncio.gather(*map(self._result, operations))
 
-    async def _answer(self, request: Request) -> Any:
+    async def _result(self, operation: Operation) -> Any:
         try:
-            return (await self._answers([request]))[0]
+            return (await self._results([operation]))[0]
         except Exception as error:
-            return problem(error)
+            return as_store_error(error)
 
 
-def _is_over(member: _Member, now: float) -> bool:
-    """Whether nobody waits for the answer any more: nothing is consumed for those."""
-    _, future, due = member
-    if due <= now and not future.done():
-        future.set_exception(late())
+def _is_over(member: Member, now: float) -> bool:
+    """Whether the caller has left or its deadline has passed. Then nothing is consumed."""
+    _, future, deadline = member
+    if deadline <= now and not future.done():
+        future.set_exception(timed_out())
     return future.done()
 
 
-def _settle(future: asyncio.Future[Any], answer: Any) -> None:
-    if isinstance(answer, StoreError):
-        future.set_exception(answer)
-    else:
-        future.set_result(answer)
+class DeadlineWatch:
+    """Fails the members of a call whose deadlines pass before that of the call."""
 
-
-class _Watch:
-    """Fails members that are due while their call is still out."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, members: Sequence[_Member]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, members: Sequence[Member]) -> None:
         self._loop = loop
         self._members = sorted(members, key=itemgetter(2))
-        self._handle = loop.call_at(self._members[0][2], self._look)
+        self._handle = loop.call_at(self._members[0][2], self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         self._members = [member for member in self._members if not _is_over(member, now)]
         if self._members:
-            self._handle = self._loop.call_at(self._members[0][2], self._look)
+            self._handle = self._loop.call_at(self._members[0][2], self._check)
 
     def stop(self) -> None:
         self._handle.cancel()
+
+
+class DeadlineTimer:
+    """``with timer.until(deadline):`` raises ``TimeoutError`` at the deadline. One block at a time.
+
+    It costs a fraction of ``asyncio.timeout_at``: nearly all calls end in time, so the timer is not set and cancelled
+    for each. When it goes off, it looks at the deadline of the block that runs then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._handle: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._deadline = 0.0
+        self._earlier_cancels = 0
+        self._is_over = False
+
+    def until(self, deadline: float) -> DeadlineTimer:
+        self._deadline = deadline
+        return self
+
+    def __enter__(self) -> None:
+        self._task = task = cast("asyncio.Task[Any]", asyncio.current_task(self._loop))
+        self._earlier_cancels, self._is_over = task.cancelling(), False
+        if self._handle is None or self._deadline < self._handle.when():
+            self._set()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        task, self._task = self._task, None
+        if self._is_over and task is not None and task.uncancel() <= self._earlier_cancels:  # noqa: SIM102
+            if kind is asyncio.CancelledError:
+                raise TimeoutError from error
+
+    def _set(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._loop.call_at(self._deadline, self._check)
+
+    def _check(self) -> None:
+        self._handle = None
+        if self._task is None:
+            return
+        if self._loop.time() < self._deadline:
+            self._set()
+            return
+        self._is_over = True
+        self._task.cancel()

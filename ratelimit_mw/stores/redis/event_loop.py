@@ -1,62 +1,51 @@
-"""What a store has on one event loop: connections, and the trips that its requests share."""
+"""The part of a store that belongs to one event loop: its connections, and the batches that its requests share."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol
 
-from ...errors import StoreError
-from .address import Address
 from .batch import Batcher
-from .client.cluster import AsyncCluster
-from .client.server import AsyncServer
 from .client.slots import slot_of
-from .message import Keys, Known, Message, Request
-from .steps import Flow
+from .message import Message, Operation, RedisKeys
 
-__all__ = ["Side"]
+__all__ = ["AsyncTarget", "EventLoopState"]
 
-T = TypeVar("T")
-
-_SLOTS_KEPT: Final = 1_000
+_MOST_BATCHERS: Final = 1_000
 
 
-class Side:
-    """Belongs to the loop that runs when it is made."""
+class AsyncTarget(Protocol):
+    """A server, a cluster or a client of the application, on one event loop."""
 
-    def __init__(self, address: Address, timeout: float, known: Known, name: Keys) -> None:
+    def ask(self, message: Message) -> Awaitable[Any]: ...
+    async def delete(self, names: list[bytes]) -> None: ...
+    async def ping(self, name: Callable[[int], bytes]) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class EventLoopState:
+    """Belongs to the loop that runs when it is built."""
+
+    ask: Callable[[Operation, float], Awaitable[Any]]
+    """The result of an operation to come. Raises ``StoreError`` at the deadline, in the loop's time."""
+
+    def __init__(self, target: AsyncTarget, new_message: Callable[[], Message], keys: RedisKeys | None) -> None:
         self.loop = asyncio.get_running_loop()
-        self.server = (AsyncCluster if address.cluster else AsyncServer)(address, timeout)
-        self._message: Callable[[], Message] = lambda: Message(known, name)
-        self._name = name
-        self._trips = Batcher(self.server.ask, self._message)
-        self._trips_by_slot: dict[int, Batcher] | None = {} if address.cluster else None
+        self.target = target
+        self._new_message = new_message
+        if keys is None:
+            self.ask = Batcher(target.ask, new_message).join
+        else:  # a cluster: the keys of one call must be in one slot
+            self._keys = keys
+            self._batchers: dict[int, Batcher] = {}
+            self.ask = self._ask_slot
 
-    def ask(self, request: Request, due: float) -> Awaitable[Any]:
-        """The answer to come; ``StoreError`` when it does not by ``due``, in the loop's time."""
-        trips = self._trips if self._trips_by_slot is None else self._to_slot(request, self._trips_by_slot)
-        return trips.join(request, due)
-
-    def _to_slot(self, request: Request, known: dict[int, Batcher]) -> Batcher:
-        """The keys of one call are in one slot."""
-        slot = slot_of(self._name(request.key))
-        if slot not in known:
-            if len(known) >= _SLOTS_KEPT:
-                for idle in [each for each, trips in known.items() if trips.idle]:
-                    del known[idle]
-            known[slot] = Batcher(self.server.ask, self._message)
-        return known[slot]
-
-    async def carry_out(self, flow: Flow[T], due: float) -> T:
-        try:
-            request = next(flow)
-            while True:
-                try:
-                    answer = await self.ask(request, due)
-                except StoreError as error:
-                    request = flow.throw(error)
-                else:
-                    request = flow.send(answer)
-        except StopIteration as done:
-            return cast(T, done.value)
+    def _ask_slot(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        slot, batchers = slot_of(self._keys(operation.key)), self._batchers
+        if slot not in batchers:
+            if len(batchers) >= _MOST_BATCHERS:
+                for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
+                    del batchers[idle]
+            batchers[slot] = Batcher(self.target.ask, self._new_message)
+        return batchers[slot].join(operation, deadline)

@@ -1,6 +1,6 @@
-"""What one call says: requests put together as keys and numbers, and their answers read from one flat reply.
+"""One script call: operations packed as keys and numbers, and their results read from one flat reply.
 
-The counterpart of shell.lua. Knows neither connections nor event loops.
+The counterpart of shell.lua. This file knows neither connections nor event loops.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ import msgspec
 from ...algorithms.limit import Limit
 from ...decision import Correction, Decision, Hit
 from ...errors import StoreError
-from .script import Script, Twin, packed_limit, script_of, twin_of
+from .script import LuaAlgorithm, Script, build_script, find_lua, pack_limit
 
 __all__ = [
-    "Changes",
     "ConflictError",
-    "Hits",
-    "Keys",
-    "Known",
+    "CorrectOperation",
+    "HitOperation",
     "Message",
-    "Request",
-    "answers",
-    "least",
+    "Operation",
+    "PackedLimits",
+    "RedisKeys",
+    "min_ttl_ms",
     "number_or_text",
+    "read_reply",
 ]
 
 _CORRECT: Final = 5
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
-_DAY: Final = 86_400_000  # milliseconds
-_EXACT: Final = 1 << 53
-_LIMITS_KNOWN: Final = 10_000
+_DAY_MS: Final = 86_400_000
+_LUA_EXACT: Final = 1 << 53
+_MOST_LIMITS: Final = 10_000
 
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class Keys:
-    """The names of keys in the server: a prefix and the key, in which nothing can choose a cluster's slot."""
+class RedisKeys:
+    """Builds the names of keys: a prefix and the key. No key can choose its slot in a cluster."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -49,57 +49,57 @@ class Keys:
         return (self.prefix + key).encode("utf-8", "surrogatepass")
 
 
-class Known(dict[Limit, tuple[msgspec.Raw, Twin] | None]):
-    """The limits that were seen, each ready to be put into a message; None for an algorithm without a twin."""
+class PackedLimits(dict[Limit, tuple[msgspec.Raw, LuaAlgorithm] | None]):
+    """A cache of limits, packed for a message. None for an algorithm that has no Lua."""
 
-    def __missing__(self, limit: Limit) -> tuple[msgspec.Raw, Twin] | None:
-        if len(self) >= _LIMITS_KNOWN:
+    def __missing__(self, limit: Limit) -> tuple[msgspec.Raw, LuaAlgorithm] | None:
+        if len(self) >= _MOST_LIMITS:
             self.clear()
-        twin = twin_of(limit.algorithm)
-        found = self[limit] = None if twin is None else (packed_limit(limit, twin), twin)
-        return found
+        lua = find_lua(limit.algorithm)
+        packed = self[limit] = None if lua is None else (pack_limit(limit, lua), lua)
+        return packed
 
 
 class Message:
-    """One call in the making."""
+    """The keys and arguments of one call, to which operations add themselves."""
 
-    __slots__ = ("_known", "_limits", "_twins", "asked", "keys", "name", "numbers")
+    __slots__ = ("_algorithms", "_limits", "_packed", "keys", "name", "numbers", "numbers_sent")
 
-    def __init__(self, known: Known, name: Keys) -> None:
-        self._known = known
+    def __init__(self, packed: PackedLimits, name: RedisKeys) -> None:
+        self._packed = packed
         self._limits: list[Any] = []
-        self._twins: set[Twin] = set()
+        self._algorithms: set[LuaAlgorithm] = set()
         self.name = name
         self.keys: list[bytes] = []
-        self.asked: list[int | str | None] = []
+        self.numbers_sent: list[int | str | None] = []
         self.numbers: dict[Limit, int] = {}
 
     def number(self, limit: Limit) -> int:
-        """The number of a limit in this message; they count from 1, as in Lua."""
-        found = self._known[limit]
-        if found is None:
-            raise TypeError(f"{limit!r} has no twin in Lua")
-        number = self.numbers[limit] = self.add(*found)
+        """The number of a limit in this message. Numbers start at 1, as in Lua."""
+        packed = self._packed[limit]
+        if packed is None:
+            raise TypeError(f"{limit!r} has no Lua")
+        number = self.numbers[limit] = self.add(*packed)
         return number
 
-    def add(self, packed: Any, twin: Twin) -> int:
-        """The number of what is packed and decided by ``twin``."""
+    def add(self, packed: Any, lua: LuaAlgorithm) -> int:
+        """The number of a packed limit that `lua` decides."""
         self._limits.append(packed)
-        self._twins.add(twin)
+        self._algorithms.add(lua)
         return len(self._limits)
 
     @property
     def script(self) -> Script:
-        return script_of(frozenset(self._twins))
+        return build_script(frozenset(self._algorithms))
 
     @property
     def arguments(self) -> list[Any]:
-        """What follows the script in EVALSHA."""
-        return [len(self.keys), *self.keys, _pack((self._limits, self.asked))]
+        """The arguments of EVALSHA after the script."""
+        return [len(self.keys), *self.keys, _pack((self._limits, self.numbers_sent))]
 
 
-class Request(Protocol):
-    """One thing to ask: it joins a message, and reads its ``size`` values of the reply, which follow its time."""
+class Operation(Protocol):
+    """One part of a message. It reads its ``size`` values of the reply, which follow its time."""
 
     @property
     def size(self) -> int: ...
@@ -114,29 +114,29 @@ class Request(Protocol):
     def read(self, reply: Sequence[Any], start: int) -> Any: ...
 
 
-class Hits:
-    """Hits of one request of a user's: all that it has, or, when it is ``rejected`` elsewhere, those in one place."""
+class HitOperation:
+    """All hits of a request, or, with ``is_rejected``, those in one slot of a request that another slot rejected."""
 
-    __slots__ = ("hits", "least", "now", "rejected", "size", "what")
+    __slots__ = ("hits", "is_rejected", "kind", "now", "size", "ttl_ms")
 
     @property
     def key(self) -> str:
         return self.hits[0].key
 
-    def __init__(self, hits: Sequence[Hit], now: int | None, consume: bool, least: int, rejected: bool = False) -> None:
+    def __init__(self, hits: Sequence[Hit], now: int | None, consume: bool, is_rejected: bool = False) -> None:
         self.hits = hits
         self.now = now
-        self.least = least
-        self.rejected = rejected
-        self.what = (1 if consume else 2) + (2 if rejected else 0)
+        self.ttl_ms = min_ttl_ms(now)
+        self.is_rejected = is_rejected
+        self.kind = (1 if consume else 2) + (2 if is_rejected else 0)
         self.size = _FIELDS * len(hits)
 
     def join(self, message: Message) -> None:
-        asked, numbers = message.asked, message.numbers
-        asked += (self.what, self.now, self.least, len(self.hits))
+        arguments, numbers = message.numbers_sent, message.numbers
+        arguments += (self.kind, self.now, self.ttl_ms, len(self.hits))
         for limit, key, cost in self.hits:
-            asked.append(numbers.get(limit) or message.number(limit))
-            asked.append(cost)
+            arguments.append(numbers.get(limit) or message.number(limit))
+            arguments.append(cost)
             message.keys.append(message.name(key))
 
     def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
@@ -144,36 +144,32 @@ class Hits:
         for hit in self.hits:
             remaining, retry, reset, at, delay = reply[start : start + _FIELDS]
             start += _FIELDS
-            # A time that no number of Lua's holds exactly comes as text. Only what is allowed may come again at once.
+            # A time that a Lua number cannot hold exactly comes as text.
             decision = Decision(retry == 0, remaining, None if retry == -1 else int(retry), int(reset), at, int(delay))
             decision.hit = hit
             decisions.append(decision)
         return decisions
 
 
-class Changes:
-    """Corrections after the fact."""
+class CorrectOperation:
+    """Corrections of what earlier hits consumed."""
 
-    __slots__ = ("changes", "least", "now", "size")
+    size: Final = 0
+
+    def __init__(self, changes: Sequence[Correction], now: int | None) -> None:
+        self.changes = changes
+        self.now = now
 
     @property
     def key(self) -> str:
         return self.changes[0].key
 
-    def __init__(self, changes: Sequence[Correction], now: int | None, least: int) -> None:
-        self.changes = changes
-        self.now = now
-        self.least = least
-        self.size = 0
-
     def join(self, message: Message) -> None:
-        message.asked += (_CORRECT, self.now, self.least, len(self.changes))
-        for limit, key, cost, consumed in self.changes:
-            number = message.numbers.get(limit) or message.number(limit)
-            message.asked += (number, cost)
-            message.asked += (
-                (None,) * 3 if consumed is None else (consumed[0], consumed[1], number_or_text(consumed[2]))
-            )
+        arguments = message.numbers_sent
+        arguments += (_CORRECT, self.now, min_ttl_ms(self.now), len(self.changes))
+        for limit, key, cost, charge in self.changes:
+            arguments += (message.numbers.get(limit) or message.number(limit), cost)
+            arguments += (None,) * 3 if charge is None else (charge[0], charge[1], number_or_text(charge[2]))
             message.keys.append(message.name(key))
 
     def read(self, reply: Sequence[Any], start: int) -> list[int]:
@@ -181,36 +177,36 @@ class Changes:
 
 
 def number_or_text(number: int) -> int | str:
-    """What Lua's numbers cannot hold exactly, as text."""
-    return number if number < _EXACT else str(number)
+    """A number as Lua can hold it exactly, else as text."""
+    return number if number < _LUA_EXACT else str(number)
 
 
-def least(now: int | None) -> int:
-    """Milliseconds that a key stays at least: a day when the time is the caller's.
+def min_ttl_ms(now: int | None) -> int:
+    """Milliseconds that a key stays at least: a day when the caller gives the time, else a second.
 
-    Else a second, so that a server that is held up finds all that one call has written until it ends.
+    The second lets a server that is held up in the middle of a script find all that the script has written.
     """
-    return 1_000 if now is None else _DAY
+    return 1_000 if now is None else _DAY_MS
 
 
 class ConflictError(StoreError):
-    """Somebody else has changed the state meanwhile."""
+    """Another process changed the state between reading and writing."""
 
 
-def answers(requests: Sequence[Request], reply: Sequence[Any]) -> list[Any]:
-    """The answer to each request of a call, or the ``StoreError`` that is its own."""
-    found: list[Any] = []
-    place = 0
-    for request in requests:
-        head = reply[place]
-        place += 1
+def read_reply(operations: Sequence[Operation], reply: Sequence[Any]) -> list[Any]:
+    """The result of each operation of a call, or its own ``StoreError``."""
+    results: list[Any] = []
+    position = 0
+    for operation in operations:
+        head = reply[position]
+        position += 1
         if isinstance(head, bytes):
-            found.append(_problem(head.decode("utf-8", "replace")))
+            results.append(_error(head.decode("utf-8", "replace")))
             continue
-        found.append(request.read(reply, place))
-        place += request.size
-    return found
+        results.append(operation.read(reply, position))
+        position += operation.size
+    return results
 
 
-def _problem(text: str) -> StoreError:
-    return ConflictError("Redis: somebody else was faster") if text == "CONFLICT" else StoreError(f"Redis: {text}")
+def _error(text: str) -> StoreError:
+    return ConflictError("Redis: another process was faster") if text == "CONFLICT" else StoreError(f"Redis: {text}")

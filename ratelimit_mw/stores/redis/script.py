@@ -1,6 +1,6 @@
-"""The Lua that runs in the server: the twins of the algorithms, what keeps their states, and the shell around them.
+"""The Lua that runs in the server: the algorithms, the codecs of their states, and the shell around them.
 
-A call carries the script of just the algorithms it needs. Knows nothing of connections.
+A call carries the script of the algorithms that it needs, and no others.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from ...algorithms.limit import Limit
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
-__all__ = ["GIVEN", "Script", "packed_limit", "script_of", "twin_of"]
+__all__ = ["GIVEN", "LuaAlgorithm", "Script", "build_script", "find_lua", "pack_limit"]
 
 
 @dataclass(frozen=True, eq=False)
-class Twin:
-    """An algorithm in Lua: its name there, its file, what keeps its states, and the numbers it needs of a limit.
+class LuaAlgorithm:
+    """An algorithm in Lua: its name and file, the codec of its states, and the fields it needs of a limit.
 
-    There is one of each, so that sets of them are as cheap as sets of numbers.
+    There is one object of each, so a set of them hashes as fast as a set of numbers.
     """
 
     name: str
     file: str
-    keeper: str
-    numbers: tuple[str, ...] = ("amount", "period")
+    codec: str
+    fields: tuple[str, ...] = ("amount", "period")
 
 
-_BUCKET: Final = Twin("Bucket", "bucket", "Packed", ("amount", "period", "capacity"))
-_SERIES: Final = Twin("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
-GIVEN: Final = Twin("Given", "", "Given")
+_BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period", "capacity"))
+_SERIES: Final = LuaAlgorithm("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
+GIVEN: Final = LuaAlgorithm("Given", "", "Given")
 
-# By the very class: a subclass of a user's may decide otherwise.
-_TWINS: Final[dict[type[Algorithm], Twin]] = {
-    FixedWindow: Twin("FixedWindow", "fixed_window", "Packed"),
-    SlidingWindowCounter: Twin("SlidingWindowCounter", "sliding_window_counter", "Packed"),
-    IntervalTokenBucket: Twin("IntervalTokenBucket", "interval_bucket", "Packed", ("period", "capacity")),
+# By exact class: a subclass may decide differently.
+_ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
+    FixedWindow: LuaAlgorithm("FixedWindow", "fixed_window", "Packed"),
+    SlidingWindowCounter: LuaAlgorithm("SlidingWindowCounter", "sliding_window_counter", "Packed"),
+    IntervalTokenBucket: LuaAlgorithm("IntervalTokenBucket", "interval_bucket", "Packed", ("period", "capacity")),
     Bucket: _BUCKET,
     TokenBucket: _BUCKET,
     Gcra: _BUCKET,
@@ -56,40 +56,40 @@ _TWINS: Final[dict[type[Algorithm], Twin]] = {
     TieredWindow: _SERIES,
     SlidingWindowLog: _SERIES,
     RejectionCountingLog: replace(_SERIES, name="RejectionCountingLog"),
-    Concurrency: Twin("Concurrency", "concurrency", "Slots", ("amount", "lifetime")),
+    Concurrency: LuaAlgorithm("Concurrency", "concurrency", "Slots", ("amount", "lifetime")),
 }
 
 
 class Script:
-    """A Lua text and the name that the server knows it by."""
+    """A Lua text, and the hash by which the server knows it."""
 
     def __init__(self, text: str) -> None:
         self.text = text.encode()
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
 
-def twin_of(algorithm: Algorithm) -> Twin | None:
-    """The Lua of an algorithm, None for one that has none."""
-    return _TWINS.get(type(algorithm))
+def find_lua(algorithm: Algorithm) -> LuaAlgorithm | None:
+    """The Lua of an algorithm, or None."""
+    return _ALGORITHMS.get(type(algorithm))
 
 
 @cache
-def script_of(twins: frozenset[Twin]) -> Script:
-    """The script that decides what these algorithms decide."""
-    algorithms = [file for file in sorted({twin.file for twin in twins}) if file]
-    keepers = [f"{keeper.lower()}.lua" for keeper in sorted({twin.keeper for twin in twins})]
-    kinds = ", ".join(f"{twin.name} = {{{twin.name}, {twin.keeper}}}" for twin in sorted(twins, key=attrgetter("name")))
-    parts = [_lua("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *algorithms)]
-    parts += [_lua(__package__, keeper) for keeper in keepers]
+def build_script(algorithms: frozenset[LuaAlgorithm]) -> Script:
+    """The script that decides limits of these algorithms."""
+    names = [file for file in sorted({lua.file for lua in algorithms}) if file]
+    codecs = [f"{codec.lower()}.lua" for codec in sorted({lua.codec for lua in algorithms})]
+    kinds = ", ".join(f"{lua.name} = {{{lua.name}, {lua.codec}}}" for lua in sorted(algorithms, key=attrgetter("name")))
+    parts = [_lua("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *names)]
+    parts += [_lua(__package__, codec) for codec in codecs]
     return Script("\n".join([*parts, f"local KINDS = {{{kinds}}}\n", _lua(__package__, "shell.lua")]))
 
 
-def packed_limit(limit: Limit, twin: Twin) -> msgspec.Raw:
-    """What the twin needs to know of a limit, ready to be put into a message."""
-    known: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in twin.numbers}
+def pack_limit(limit: Limit, lua: LuaAlgorithm) -> msgspec.Raw:
+    """The fields of a limit that its Lua needs, packed."""
+    fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
     if limit.shadow:
-        known["shadow"] = True
-    return msgspec.Raw(msgspec.msgpack.encode({"kind": twin.name, **known}))
+        fields["shadow"] = True
+    return msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields}))
 
 
 def _lua(package: str, name: str) -> str:

@@ -1,185 +1,185 @@
-"""Requests that one call cannot answer: algorithms without a twin in Lua, and keys in several slots of a cluster.
+"""Requests that need several calls: algorithms without Lua, and keys in several slots of a cluster.
 
-A flow is a generator: it yields what to ask and is sent the answer, so blocking and awaitable stores run the same one.
+Each function is a generator that yields operations and is sent their results, so blocking and async calls share it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from ...algorithms.limit import Limit
 from ...decision import Charge, Correction, Decision, Hit
 from ...errors import StoreError
-from .message import Changes, ConflictError, Hits, Known, Message, Request, least
+from .message import ConflictError, CorrectOperation, HitOperation, Message, Operation, PackedLimits, min_ttl_ms
 from .script import GIVEN
 
-__all__ = ["Flow", "Tools", "applied", "corrected"]
+__all__ = ["RedisContext", "Steps", "apply_in_steps", "correct_in_steps"]
 
 T = TypeVar("T")
-Flow = Generator[Request, Any, T]
+Steps = Generator[Operation, Any, T]
 
 _HIT: Final = 1
 _READ: Final = 6
-_SHORT: Final = 1000  # microseconds until who lost every race may try again
-_LARGEST: Final = 1 << 53
+_SHORT_US: Final = 1_000  # until a request that lost every race may try again
+_LONGEST_US: Final = 1 << 53
 
 
-class Tools(NamedTuple):
-    """What a flow needs to know of its store."""
+class RedisContext(NamedTuple):
+    """What the steps need to know of their store."""
 
-    known: Known
-    place: Callable[[str], int]
-    """The slot of a key; all the same where there are none."""
-    in_time: Callable[[], bool]
+    packed: PackedLimits
+    slot: Callable[[str], int]
+    """The slot of a key, or 0 without a cluster."""
+    has_time: Callable[[], bool]
 
 
-def applied(hits: Sequence[Hit], now: int | None, consume: bool, tools: Tools) -> Flow[list[Decision]]:
-    """All hits: at once where they are together, else group by group in their order.
+class Group(NamedTuple):
+    """The hits of a request whose keys are in one slot, with their positions in the request."""
 
-    When a group rejects, what the groups before it were charged is given back: never more than a limit is admitted,
-    at worst somebody else is rejected for a moment.
+    positions: list[int]
+    hits: list[Hit]
+
+
+def apply_in_steps(hits: Sequence[Hit], now: int | None, consume: bool, context: RedisContext) -> Steps[list[Decision]]:
+    """Decide all hits: in one operation if one slot has their keys, else slot by slot.
+
+    When a slot rejects, the steps give back what earlier slots have consumed. No limit admits more than it may; another
+    request can be rejected in between.
     """
-    groups = _grouped([hit.key for hit in hits], tools)
-    parts = [[hits[i] for i in group] for group in groups]
-    found: list[Decision | None] = [None] * len(hits)
-    for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
+    groups = [Group(group, [hits[i] for i in group]) for group in _by_slot([hit.key for hit in hits], context)]
+    decisions: dict[int, Decision] = {}
+    for number, group in enumerate(groups):
         try:
-            decisions = yield from _together(part, now, consume, tools)
+            group_decisions = yield from _apply_group(group.hits, now, consume, context)
         except StoreError:
             if consume:
-                yield from _undone(parts[:number], found, groups, now, tools)
+                yield from _give_back(groups[:number], decisions, now, context)
             raise
-        for i, decision in zip(group, decisions, strict=True):
-            found[i] = decision
-        if _rejects(decisions) and len(groups) > 1:
+        decisions.update(zip(group.positions, group_decisions, strict=True))
+        if _rejects(group_decisions) and len(groups) > 1:
             if consume:
-                yield from _undone(parts[:number], found, groups, now, tools)
-            yield from _looked(number, parts, found, groups, now, consume, tools)
+                yield from _give_back(groups[:number], decisions, now, context)
+            yield from _report_rejected(groups, number, decisions, now, consume, context)
             break
-    return [decision for decision in found if decision is not None]
+    return [decisions[i] for i in range(len(hits))]
 
 
-def _undone(
-    parts: Sequence[list[Hit]], found: Sequence[Decision | None], groups: list[list[int]], now: int | None, tools: Tools
-) -> Flow[None]:
-    for group, part in zip(groups, parts, strict=False):
+def _give_back(
+    groups: Sequence[Group], decisions: dict[int, Decision], now: int | None, context: RedisContext
+) -> Steps[None]:
+    for positions, hits in groups:
         changes = []
-        for i, (limit, key, cost) in zip(group, part, strict=True):
-            decision = found[i]
-            if decision is not None and decision.allowed and cost:
+        for (limit, key, cost), decision in zip(hits, [decisions[i] for i in positions], strict=True):
+            if decision.allowed and cost:
                 changes.append(Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us)))
-        yield from corrected(changes, now, tools)
+        yield from correct_in_steps(changes, now, context)
 
 
-def _looked(
+def _report_rejected(
+    groups: Sequence[Group],
     rejecting: int,
-    parts: Sequence[list[Hit]],
-    found: list[Decision | None],
-    groups: list[list[int]],
+    decisions: dict[int, Decision],
     now: int | None,
     consume: bool,
-    tools: Tools,
-) -> Flow[None]:
-    """What would have passed reports a look, and what would not have is rejected as well."""
-    for number, (group, part) in enumerate(zip(groups, parts, strict=True)):
+    context: RedisContext,
+) -> Steps[None]:
+    """Replace the decisions of allowed hits by a peek: the request is rejected and consumes nothing."""
+    for number, (positions, hits) in enumerate(groups):
         if number == rejecting:
             continue
         if number > rejecting:
-            decisions = yield from _together(part, now, consume, tools, rejected=True)
-        else:  # what was charged here has been given back
-            decisions = yield from _together([hit._replace(cost=0) for hit in part], now, False, tools)
-        for i, decision in zip(group, decisions, strict=True):
-            before = found[i]
-            if before is None or before.allowed:
-                found[i] = decision
+            peeks = yield from _apply_group(hits, now, consume, context, is_rejected=True)
+        else:
+            peeks = yield from _apply_group([hit._replace(cost=0) for hit in hits], now, False, context)
+        for i, decision in zip(positions, peeks, strict=True):
+            if i not in decisions or decisions[i].allowed:
+                decisions[i] = decision
 
 
-def _rejects(decisions: Sequence[Decision]) -> bool:
+def _rejects(decisions: Iterable[Decision]) -> bool:
     return any(not decision.allowed and not decision.source.shadow for decision in decisions)
 
 
-def _together(
-    hits: Sequence[Hit], now: int | None, consume: bool, tools: Tools, rejected: bool = False
-) -> Flow[list[Decision]]:
-    """Hits whose keys are in one place."""
-    own = [hit for hit in hits if tools.known[hit.limit] is None]
-    if not own:
-        return cast(list[Decision], (yield Hits(hits, now, consume, least(now), rejected)))
-    raced_at: int | None = None
-    while raced_at is None or tools.in_time():
+def _apply_group(
+    hits: Sequence[Hit], now: int | None, consume: bool, context: RedisContext, is_rejected: bool = False
+) -> Steps[list[Decision]]:
+    """Decide hits whose keys are in one slot. Algorithms without Lua read, decide here, and write what is unchanged."""
+    without_lua = [hit for hit in hits if context.packed[hit.limit] is None]
+    if not without_lua:
+        return list((yield HitOperation(hits, now, consume, is_rejected)))
+    lost_at: int | None = None
+    while lost_at is None or context.has_time():
         try:
-            at, texts = yield _Read([hit.key for hit in own], now)
-            plain = Hits(hits, at, consume, least(now), rejected)
-            request = _Agreed(plain, dict(zip(own, texts, strict=True)), at, tools.known)
-            return cast(list[Decision], (yield request))
+            at, texts = yield ReadOperation([hit.key for hit in without_lua], now)
+            plain = HitOperation(hits, at, consume, is_rejected)
+            plain.ttl_ms = min_ttl_ms(now)
+            return list(
+                (yield MixedHitOperation(plain, dict(zip(without_lua, texts, strict=True)), at, context.packed))
+            )
         except ConflictError:
-            raced_at = at
+            lost_at = at
         except StoreError:
-            if raced_at is None:
+            if lost_at is None:
                 raise
-            break  # it answered while there was time: a race was lost, not a store
-    return [_lost(hit, raced_at) for hit in hits]
+            break  # the server did answer: the request lost a race
+    return [_lose(hit, lost_at) for hit in hits]
 
 
-def _lost(hit: Hit, at: int) -> Decision:
-    """Who loses every race within the time budget is rejected, and may try again at once."""
-    decision = Decision(False, 0, _SHORT, _SHORT, at)
+def _lose(hit: Hit, at: int) -> Decision:
+    """Reject a request that lost every race within its time budget. It may try again at once."""
+    decision = Decision(False, 0, _SHORT_US, _SHORT_US, at)
     decision.hit = hit
     return decision
 
 
-def corrected(changes: Sequence[Correction], now: int | None, tools: Tools) -> Flow[list[int]]:
-    """Corrections: those of a place at once, those of algorithms without a twin one by one."""
+def correct_in_steps(changes: Sequence[Correction], now: int | None, context: RedisContext) -> Steps[list[int]]:
+    """Correct: one operation for each slot, and one for each change of an algorithm without Lua."""
     times = [0] * len(changes)
-    twins = [i for i, change in enumerate(changes) if tools.known[change.limit] is not None]
-    for group in _grouped([changes[i].key for i in twins], tools):
-        places = [twins[i] for i in group]
-        found = yield Changes([changes[i] for i in places], now, least(now))
-        for i, at in zip(places, found, strict=True):
+    with_lua = [i for i, change in enumerate(changes) if context.packed[change.limit] is not None]
+    for group in _by_slot([changes[i].key for i in with_lua], context):
+        positions = [with_lua[i] for i in group]
+        for i, at in zip(positions, (yield CorrectOperation([changes[i] for i in positions], now)), strict=True):
             times[i] = at
-    for i in sorted(set(range(len(changes))) - set(twins)):
-        times[i] = yield from _corrected_here(changes[i], now, tools)
+    for i in sorted(set(range(len(changes))) - set(with_lua)):
+        times[i] = yield from _correct_here(changes[i], now, context)
     return times
 
 
-def _corrected_here(change: Correction, now: int | None, tools: Tools) -> Flow[int]:
-    limit, key, cost, consumed = change
-    raced = False
-    while not raced or tools.in_time():
+def _correct_here(change: Correction, now: int | None, context: RedisContext) -> Steps[int]:
+    limit, key, cost, charge = change
+    algorithm, has_lost = limit.algorithm, False
+    while not has_lost or context.has_time():
         try:
-            at, (text,) = yield _Read([key], now)
-            state = None if text is None else limit.algorithm.load(text)
-            if consumed is None:
-                kept = limit.algorithm.charge(state, at, cost)
-            else:
-                kept = limit.algorithm.give_back(state, at, consumed, cost)
+            at, (text,) = yield ReadOperation([key], now)
+            state = None if text is None else algorithm.load(text)
+            kept = algorithm.charge(state, at, cost) if charge is None else algorithm.give_back(state, at, charge, cost)
             if kept is not state:
                 lasts = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
-                yield _Swap(limit, key, text, kept, lasts, at, least(now))
+                dumped = None if kept is None else algorithm.dump(kept)
+                yield SwapOperation(key, _given(text, dumped, lasts, True, False, True), at, min_ttl_ms(now))
             return int(at)
         except ConflictError:
-            raced = True
+            has_lost = True
         except StoreError:
-            if not raced:
+            if not has_lost:
                 raise
             break
-    raise StoreError("Redis: others were always faster, a correction was not made")
+    raise StoreError("Redis: other processes were always faster, so a correction was not made")
 
 
-def _grouped(keys: Sequence[str], tools: Tools) -> list[list[int]]:
-    """The positions of the keys of each place."""
+def _by_slot(keys: Sequence[str], context: RedisContext) -> list[list[int]]:
+    """The positions of the keys of each slot."""
     groups: dict[int, list[int]] = {}
     for i, key in enumerate(keys):
-        groups.setdefault(tools.place(key), []).append(i)
+        groups.setdefault(context.slot(key), []).append(i)
     return list(groups.values())
 
 
-class _Read:
-    """The texts of states, with the time."""
+class ReadOperation:
+    """Read states as text, and the time."""
 
     def __init__(self, keys: Sequence[str], now: int | None) -> None:
         self._keys = keys
@@ -188,7 +188,7 @@ class _Read:
         self.size = len(keys)
 
     def join(self, message: Message) -> None:
-        message.asked += (_READ, self._now, 0, self.size)
+        message.numbers_sent += (_READ, self._now, 0, self.size)
         message.keys += map(message.name, self._keys)
         message.add(_given(None, None, 0, True, False, False), GIVEN)
 
@@ -196,81 +196,75 @@ class _Read:
         return reply[start - 1], list(reply[start : start + self.size])
 
 
-class _Swap:
-    """One state put in the place of another, if that is still there; the time."""
+class SwapOperation:
+    """Replace one state by another, if it is unchanged."""
 
     size: Final = 5
 
-    def __init__(
-        self, limit: Limit, key: str, expected: bytes | None, kept: Any, lasts: int, at: int, least_ms: int
-    ) -> None:
-        text = None if kept is None else limit.algorithm.dump(kept)
-        self._given = _given(expected, text, lasts, True, False, True)
+    def __init__(self, key: str, given: dict[str, Any], at: int, ttl_ms: int) -> None:
         self.key = key
+        self._given = given
         self._at = at
-        self._least = least_ms
+        self._ttl_ms = ttl_ms
 
     def join(self, message: Message) -> None:
-        message.asked += (_HIT, self._at, self._least, 1, message.add(self._given, GIVEN), 1)
+        message.numbers_sent += (_HIT, self._at, self._ttl_ms, 1, message.add(self._given, GIVEN), 1)
         message.keys.append(message.name(self.key))
 
     def read(self, reply: Sequence[Any], start: int) -> int:
         return self._at
 
 
-class _Agreed:
-    """Hits some of which were decided here, by the states that were read; the server decides the rest."""
+class MixedHitOperation:
+    """Hits of which some are decided here, by the states that were read. The server decides the others."""
 
-    def __init__(self, plain: Hits, texts: dict[Hit, bytes | None], at: int, known: Known) -> None:
+    def __init__(self, plain: HitOperation, texts: dict[Hit, bytes | None], at: int, packed: PackedLimits) -> None:
         self._plain = plain
         self.key = plain.key
         self.size = plain.size
-        self._own: dict[int, tuple[dict[str, Any], Decision, Decision]] = {}
-        for i, hit in enumerate(plain.hits):
-            if known[hit.limit] is None:
-                self._own[i] = _decided(hit, texts[hit], at)
+        self._own = {i: _decide(hit, texts[hit], at) for i, hit in enumerate(plain.hits) if packed[hit.limit] is None}
 
     def join(self, message: Message) -> None:
         hits, plain = self._plain.hits, self._plain
-        message.asked += (plain.what, plain.now, plain.least, len(hits))
+        message.numbers_sent += (plain.kind, plain.now, plain.ttl_ms, len(hits))
         for i, (limit, key, cost) in enumerate(hits):
             if i in self._own:
                 number = message.add(self._own[i][0], GIVEN)
             else:
                 number = message.numbers.get(limit) or message.number(limit)
-            message.asked += (number, cost)
+            message.numbers_sent += (number, cost)
             message.keys.append(message.name(key))
 
     def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
         decisions = self._plain.read(reply, start)
         for i, (_, decision, _) in self._own.items():
             decisions[i] = decision
-        if self._plain.rejected or _rejects(decisions):
-            for i, (_, decision, look) in self._own.items():
-                decisions[i] = look if decision.allowed else decision
+        if self._plain.is_rejected or _rejects(decisions):
+            for i, (_, decision, peek) in self._own.items():
+                decisions[i] = peek if decision.allowed else decision
         return decisions
 
 
-def _decided(hit: Hit, text: bytes | None, at: int) -> tuple[dict[str, Any], Decision, Decision]:
-    """What to keep of a hit, its decision, and what a look would show."""
+def _decide(hit: Hit, text: bytes | None, at: int) -> tuple[dict[str, Any], Decision, Decision]:
+    """The arguments for given.lua, the decision of a hit, and the decision of a peek."""
     limit, _, cost = hit
     state = None if text is None else limit.algorithm.load(text)
     kept, decision = limit.decide(state, at, cost)
-    look = limit.decide(state, at, 0)[1]
-    decision.hit = look.hit = hit
+    peek = limit.decide(state, at, 0)[1]
+    decision.hit = peek.hit = hit
     changes = kept is not state
-    after = limit.algorithm.dump(kept) if changes and kept is not None else None
-    return _given(text, after, decision.reset_us, decision.allowed, limit.shadow, changes), decision, look
+    dumped = limit.algorithm.dump(kept) if changes and kept is not None else None
+    return _given(text, dumped, decision.reset_us, decision.allowed, limit.shadow, changes), decision, peek
 
 
 def _given(
     expected: bytes | None, kept: bytes | None, lasts: int, allowed: bool, shadow: bool, changes: bool
 ) -> dict[str, Any]:
-    """What given.lua needs to know."""
-    given = {"kind": GIVEN.name, "lasts": min(lasts, _LARGEST), "allowed": allowed, "shadow": shadow}
+    """The arguments for given.lua."""
+    given = {"kind": GIVEN.name, "lasts": min(lasts, _LONGEST_US), "allowed": allowed, "shadow": shadow}
     return {**given, "changes": changes, "expected": _text(expected), "kept": _text(kept)}
 
 
 def _text(data: bytes | None) -> msgspec.Raw | None:
-    """Any bytes as a text of msgpack's, the one kind of bytes that the server's reader knows."""
+    """Bytes as a msgpack string, the only kind of bytes that Redis can unpack."""
     return None if data is None else msgspec.Raw(b"\xdb" + struct.pack(">I", len(data)) + data)

@@ -1,178 +1,222 @@
-"""``RedisStore``: states in a Redis or a Valkey, changed by one script call a request.
+"""``RedisStore``: states in a Redis or a Valkey. One script call decides all hits of a request.
 
-The server's clock decides unless a time is given. Blocking calls use one connection each from those that are idle;
-on an event loop requests share calls. Nothing is sent twice, except after the server has said that it knows no script.
+The time of the server decides unless the caller gives a time. Each blocking call has a connection of its own; requests
+of one event loop share calls. Nothing is sent twice, except after NOSCRIPT and the redirects of a cluster.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
+from .. import read_address
 from ..base import Store
-from .address import Address, ParsedAddress, tls_of
-from .client.cluster import Cluster
-from .client.errors import problem
-from .client.server import Server
+from .address import Address, ParsedAddress
+from .client.application import ApplicationClient, AsyncApplicationClient
+from .client.cluster import AsyncCluster, Cluster
+from .client.errors import as_store_error
+from .client.run import arun, run
+from .client.server import AsyncServer, Server
 from .client.slots import slot_of
-from .event_loop import Side
-from .message import Hits, Keys, Known, Message, Request, answers, least
-from .steps import Flow, Tools, applied, corrected
+from .client.tls import tls_context
+from .event_loop import AsyncTarget, EventLoopState
+from .message import HitOperation, Message, Operation, PackedLimits, RedisKeys, read_reply
+from .steps import RedisContext, apply_in_steps, correct_in_steps
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+    from redis.credentials import CredentialProvider
 
 __all__ = ["RedisStore", "open_address"]
 
-T = TypeVar("T")
+Target = ApplicationClient | Cluster | Server
 
 
 class RedisStore(Store):
-    """States in a server that all processes share.
+    """Keep states in a Redis that all processes share.
 
-    ``address`` is a text such as ``redis://localhost:6379/0``; ``prefix`` starts every key; no call takes longer than
-    ``timeout_us``.
+    Args:
+        url: A store URL such as ``redis://localhost:6379/0``. docs/redis.md lists the schemes and options.
+        prefix: The start of every key, default ``rl:``.
+        timeout_us: The time budget of a call in microseconds.
+        client: A client of the application in place of a URL. Blocking calls go through it.
+        aclient: The same for async calls, on the event loop of that client.
+        credential_provider: A credential provider of redis-py in place of a login in the URL.
+
+    Raises:
+        ConfigError: The URL, an option or a client cannot be used. An async call without ``url`` and ``aclient``, or
+            a blocking call without ``url`` and ``client``, raises it too.
+
+    Example:
+        >>> store = RedisStore("redis://localhost:6379/0?prefix=shop:")
     """
 
-    def __init__(self, address: str | Address, prefix: str = "rl:", timeout_us: int = 50_000) -> None:
+    def __init__(
+        self,
+        url: str | ParsedAddress | None = None,
+        prefix: str | None = None,
+        timeout_us: int = 50_000,
+        *,
+        client: redis.Redis | None = None,
+        aclient: redis.asyncio.Redis | None = None,
+        credential_provider: CredentialProvider | None = None,
+    ) -> None:
         if type(timeout_us) is not int or timeout_us < 1:
-            raise ConfigError(f"timeout_us is a whole number of microseconds from 1 on; got {timeout_us!r}")
-        self._address = Address.of(urlsplit(address)) if isinstance(address, str) else address
+            raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
+        if (url is None) == (client is None and aclient is None):
+            raise ConfigError("expected either a URL, or client= and aclient=")
+        if url is None and credential_provider is not None:
+            raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
-        self._name = Keys(prefix)
-        self._known = Known()
-        self._server = (Cluster if self._address.cluster else Server)(self._address)
-        self._sides: dict[asyncio.AbstractEventLoop, Side] = {}
-
-    # -- blocking ------------------------------------------------------------------------------------------
+        self._packed = PackedLimits()
+        self._states: dict[asyncio.AbstractEventLoop, EventLoopState] = {}
+        self._is_cluster = False
+        self._keys = RedisKeys("rl:" if prefix is None else prefix)
+        self._target: Target | None = None
+        self._open_async: Callable[[], AsyncTarget] | None = None
+        if url is None:
+            if client is not None:
+                self._target = ApplicationClient(client)
+            if aclient is not None:
+                shared = AsyncApplicationClient(aclient)
+                self._open_async = lambda: shared
+            return
+        parsed = read_address(url)[1] if isinstance(url, str) else url
+        self._keys = RedisKeys(parsed.prefix if prefix is None else prefix)
+        self._address = address = _address(parsed, credential_provider)
+        self._is_cluster = address.cluster
+        self._target = (Cluster if address.cluster else Server)(address)
+        self._open_async = partial(AsyncCluster if address.cluster else AsyncServer, address, self._timeout)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         deadline = time.monotonic() + self._timeout
-        if self._is_plain(hits):
-            found: list[Decision] = self._ask(Hits(hits, now, consume, least(now)), deadline)
-            return found
-        return self._carry_out(applied(hits, now, consume, self._tools(deadline, time.monotonic)), deadline)
+        if self._fits_one_call(hits):
+            decisions: list[Decision] = self._ask(HitOperation(hits, now, consume), deadline)
+            return decisions
+        context = self._context(deadline, time.monotonic)
+        return run(apply_in_steps(hits, now, consume, context), lambda operation: self._ask(operation, deadline))
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        state = self._state()
+        deadline = state.loop.time() + self._timeout
+        if self._fits_one_call(hits):
+            decisions: list[Decision] = await state.ask(HitOperation(hits, now, consume), deadline)
+            return decisions
+        context = self._context(deadline, state.loop.time)
+        return await arun(apply_in_steps(hits, now, consume, context), lambda operation: state.ask(operation, deadline))
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         deadline = time.monotonic() + self._timeout
-        return self._carry_out(corrected(changes, now, self._tools(deadline, time.monotonic)), deadline)
-
-    def forget(self, keys: Iterable[str]) -> None:
-        names = [self._name(key) for key in keys]
-        try:
-            if names:
-                self._server.delete(names, time.monotonic() + self._timeout)
-        except Exception as error:
-            raise problem(error) from error
-
-    def ping(self) -> None:
-        """``StoreError`` unless every server of the store takes a write now."""
-        try:
-            self._server.ping(self._sample, time.monotonic() + self._timeout)
-        except Exception as error:
-            raise problem(error) from error
-
-    def close(self) -> None:
-        self._server.close()
-
-    def _ask(self, request: Request, deadline: float) -> Any:
-        message = Message(self._known, self._name)
-        try:
-            request.join(message)
-            (answer,) = answers((request,), self._server.ask(message, deadline))
-        except Exception as error:
-            raise problem(error) from error
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
-
-    def _carry_out(self, flow: Flow[T], deadline: float) -> T:
-        try:
-            request = next(flow)
-            while True:
-                try:
-                    answer = self._ask(request, deadline)
-                except StoreError as error:
-                    request = flow.throw(error)
-                else:
-                    request = flow.send(answer)
-        except StopIteration as done:
-            return cast(T, done.value)
-
-    # -- awaitable -----------------------------------------------------------------------------------------
-
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        side = self._side()
-        due = side.loop.time() + self._timeout
-        if self._is_plain(hits):
-            found: list[Decision] = await side.ask(Hits(hits, now, consume, least(now)), due)
-            return found
-        return await side.carry_out(applied(hits, now, consume, self._tools(due, side.loop.time)), due)
+        context = self._context(deadline, time.monotonic)
+        return run(correct_in_steps(changes, now, context), lambda operation: self._ask(operation, deadline))
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        side = self._side()
-        due = side.loop.time() + self._timeout
-        return await side.carry_out(corrected(changes, now, self._tools(due, side.loop.time)), due)
+        state = self._state()
+        deadline = state.loop.time() + self._timeout
+        context = self._context(deadline, state.loop.time)
+        return await arun(correct_in_steps(changes, now, context), lambda operation: state.ask(operation, deadline))
+
+    def forget(self, keys: Iterable[str]) -> None:
+        if names := [self._keys(key) for key in keys]:
+            self._call(lambda target, deadline: target.delete(names, deadline))
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        names = [self._name(key) for key in keys]
-        try:
-            if names:
-                async with asyncio.timeout(self._timeout):
-                    await self._side().server.delete(names)
-        except Exception as error:
-            raise problem(error) from error
+        if names := [self._keys(key) for key in keys]:
+            await self._acall(lambda target: target.delete(names))
+
+    def ping(self) -> None:
+        """Raise ``StoreError`` unless every server of the store takes a write now."""
+        self._call(lambda target, deadline: target.ping(self._probe_key, deadline))
 
     async def aping(self) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._side().server.ping(self._sample)
-        except Exception as error:
-            raise problem(error) from error
+        await self._acall(lambda target: target.ping(self._probe_key))
+
+    def close(self) -> None:
+        """Close idle connections. A client of the application stays open."""
+        if self._target is not None:
+            self._target.close()
 
     async def aclose(self) -> None:
-        side = self._sides.pop(asyncio.get_running_loop(), None)
-        if side is not None:
-            await side.server.aclose()
+        state = self._states.pop(asyncio.get_running_loop(), None)
+        if state is not None:
+            await state.target.aclose()
         self.close()
 
-    def _side(self) -> Side:
+    def _ask(self, operation: Operation, deadline: float) -> Any:
+        message = self._new_message()
+        operation.join(message)
+        try:
+            (result,) = read_reply((operation,), (self._target or _no_client("client")).ask(message, deadline))
+        except Exception as error:
+            raise as_store_error(error) from error
+        if isinstance(result, StoreError):
+            raise result
+        return result
+
+    def _call(self, call: Callable[[Target, float], None]) -> None:
+        try:
+            call(self._target or _no_client("client"), time.monotonic() + self._timeout)
+        except Exception as error:
+            raise as_store_error(error) from error
+
+    async def _acall(self, call: Callable[[AsyncTarget], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await call(self._state().target)
+        except Exception as error:
+            raise as_store_error(error) from error
+
+    def _state(self) -> EventLoopState:
         loop = asyncio.get_running_loop()
-        side = self._sides.get(loop)
-        if side is None:
-            for ended in [each for each in list(self._sides) if each.is_closed()]:
-                self._sides.pop(ended, None)
-            side = self._sides[loop] = Side(self._address, self._timeout, self._known, self._name)
-        return side
+        state = self._states.get(loop)
+        if state is None:
+            for closed in [each for each in list(self._states) if each.is_closed()]:
+                self._states.pop(closed, None)
+            target = (self._open_async or _no_client("aclient"))()
+            keys = self._keys if self._is_cluster else None
+            state = self._states[loop] = EventLoopState(target, self._new_message, keys)
+        return state
 
-    # -- both ----------------------------------------------------------------------------------------------
+    def _new_message(self) -> Message:
+        return Message(self._packed, self._keys)
 
-    def _is_plain(self, hits: Sequence[Hit]) -> bool:
-        """Whether one call answers them."""
+    def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
         for hit in hits:
-            if self._known[hit[0]] is None:
+            if self._packed[hit[0]] is None:
                 return False
-        return len(hits) == 1 or (not self._address.cluster and len(hits) > 1)
+        return len(hits) == 1 or (not self._is_cluster and len(hits) > 1)
 
-    def _tools(self, due: float, clock: Callable[[], float]) -> Tools:
-        place = self._slot if self._address.cluster else _one_place
-        return Tools(self._known, place, lambda: clock() < due)
+    def _context(self, deadline: float, clock: Callable[[], float]) -> RedisContext:
+        slot = self._slot if self._is_cluster else lambda _key: 0
+        return RedisContext(self._packed, slot, lambda: clock() < deadline)
 
-    def _sample(self, number: int) -> bytes:
-        return self._name(f"ping{number}")
+    def _probe_key(self, number: int) -> bytes:
+        return self._keys(f"ping{number}")
 
     def _slot(self, key: str) -> int:
-        return slot_of(self._name(key))
+        return slot_of(self._keys(key))
 
 
-def _one_place(_key: str) -> int:
-    return 0
+def _address(parsed: ParsedAddress, provider: CredentialProvider | None) -> Address:
+    """The address with all that needs redis-py."""
+    address = parsed.address
+    if provider is not None and (address.username or address.password):
+        raise ConfigError("expected either a login in the URL or credential_provider=, not both")
+    tls = None if parsed.tls is None else tls_context(parsed.tls)
+    return replace(address, credential_provider=provider, tls=tls)
+
+
+def _no_client(argument: str) -> Any:
+    calls = "async" if argument == "aclient" else "blocking"
+    raise ConfigError(f"this RedisStore cannot make {calls} calls. Pass {argument}= as well, or a URL")
 
 
 def open_address(parsed: ParsedAddress, timeout_us: int) -> RedisStore:
-    """The store at an address that was read."""
-    tls = None if parsed.tls is None else tls_of(parsed.tls)
-    return RedisStore(replace(parsed.address, tls=tls), parsed.prefix, timeout_us)
+    return RedisStore(parsed, timeout_us=timeout_us)

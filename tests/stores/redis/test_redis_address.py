@@ -41,13 +41,16 @@ MISTAKES = {
     "redis://:h1dden@a:99999": "NAME:PORT",
     "redis://:h1dden@a/zero": "number of a database",
     "redis://:h1dden@a?colour=red": "no option 'colour'",
-    "redis://:h1dden@a?db=1": "it is the path",
-    "redis://:h1dden@a?ssl_ca_certs=/ca.pem": "encryption is rediss://",
+    "redis://:h1dden@a/2?db=1": "sets the database twice",
+    "redis+cluster://:h1dden@a?db=1": "a cluster has one database",
+    "redis://:h1dden@a?password=h1dden": "sets password twice",
+    "redis://:h1dden@a?protocol=4": "protocol is one of 2, 3",
+    "redis://:h1dden@a?ssl_ca_certs=/ca.pem": "TLS needs rediss://",
     "redis://:half?h1dden@a/0": "no option of this name",
     "redis://half#h1dden@a/0": "has no #",
     "redis://:half/h1dden@a/0": "NAME:PORT|number of a database",
     "redis+cluster://:half/h1dden@a": "NAME:PORT|has no path",
-    "redis+sentinel://a/mymaster?password=h1dden": "no option 'password'",
+    "redis+sentinel://a/mymaster?passwort=h1dden": "no option 'passwort'",
     "redis://a?sentinel_password=h1dden": "redis\\+sentinel://",
     "unix://:h1dden@host/run/redis.sock": "path of a socket",
     "unix://": "path of a socket",
@@ -60,7 +63,7 @@ MISTAKES = {
 @pytest.mark.parametrize("address", MEANINGS)
 def test_what_an_address_means(address: str) -> None:
     """Hosts, ports, databases, paths, services and logins are where the address says."""
-    assert Address.of(urlsplit(address)) == Address(**MEANINGS[address])
+    assert Address.parse(urlsplit(address)) == Address(**MEANINGS[address])
 
 
 @pytest.mark.parametrize("address", MISTAKES)

@@ -15,8 +15,15 @@ from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.message import Changes, Hits, Keys, Known, Message, Request, least
-from ratelimit_mw.stores.redis.message import answers as read
+from ratelimit_mw.stores.redis.message import (
+    CorrectOperation,
+    HitOperation,
+    Message,
+    Operation,
+    PackedLimits,
+    RedisKeys,
+    read_reply,
+)
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.comparison import all_values
 from ratelimit_mw.testing.reference_store import ReferenceStore
@@ -54,13 +61,13 @@ class Search:
         self.now = NOW
         self.consumed: list[tuple[Hit, Charge]] = []
 
-    def step(self) -> tuple[Request, Any]:
+    def step(self) -> tuple[Operation, Any]:
         """A request and what it has to answer."""
         self.now += self.chance.choice((0, 0, 1, 10, 1000, 300_000, 2_000_000, -500_000))
         if self.chance.random() < 0.2:
             changes = self.changes()
             self.model.correct(changes, self.now)
-            return Changes(changes, self.now, least(NOW)), [self.now] * len(changes)
+            return CorrectOperation(changes, self.now), [self.now] * len(changes)
         client = self.chance.choice("abc")
         chosen = self.chance.sample(self.limits, self.chance.randint(1, len(self.limits)))
         hits = [Hit(limit, limit.prefix + client, self.chance.choice((0, 1, 1, 1, 2, 5))) for limit in chosen]
@@ -71,7 +78,7 @@ class Search:
             self.consumed += [
                 (hit, Charge(d.at_us, hit.cost, d.delay_us)) for hit, d in found if d.allowed and hit.cost
             ]
-        return Hits(hits, self.now, consume, least(NOW)), all_values(expected)
+        return HitOperation(hits, self.now, consume), all_values(expected)
 
     def changes(self) -> list[Correction]:
         limit = self.chance.choice(self.limits)
@@ -107,20 +114,20 @@ def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) 
                 if hit.limit is slots
             ]
             search.model.correct(renewals, search.now)
-            steps.append((Changes(renewals, search.now, least(NOW)), [search.now] * len(renewals)))
+            steps.append((CorrectOperation(renewals, search.now), [search.now] * len(renewals)))
             check(together(store, [request for request, _ in steps]), steps)
 
 
-def check(found: list[Any], steps: list[tuple[Request, Any]]) -> None:
+def check(found: list[Any], steps: list[tuple[Operation, Any]]) -> None:
     """Answers against what they have to be: times of corrections, or decisions."""
     for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
-        said = answer if isinstance(request, Changes) else all_values(answer)
+        said = answer if isinstance(request, CorrectOperation) else all_values(answer)
         assert said == expected, f"request {i} of its call"
 
 
-def together(store: Any, requests: list[Request]) -> list[Any]:
+def together(store: Any, requests: list[Operation]) -> list[Any]:
     """The answers to requests that share one call."""
-    message = Message(Known(), Keys("rl:"))
+    message = Message(PackedLimits(), RedisKeys("rl:"))
     for request in requests:
         request.join(message)
-    return read(requests, store._server.ask(message, time.monotonic() + 10))
+    return read_reply(requests, store._target.ask(message, time.monotonic() + 10))

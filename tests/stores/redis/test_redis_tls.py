@@ -97,14 +97,17 @@ def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("ssl_ca_certs=/nowhere.pem", "ssl_ca_certs: expected a file of certificates in PEM; /nowhere.pem is not"),
-        ("ssl_certfile=/nowhere.pem", "ssl_certfile: expected a certificate and its key in PEM"),
-        ("ssl_keyfile=/nowhere.pem", "ssl_certfile, which is missing"),
-        ("ssl_cert_reqs=optional", "ssl_cert_reqs is one of required, none; got 'optional'"),
+        ("ssl_ca_certs=/nowhere.pem", "cannot load the TLS options ssl_ca_certs='/nowhere.pem'.*No such file"),
+        ("ssl_certfile=/nowhere.pem&ssl_ca_data=h1dden", "cannot load the TLS options ssl_certfile='/nowhere.pem'"),
+        ("ssl_keyfile=/nowhere.pem", "ssl_keyfile is set without ssl_certfile"),
+        ("ssl_cert_reqs=maybe", "ssl_cert_reqs is one of required, optional, none; got 'maybe'"),
         ("ssl_check_hostname=maybe", "ssl_check_hostname is one of true, false; got 'maybe'"),
+        ("ssl_min_version=SSLv3", "ssl_min_version is one of TLSv1.2, TLSv1.3; got 'SSLv3'"),
+        ("ssl_ciphers=nonsense", "cannot load the TLS options"),
     ],
 )
 def test_certificates_are_read_when_the_store_is_made(options: str, message: str) -> None:
     """A missing file stops the application at its start, not its limits at the first request."""
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         open_store(f"rediss://localhost?{options}")
+    assert "h1dden" not in str(caught.value)

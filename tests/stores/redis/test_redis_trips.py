@@ -13,7 +13,7 @@ from servers import Server
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.client.timeout import Budget
+from ratelimit_mw.stores.redis.batch import DeadlineTimer
 from ratelimit_mw.stores.redis.store import RedisStore
 
 
@@ -190,7 +190,7 @@ def test_a_budget_ends_what_is_due_and_nothing_else() -> None:
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        budget, start = Budget(loop), loop.time()
+        budget, start = DeadlineTimer(loop), loop.time()
 
         async def waits(due: float) -> None:
             with budget.until(start + due):

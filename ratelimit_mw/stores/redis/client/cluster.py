@@ -1,4 +1,4 @@
-"""A cluster of servers: blocking, and for an event loop. Calls go where slots.py says."""
+"""Calls to a cluster: blocking, and for an event loop. slots.py decides which server gets a call."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from operator import methodcaller
 from typing import Any, Final
 
 from ..address import Address
 from ..message import Message
-from .aconnection import AsyncLines, aconnected
-from .connection import Lines, connected
+from .aconnection import AsyncRedisConnectionHolder, aconnect
+from .connection import RedisConnectionPool, connect
 from .errors import Command
-from .server import aevaluated, evaluated, pinging
-from .slots import Journey, Leg, Place, Slots, by_slot, journey, learning, slot_of
+from .run import arun, run
+from .server import aevaluate, evaluate, probe
+from .slots import Hop, Location, Redirects, SlotMap, by_slot, follow_redirects, refresh_map, slot_of
 
 __all__ = ["AsyncCluster", "Cluster"]
 
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = (b"ASKING",)
-
 
 Call = Callable[[Command], Any]
 AsyncCall = Callable[[Command], Awaitable[Any]]
@@ -32,133 +31,111 @@ class Cluster:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._slots = Slots(address.hosts)
-        self._lines: dict[Place, Lines] = {}
+        self._slots = SlotMap(address.hosts)
+        self._pools: dict[Location, RedisConnectionPool] = {}
 
     def ask(self, message: Message, deadline: float) -> Any:
-        return self._send(slot_of(message.keys[0]), lambda call: evaluated(call, message), deadline)
+        return self._send(slot_of(message.keys[0]), lambda call: evaluate(call, message), deadline)
 
     def delete(self, names: Sequence[bytes], deadline: float) -> None:
-        for slot, together in by_slot(names).items():
-            command = (b"DEL", *together)
-            self._send(slot, methodcaller("__call__", command), deadline)
+        for slot, group in by_slot(names).items():
+            self._send(slot, lambda call, group=group: call((b"DEL", *group)), deadline)  # type: ignore[misc]
 
     def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
-        self._learn(deadline)
+        self._refresh(deadline)
         for key in self._slots.samples(name):
-            self._send(slot_of(key), methodcaller("__call__", pinging(key)), deadline)
+            self._send(slot_of(key), lambda call, key=key: call(probe(key)), deadline)  # type: ignore[misc]
 
     def close(self) -> None:
-        for lines in list(self._lines.values()):
-            lines.close()
+        for pool in list(self._pools.values()):
+            pool.close()
 
     def _send(self, slot: int, send: Callable[[Call], Any], deadline: float) -> Any:
-        self._learn(deadline)
-        return self._travel(journey(self._slots, slot), send, deadline)
+        self._refresh(deadline)
+        return run(follow_redirects(self._slots, slot), lambda hop: send(self._call(hop, deadline)))
 
-    def _learn(self, deadline: float) -> None:
-        if self._slots.takes_learning():
-            self._travel(learning(self._slots), methodcaller("__call__", _MAP), deadline)
-            for place in set(self._lines).difference(self._slots.places()):
-                if lines := self._lines.pop(place, None):  # another thread may be faster
-                    lines.close()
+    def _refresh(self, deadline: float) -> None:
+        if self._slots.claim_refresh():
+            run(refresh_map(self._slots), lambda hop: self._call(hop, deadline)(_MAP))
+            for location in set(self._pools).difference(self._slots.locations()):
+                if pool := self._pools.pop(location, None):  # another thread may have taken it
+                    pool.close()
 
-    def _travel(self, way: Journey, send: Callable[[Call], Any], deadline: float) -> Any:
-        try:
-            leg = next(way)
-            while True:
-                try:
-                    reply = send(self._call(leg, deadline))
-                except Exception as error:
-                    leg = way.throw(error)
-                else:
-                    leg = way.send(reply)
-        except StopIteration as arrived:
-            return arrived.value
-        finally:
-            way.close()
-
-    def _call(self, leg: Leg, deadline: float) -> Call:
-        lines = self._lines.get(leg.place) or self._lines.setdefault(leg.place, self._lines_to(leg.place))
-        if leg.tries:
+    def _call(self, hop: Hop, deadline: float) -> Call:
+        pool = self._pools.get(hop.location) or self._pools.setdefault(hop.location, self._open(hop.location))
+        if hop.has_others:
             now = time.monotonic()
-            deadline = now + (deadline - now) / 2  # another server may have to be asked
-        if leg.asking:
-            return lambda command: lines.call(_ASKING, command, deadline=deadline)
-        return partial(lines.call, deadline=deadline)
+            deadline = now + (deadline - now) / 2
+        if hop.asking:
+            return lambda command: pool.call(_ASKING, command, deadline=deadline)
+        return partial(pool.call, deadline=deadline)
 
-    def _lines_to(self, place: Place) -> Lines:
-        return Lines(lambda deadline: connected(self._address, *place, deadline))
+    def _open(self, location: Location) -> RedisConnectionPool:
+        return RedisConnectionPool(lambda deadline: connect(self._address, *location, deadline))
 
 
 class AsyncCluster:
-    """For one event loop. The caller bounds its calls; ``timeout`` is what they are given."""
+    """For one event loop. The caller bounds each call by ``timeout`` seconds."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self._address = address
         self._timeout = timeout
-        self._slots = Slots(address.hosts)
-        self._lines: dict[Place, AsyncLines] = {}
-        self._learning = asyncio.Lock()
+        self._slots = SlotMap(address.hosts)
+        self._holders: dict[Location, AsyncRedisConnectionHolder] = {}
+        self._refreshing = asyncio.Lock()
 
     async def ask(self, message: Message) -> Any:
-        return await self._send(slot_of(message.keys[0]), lambda call: aevaluated(call, message))
+        return await self._send(slot_of(message.keys[0]), lambda call: aevaluate(call, message))
 
     async def delete(self, names: Sequence[bytes]) -> None:
-        for slot, together in by_slot(names).items():
-            command = (b"DEL", *together)
-            await self._send(slot, methodcaller("__call__", command))
+        for slot, group in by_slot(names).items():
+            await self._send(slot, lambda call, group=group: call((b"DEL", *group)))  # type: ignore[misc]
 
     async def ping(self, name: Callable[[int], bytes]) -> None:
-        await self._learn()
+        await self._refresh()
         for key in self._slots.samples(name):
-            await self._send(slot_of(key), methodcaller("__call__", pinging(key)))
+            await self._send(slot_of(key), lambda call, key=key: call(probe(key)))  # type: ignore[misc]
 
     async def aclose(self) -> None:
-        for lines in self._lines.values():
-            await lines.aclose()
+        for holder in self._holders.values():
+            await holder.aclose()
 
     async def _send(self, slot: int, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
-        await self._learn()
-        return await self._travel(journey(self._slots, slot), send)
+        await self._refresh()
+        return await self._follow(follow_redirects(self._slots, slot), send)
 
-    async def _learn(self) -> None:
-        if not self._slots.takes_learning():
+    async def _refresh(self) -> None:
+        if not self._slots.claim_refresh():
             return
         version = self._slots.version
-        async with self._learning:
+        async with self._refreshing:
             if self._slots.version == version:
-                await self._travel(learning(self._slots), methodcaller("__call__", _MAP))
-        for place in set(self._lines).difference(self._slots.places()):
-            if lines := self._lines.pop(place, None):
-                lines.retire()
+                await self._follow(refresh_map(self._slots), lambda call: call(_MAP))
+        for location in set(self._holders).difference(self._slots.locations()):
+            if holder := self._holders.pop(location, None):
+                holder.retire()
 
-    async def _travel(self, way: Journey, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
-        patience = self._timeout
-        try:
-            leg = next(way)
-            while True:
-                try:
-                    if leg.tries:
-                        patience /= 2  # another server may have to be asked
-                    began = time.monotonic()
-                    async with asyncio.timeout(patience):
-                        reply = await send(self._call(leg))
-                except asyncio.CancelledError:
-                    if time.monotonic() - began > patience / 2:  # it is not the client who went away
-                        self._slots.failed(leg.place)
-                    raise
-                except Exception as error:
-                    leg = way.throw(error)
-                else:
-                    leg = way.send(reply)
-        except StopIteration as arrived:
-            return arrived.value
-        finally:
-            way.close()
+    async def _follow(self, hops: Redirects, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
+        timeout = self._timeout
 
-    def _call(self, leg: Leg) -> AsyncCall:
-        lines = self._lines.get(leg.place)
-        if lines is None:
-            lines = self._lines[leg.place] = AsyncLines(partial(aconnected, self._address, *leg.place, self._timeout))
-        return partial(lines.call, _ASKING) if leg.asking else lines.call
+        async def answer(hop: Hop) -> Any:
+            nonlocal timeout
+            if hop.has_others:
+                timeout /= 2
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(timeout):
+                    return await send(self._call(hop))
+            except asyncio.CancelledError:
+                if time.monotonic() - began > timeout / 2:  # else the client went away
+                    self._slots.mark_silent(hop.location)
+                raise
+
+        return await arun(hops, answer)
+
+    def _call(self, hop: Hop) -> AsyncCall:
+        holder = self._holders.get(hop.location)
+        if holder is None:
+            open_connection = partial(aconnect, self._address, *hop.location, self._timeout)
+            holder = self._holders[hop.location] = AsyncRedisConnectionHolder(open_connection)
+        return partial(holder.call, _ASKING) if hop.asking else holder.call

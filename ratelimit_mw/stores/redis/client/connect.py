@@ -1,105 +1,63 @@
-"""The way to a server: its name looked up, reached, encrypted, each in the time that is left. Says nothing to it."""
+"""Open a socket to a server: resolve its name, try each address, encrypt. Each step has a share of the time left."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from ....errors import StoreError
 from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
-__all__ = ["areached", "left", "reached"]
+__all__ = ["left", "open_socket", "open_stream"]
 
-P = TypeVar("P", bound=asyncio.Protocol)
-
-_SHORTEST: Final = 0.001  # seconds: a timeout of 0 would mean something else
-_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, tries
+_SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 
 
 def left(deadline: float) -> float:
-    """Seconds until a deadline of the monotonic clock."""
+    """Seconds until a deadline of the monotonic clock, at least 1 ms."""
     return max(_SHORTEST, deadline - time.monotonic())
 
 
-def reached(address: Address, host: str, port: int, deadline: float) -> socket.socket:
-    """A socket to one of the servers of ``address``; ``StoreError`` names the server that could not be reached."""
-    try:
-        ways = _ways(address, host, port).result(left(deadline))
-        for others, way in _countdown(ways):
-            try:
-                return _connected(address, host, way, time.monotonic() + left(deadline) / (others + 1))
-            except OSError:
-                if not others:
-                    raise
-        raise OSError("the name stands for no address")
-    except OSError as error:
-        raise _unreached(address, host, port, error) from error
+def open_socket(address: Address, host: str, port: int, deadline: float) -> socket.socket:
+    """A connected socket, encrypted if the address asks for it."""
+    for others, resolved in _in_turn(_resolve(address, host, port).result(left(deadline))):
+        plain = _new_socket(resolved)
+        try:
+            plain.settimeout(left(deadline) / (others + 1))
+            plain.connect(resolved.end)
+            return plain if address.tls is None else address.tls.wrap_socket(plain, server_hostname=host)
+        except BaseException as error:
+            plain.close()
+            if not others or not isinstance(error, OSError):
+                raise
+    raise OSError("the name has no address")
 
 
-def _connected(address: Address, host: str, way: ResolvedAddress, deadline: float) -> socket.socket:
-    plain = _plain(way)
-    try:
-        plain.settimeout(left(deadline))
-        plain.connect(way.end)
-        plain.settimeout(left(deadline))
-        return plain if address.tls is None else address.tls.wrap_socket(plain, server_hostname=host)
-    except BaseException:
-        plain.close()
-        raise
+async def open_stream(address: Address, host: str, port: int, timeout: float, protocol: asyncio.Protocol) -> Any:
+    """The same for an event loop: the transport of `protocol`."""
+    addresses = await asyncio.wrap_future(_resolve(address, host, port))
+    for others, resolved in _in_turn(addresses):
+        plain = _new_socket(resolved)
+        try:
+            plain.setblocking(False)
+            async with asyncio.timeout(timeout / len(addresses)):
+                await asyncio.get_running_loop().sock_connect(plain, resolved.end)
+                tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
+                loop = asyncio.get_running_loop()
+                return (await loop.create_connection(lambda: protocol, sock=plain, **tls))[0]
+        except BaseException as error:
+            plain.close()
+            if not others or not isinstance(error, OSError):
+                raise
+    raise OSError("the name has no address")
 
 
-async def areached(address: Address, host: str, port: int, patience: float, protocol: Callable[[], P]) -> P:
-    """The same on an event loop: the protocol of the connection. The caller bounds it; ``patience`` is all it has."""
-    try:
-        ways = await asyncio.wrap_future(_ways(address, host, port))
-        for others, way in _countdown(ways):
-            try:
-                async with asyncio.timeout(patience / len(ways)):
-                    return await _aconnected(address, host, way, protocol)
-            except OSError:
-                if not others:
-                    raise
-        raise OSError("the name stands for no address")
-    except OSError as error:
-        raise _unreached(address, host, port, error) from error
-
-
-async def _aconnected(address: Address, host: str, way: ResolvedAddress, protocol: Callable[[], P]) -> P:
-    loop, plain = asyncio.get_running_loop(), _plain(way)
-    try:
-        plain.setblocking(False)
-        await loop.sock_connect(plain, way.end)
-    except BaseException:
-        plain.close()
-        raise
-    tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
-    _, found = await loop.create_connection(protocol, sock=plain, **tls)
-    return found
-
-
-def _plain(way: ResolvedAddress) -> socket.socket:
-    """A socket that tells when its server is gone, also when nothing is said."""
-    plain = socket.socket(way.family, socket.SOCK_STREAM)
-    if way.family != socket.AF_UNIX:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _ALIVE.items():
-            if hasattr(socket, name):  # not everywhere
-                plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return plain
-
-
-def _countdown(ways: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
-    """Each with the number of those after it."""
-    return zip(range(len(ways) - 1, -1, -1), ways, strict=True)
-
-
-def _ways(address: Address, host: str, port: int) -> Future[list[ResolvedAddress]]:
+def _resolve(address: Address, host: str, port: int) -> Future[list[ResolvedAddress]]:
     if not address.path:
         return resolve(host, port)
     known: Future[list[ResolvedAddress]] = Future()
@@ -107,7 +65,18 @@ def _ways(address: Address, host: str, port: int) -> Future[list[ResolvedAddress
     return known
 
 
-def _unreached(address: Address, host: str, port: int, error: OSError) -> Exception:
-    if isinstance(error, TimeoutError):
-        return error
-    return StoreError(f"Redis at {address.path or f'{host}:{port}'} cannot be reached: {error}")
+def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
+    """Each address with the number of those after it."""
+    return zip(range(len(addresses) - 1, -1, -1), addresses, strict=True)
+
+
+def _new_socket(resolved: ResolvedAddress) -> socket.socket:
+    """A socket with keepalive, which detects a dead server also while no call is out."""
+    plain = socket.socket(resolved.family, socket.SOCK_STREAM)
+    if resolved.family != socket.AF_UNIX:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):  # not on every platform
+                plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return plain

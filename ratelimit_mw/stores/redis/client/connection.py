@@ -1,120 +1,149 @@
-"""Connections to one server for threads. A line is used by one call at a time, and never after a call on it failed."""
+"""Blocking connections to one server. redis-py logs in, selects and parses; each call has a deadline.
+
+A connection serves one call at a time, and no call after one that failed on it.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from hiredis import Reader, ReplyError, pack_command
+import redis
+from hiredis import pack_command
 
 from ..address import Address
-from .connect import left, reached
-from .errors import Command, discreet, is_demoted
+from .connect import open_socket
+from .credentials import credentials
+from .errors import Command, is_read_only
 
-__all__ = ["Line", "Lines", "connected"]
+__all__ = ["DeadlineCalls", "RedisConnectionPool", "connect"]
 
-_CHUNK: Final = 65_536
-_MORE: Final = object()
-
-
-def connected(address: Address, host: str, port: int, deadline: float) -> Line:
-    """A new line, logged in, to one of the servers at an address."""
-    line = Line(reached(address, host, port, deadline))
-    try:
-        for command in address.login:
-            line.call(command, deadline)
-    except BaseException:
-        line.close()
-        raise
-    return line
+_SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 
 
-class Line:
-    """One connection."""
+class DeadlineSocket:
+    """A socket of which every operation ends by ``deadline``, a time of the monotonic clock."""
 
-    def __init__(self, way: socket.socket) -> None:
-        self._socket = way
-        self._reader = Reader(notEnoughData=_MORE)
+    def __init__(self, plain: socket.socket, deadline: float) -> None:
+        self.deadline = deadline
+        self._socket = plain
+        self._settimeout = plain.settimeout
+        self.shutdown, self.close, self.fileno = plain.shutdown, plain.close, plain.fileno
 
-    def call(self, command: Command, deadline: float) -> Any:
-        """The reply; raises ``ReplyError`` for an error that the server has said."""
-        self._socket.settimeout(left(deadline))
-        self._socket.sendall(pack_command(command))
-        while (reply := self._reader.gets()) is _MORE:
-            self._socket.settimeout(left(deadline))
-            data = self._socket.recv(_CHUNK)
-            if not data:
-                raise ConnectionError("the server has closed the connection")
-            self._reader.feed(data)
-        if isinstance(reply, ReplyError):
-            raise discreet(reply)
-        return reply
+    def sendall(self, data: bytes) -> None:
+        self._settimeout(max(_SHORTEST, self.deadline - time.monotonic()))
+        self._socket.sendall(data)
+
+    def recv_into(self, buffer: bytearray) -> int:
+        self._settimeout(max(_SHORTEST, self.deadline - time.monotonic()))
+        return self._socket.recv_into(buffer)
 
     def is_quiet(self) -> bool:
-        """Whether it still stands with nothing on it: a server that went away has closed it."""
-        self._socket.settimeout(0)
+        """Whether the connection is open and has nothing to read."""
+        self._settimeout(0)
         try:
-            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)  # below TLS, which knows no peeking
+            socket.socket.recv(self._socket, 1, socket.MSG_PEEK)  # below TLS, which cannot peek
         except BlockingIOError:
             return True
         except OSError:
             pass
         return False
 
-    def close(self) -> None:
-        self._socket.close()
 
-    __del__ = close  # who forgets a store leaves nothing open
+class DeadlineCalls:
+    """What this package adds to redis-py's connections: a bounded connect, and a deadline for each call."""
+
+    host: str
+    port: int
+    send_packed_command: Callable[..., None]
+    read_response: Callable[[], Any]
+    disconnect: Callable[[], None]
+
+    def prepare(self, address: Address, deadline: float) -> None:
+        self._address = address
+        self._deadline = deadline
+
+    def _connect(self) -> DeadlineSocket:
+        host, port = (self.host, self.port) if self._address.hosts else ("", 0)
+        self.socket = DeadlineSocket(open_socket(self._address, host, port, self._deadline), self._deadline)
+        return self.socket
+
+    def call(self, command: Command, deadline: float) -> Any:
+        """The reply. Raises ``ResponseError`` for an error reply."""
+        self.socket.deadline = deadline
+        self.send_packed_command((pack_command(command),), check_health=False)
+        return self.read_response()
 
 
-class Lines:
-    """The lines to one server that no call is using, the last one used first."""
+class RedisConnection(DeadlineCalls, redis.Connection):  # type: ignore[misc]
+    """A connection over TCP, with or without TLS."""
 
-    def __init__(self, connect: Callable[[float], Line]) -> None:
+
+class UnixConnection(DeadlineCalls, redis.UnixDomainSocketConnection):  # type: ignore[misc]
+    """A connection over a Unix domain socket."""
+
+
+def connect(address: Address, host: str, port: int, deadline: float) -> DeadlineCalls:
+    """A new connection, logged in, to one of the servers of an address."""
+    options: dict[str, Any] = {**address.options, **credentials(address, deadline)}
+    where = {"path": address.path} if address.path else {"host": host, "port": port}
+    kind: Any = UnixConnection if address.path else RedisConnection
+    connection = kind(**where, **options)
+    connection.prepare(address, deadline)
+    try:
+        connection.connect()
+    except BaseException:
+        connection.disconnect()
+        raise
+    return connection  # type: ignore[no-any-return]
+
+
+class RedisConnectionPool:
+    """The idle connections to one server, last used first. It has no limit, so no thread waits for another one."""
+
+    def __init__(self, connect: Callable[[float], DeadlineCalls]) -> None:
         self._connect = connect
-        self._idle: list[Line] = []
+        self._idle: list[DeadlineCalls] = []
         self._pid = os.getpid()
 
     def call(self, *commands: Command, deadline: float) -> Any:
-        """The reply to the last of the commands, which go one after another over one line."""
-        line, reply = self._take(deadline), None
+        """The reply to the last of the commands, which go over one connection."""
+        connection, reply = self._take(deadline), None
         try:
             for command in commands:
-                reply = line.call(command, deadline)
-        except ReplyError as error:
-            self._keep(line)
-            if is_demoted(error):
-                self.close()  # ask anew who is the primary
+                reply = connection.call(command, deadline)
+        except redis.ResponseError as error:
+            self._idle.append(connection)
+            if is_read_only(error):
+                self.close()  # the next call looks for the primary again
             raise
         except BaseException:
-            line.close()
-            self.close()  # those that are idle may lead to where nobody is any more: none is to be found out by a call
+            connection.disconnect()
+            self.close()  # the idle connections may be dead too, and no other call should have to find out
             raise
-        self._keep(line)
+        self._idle.append(connection)
         return reply
 
-    def _take(self, deadline: float) -> Line:
+    def _take(self, deadline: float) -> DeadlineCalls:
         if self._pid != os.getpid():
-            self.close()  # these are the parent's; it has its own end of each
+            self.close()  # a forked child must not use the connections of its parent
             self._pid = os.getpid()
-        while (line := self._last()) is not None:
-            if line.is_quiet():
-                return line
-            line.close()
+        while (connection := self._last()) is not None:
+            if connection.socket.is_quiet():
+                return connection
+            connection.disconnect()
         return self._connect(deadline)
 
-    def _last(self) -> Line | None:
+    def _last(self) -> DeadlineCalls | None:
         try:
             return self._idle.pop()
-        except IndexError:  # asking first would not do: another thread may be faster
+        except IndexError:  # a check before would race with other threads
             return None
 
-    def _keep(self, line: Line) -> None:
-        self._idle.append(line)
-
     def close(self) -> None:
-        """Close what is idle. The lines of calls that are out come back and stay."""
-        while (line := self._last()) is not None:
-            line.close()
+        """Close the idle connections. Those in use come back to the pool."""
+        while (connection := self._last()) is not None:
+            connection.disconnect()

@@ -1,57 +1,73 @@
-"""What the server says is wrong, and what goes wrong on the way, as the one error of this package: without secrets."""
+"""Turn the errors of redis-py, of the server and of the connection into ``StoreError``. No secret is in a message."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from hiredis import ReplyError
+from redis import exceptions
 
-from ....errors import StoreError
+from ....errors import ConfigError, RateLimitError, StoreError
 
-__all__ = ["Command", "discreet", "is_demoted", "is_split", "is_unknown_script", "late", "problem"]
+__all__ = ["Command", "as_store_error", "error_code", "is_read_only", "is_unknown_script", "redacted", "timed_out"]
 
 Command = tuple[Any, ...]
-"""A command to a server: bytes, texts and numbers."""
+"""The name and the arguments of a command: bytes, texts and whole numbers."""
 
-
+# redis-py replaces the code of some error replies by a class. Its versions differ in which ones.
+_CODES: Final = {
+    "AskError": "ASK",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": "NOSCRIPT",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
 _HINTS: Final = {
-    "MOVED": "this server is one of a cluster: its address begins with redis+cluster://",
-    "READONLY": "this server is a replica: name the primary, or let redis+sentinel:// find it",
-    "NOPERM": "docs/redis.md has the rights that are needed",
+    "MOVED": "this server belongs to a cluster. Write redis+cluster://",
+    "READONLY": "this server is a replica. Name the primary, or use redis+sentinel://",
+    "NOPERM": "docs/redis.md lists the permissions that the user needs",
 }
 
 
-def is_unknown_script(error: ReplyError) -> bool:
-    return str(error).startswith("NOSCRIPT")
+def error_code(error: Exception) -> str:
+    """The first word of an error reply, for example ``NOSCRIPT``."""
+    return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
-def is_demoted(error: ReplyError) -> bool:
-    """Whether the server is not the primary, or no longer."""
-    return str(error).startswith("READONLY")
+def is_unknown_script(error: Exception) -> bool:
+    return error_code(error) == "NOSCRIPT"
 
 
-def is_split(error: Exception) -> bool:
-    """Whether some keys of a call are here and others on another server, as its slot is just moving there."""
-    return isinstance(error, ReplyError) and str(error).startswith("TRYAGAIN")
+def is_read_only(error: Exception) -> bool:
+    """Whether the server is a replica."""
+    return error_code(error) == "READONLY"
 
 
-def discreet(error: ReplyError) -> ReplyError:
-    """The error without what was sent: a server quotes a command that it does not know, also a password or a key."""
-    return ReplyError(str(error).partition(", with args beginning with")[0])
+def redacted(error: Exception) -> str:
+    """The text of an error reply, without the arguments that the server repeats: they may be a password or a key.
+
+    The error itself loses them too, because logs show the cause of an error.
+    """
+    code, text = error_code(error), str(error).partition(", with args beginning with")[0]
+    error.args = (text,)
+    return text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
 
 
-def late() -> StoreError:
-    """No answer within the time budget."""
+def timed_out() -> StoreError:
     return StoreError("Redis did not answer within its time budget")
 
 
-def problem(error: Exception) -> StoreError:
-    """Whatever was raised on the way to the server or back."""
-    if isinstance(error, StoreError):
+def as_store_error(error: Exception) -> RateLimitError:
+    """The error to raise for any exception of a call to the server."""
+    if isinstance(error, (StoreError, ConfigError)):
         return error
-    if isinstance(error, TimeoutError):
-        return late()
-    if isinstance(error, ReplyError):
-        hint = _HINTS.get(str(error).partition(" ")[0])
-        return StoreError(f"Redis: {error}" + (f" ({hint})" if hint else ""))
+    if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
+        return timed_out()
+    if isinstance(error, exceptions.ResponseError) or type(error).__name__ in _CODES:
+        hint = _HINTS.get(error_code(error))
+        return StoreError(f"Redis: {redacted(error)}" + (f" ({hint})" if hint else ""))
     return StoreError(f"Redis: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Which server is the primary now, as the sentinels say; asked whenever a new connection is made."""
+"""Ask the sentinels which server is the primary now. Each new connection asks."""
 
 from __future__ import annotations
 
@@ -10,73 +10,67 @@ from typing import Any, Final
 
 from ....errors import StoreError
 from ..address import Address
-from .aconnection import aconnected
+from .aconnection import aconnect
 from .connect import left
-from .connection import connected
-from .errors import problem
+from .connection import connect
+from .errors import as_store_error
 
-__all__ = ["aprimary", "primary"]
+__all__ = ["afind_primary", "find_primary"]
 
-Place = tuple[str, int]
+Location = tuple[str, int]
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}
 _turns: Final = itertools.count()
 
 
-def primary(address: Address, deadline: float) -> Place:
-    """Host and port of the primary. A sentinel that is silent leaves time for the others, and for the primary."""
-    failed: Exception | None = None
-    for place, share in _in_turn(address):
+def find_primary(address: Address, deadline: float) -> Location:
+    """Host and port of the primary. A silent sentinel leaves time for the others and for the primary."""
+    failure: Exception = LookupError()
+    for location, share in _in_turn(address):
+        until = time.monotonic() + left(deadline) * share
         try:
-            return _told(_asked(address, place, time.monotonic() + left(deadline) * share))
+            sentinel = connect(address.sentinels, *location, until)
+            try:
+                return _primary_in(sentinel.call((b"SENTINEL", b"MASTER", address.service), until))
+            finally:
+                sentinel.disconnect()
         except Exception as error:
-            failed = error
-    raise _unknown(address, failed)
+            failure = error
+    raise _not_found(address, failure)
 
 
-async def aprimary(address: Address, patience: float) -> Place:
-    """The same on an event loop, which bounds it: ``patience`` is what it is given."""
-    ends, failed = time.monotonic() + patience, None
-    for place, share in _in_turn(address):
+async def afind_primary(address: Address, timeout: float) -> Location:
+    """Async form of `find_primary`, which the caller bounds by `timeout` seconds."""
+    failure: Exception = LookupError()
+    deadline = time.monotonic() + timeout
+    for location, share in _in_turn(address):
         try:
-            async with asyncio.timeout(left(ends) * share):
-                return _told(await _aasked(address, place, patience))
+            async with asyncio.timeout(left(deadline) * share):
+                sentinel = await aconnect(address.sentinels, *location, timeout)
+                try:
+                    return _primary_in(await sentinel.call((b"SENTINEL", b"MASTER", address.service)))
+                finally:
+                    sentinel.close()
         except Exception as error:
-            failed = error
-    raise _unknown(address, failed)
+            failure = error
+    raise _not_found(address, failure)
 
 
-def _in_turn(address: Address) -> Iterator[tuple[Place, float]]:
-    """The sentinels, each with its share of the time left. Another one begins each time: the last may have erred."""
+def _in_turn(address: Address) -> Iterator[tuple[Location, float]]:
+    """The sentinels, each with its share of the time left. Each search starts with another sentinel."""
     count, first = len(address.hosts), next(_turns)
     for i in range(count):
         yield address.hosts[(first + i) % count], 1 / (count - i + 1)
 
 
-def _asked(address: Address, place: Place, deadline: float) -> Any:
-    line = connected(address.sentinels, *place, deadline)
-    try:
-        return line.call((b"SENTINEL", b"MASTER", address.service), deadline)
-    finally:
-        line.close()
-
-
-async def _aasked(address: Address, place: Place, patience: float) -> Any:
-    line = await aconnected(address.sentinels, *place, patience)
-    try:
-        return await line.call((b"SENTINEL", b"MASTER", address.service))
-    finally:
-        line.close()
-
-
-def _told(reply: Any) -> Place:
-    """What SENTINEL MASTER says: names and values in turn."""
-    known = dict(zip(reply[::2], reply[1::2], strict=True))
-    flags = known[b"flags"].decode()
+def _primary_in(reply: Any) -> Location:
+    """The location in a reply to SENTINEL MASTER: a map, or names and values in turn."""
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    flags = fields[b"flags"].decode()
     if _DOWN & set(flags.split(",")):
         raise StoreError(f"the primary is {flags}")
-    return known[b"ip"].decode(), int(known[b"port"])
+    return fields[b"ip"].decode(), int(fields[b"port"])
 
 
-def _unknown(address: Address, error: Exception | None) -> StoreError:
-    return StoreError(f"no sentinel names the primary of {address.service!r}: {problem(error or LookupError())}")
+def _not_found(address: Address, failure: Exception) -> StoreError:
+    return StoreError(f"no sentinel knows the primary of {address.service!r}: {as_store_error(failure)}")

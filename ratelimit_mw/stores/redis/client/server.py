@@ -1,4 +1,4 @@
-"""One server, or whichever the sentinels say is the primary: blocking, and for an event loop."""
+"""Calls to one server, or to the primary that the sentinels name: blocking, and for an event loop."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from hiredis import ReplyError
+from redis import ResponseError
 
 from ..address import Address
 from ..message import Message
-from .aconnection import AsyncLine, AsyncLines, aconnected
-from .connection import Line, Lines, connected
+from .aconnection import AsyncCalls, AsyncRedisConnectionHolder, aconnect
+from .connection import DeadlineCalls, RedisConnectionPool, connect
 from .errors import Command, is_unknown_script
-from .sentinel import aprimary, primary
+from .sentinel import afind_primary, find_primary
 
-__all__ = ["AsyncServer", "Server", "aevaluated", "evaluated", "pinging"]
+__all__ = ["AsyncServer", "Server", "aevaluate", "evaluate", "probe"]
 
 
 class Server:
@@ -23,74 +23,74 @@ class Server:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._lines = Lines(self._connect)
+        self._pool = RedisConnectionPool(self._connect)
 
     def ask(self, message: Message, deadline: float) -> Any:
-        return evaluated(partial(self._lines.call, deadline=deadline), message)
+        return evaluate(partial(self._pool.call, deadline=deadline), message)
 
     def delete(self, names: Sequence[bytes], deadline: float) -> None:
-        self._lines.call((b"DEL", *names), deadline=deadline)
+        self._pool.call((b"DEL", *names), deadline=deadline)
 
     def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
-        self._lines.call(pinging(name(0)), deadline=deadline)
+        self._pool.call(probe(name(0)), deadline=deadline)
 
     def close(self) -> None:
-        self._lines.close()
+        self._pool.close()
 
-    def _connect(self, deadline: float) -> Line:
+    def _connect(self, deadline: float) -> DeadlineCalls:
         address = self._address
-        host, port = primary(address, deadline) if address.service else address.first
-        return connected(address, host, port, deadline)
+        host, port = find_primary(address, deadline) if address.service else address.first
+        return connect(address, host, port, deadline)
 
 
 class AsyncServer:
-    """For one event loop."""
+    """For one event loop. The caller bounds each call."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self._address = address
         self._timeout = timeout
-        self._lines = AsyncLines(self._connect)
+        self._holder = AsyncRedisConnectionHolder(self._connect)
 
     def ask(self, message: Message) -> Awaitable[Any]:
-        return aevaluated(self._lines.call, message)
+        return aevaluate(self._holder.call, message)
 
     async def delete(self, names: Sequence[bytes]) -> None:
-        await self._lines.call((b"DEL", *names))
+        await self._holder.call((b"DEL", *names))
 
     async def ping(self, name: Callable[[int], bytes]) -> None:
-        await self._lines.call(pinging(name(0)))
+        await self._holder.call(probe(name(0)))
 
     async def aclose(self) -> None:
-        await self._lines.aclose()
+        await self._holder.aclose()
 
-    async def _connect(self) -> AsyncLine:
+    async def _connect(self) -> AsyncCalls:
         address = self._address
-        host, port = await aprimary(address, self._timeout) if address.service else address.first
-        return await aconnected(address, host, port, self._timeout)
+        host, port = await afind_primary(address, self._timeout) if address.service else address.first
+        return await aconnect(address, host, port, self._timeout)
 
 
-def pinging(name: bytes) -> Command:
-    """A write that leaves nothing: a server that is full, a replica or loading answers a PING, but takes no hit."""
+def probe(name: bytes) -> Command:
+    """A write that leaves nothing. A server that is full, loading or a replica answers PING, but takes no hit."""
     return (b"SET", name, b"", b"PX", b"1")
 
 
-def evaluated(call: Callable[[Command], Any], message: Message) -> Any:
-    """The reply to a message; a server that does not know the script is told it, with the same call once more."""
+def evaluate(call: Callable[[Command], Any], message: Message) -> Any:
+    """The reply to a message. A server that does not know the script gets the call once more, with the script."""
     script, arguments = message.script, message.arguments
     try:
         return call((b"EVALSHA", script.sha, *arguments))
-    except ReplyError as error:
+    except ResponseError as error:
         if not is_unknown_script(error):
             raise
     return call((b"EVAL", script.text, *arguments))
 
 
-async def aevaluated(call: Callable[[Command], Awaitable[Any]], message: Message) -> Any:
-    """The same on an event loop."""
+async def aevaluate(call: Callable[[Command], Awaitable[Any]], message: Message) -> Any:
+    """Async form of `evaluate`."""
     script, arguments = message.script, message.arguments
     try:
         return await call((b"EVALSHA", script.sha, *arguments))
-    except ReplyError as error:
+    except ResponseError as error:
         if not is_unknown_script(error):
             raise
     return await call((b"EVAL", script.text, *arguments))

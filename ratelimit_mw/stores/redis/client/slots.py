@@ -1,6 +1,6 @@
-"""Which server of a cluster has a slot, and the way of a call through it. No connections here.
+"""The slot map of a cluster and the redirects of a call. This file opens no connection.
 
-Nothing is sent twice, and nobody sleeps while a cluster reorganises itself: a call has its time budget.
+A call is sent again only to the server that a redirect names, because the redirecting server has not run it.
 """
 
 from __future__ import annotations
@@ -9,139 +9,137 @@ from binascii import crc_hqx
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from hiredis import ReplyError
+from redis import ResponseError
 
 from ....errors import StoreError
+from .errors import error_code
 
-__all__ = ["Journey", "Leg", "Place", "Slots", "by_slot", "journey", "learning", "slot_of"]
+__all__ = ["Hop", "Location", "Redirects", "SlotMap", "by_slot", "follow_redirects", "refresh_map", "slot_of"]
 
-Place = tuple[str, int]
+Location = tuple[str, int]
 """Host and port of a server."""
 
-_REDIRECTIONS: Final = 5
+_MOST_HOPS: Final = 5
 _SLOTS: Final = 16384
 _SAMPLES: Final = 1024
 
 
-class Leg(NamedTuple):
-    """One thing to do on the way: send the call to a place. When it only ``tries``, there are others to ask."""
+class Hop(NamedTuple):
+    """Send the call to a server. With ``has_others``, another server can answer if this one does not."""
 
-    place: Place
+    location: Location
     asking: bool = False
-    tries: bool = False
+    has_others: bool = False
 
 
-Journey = Generator[Leg, Any, Any]
+Redirects = Generator[Hop, Any, Any]
 
 
-class Slots:
-    """The map of a cluster, as far as it is known."""
+class SlotMap:
+    """Which server has which slot, as far as it is known."""
 
-    def __init__(self, seeds: Sequence[Place]) -> None:
+    def __init__(self, seeds: Sequence[Location]) -> None:
         self._seeds = list(seeds)
-        self._owners: list[Place | None] = [None] * _SLOTS
-        self._primaries: list[Place] = []
-        self._suspects: set[Place] = set()
-        self.stale = True
+        self._owners: list[Location | None] = [None] * _SLOTS
+        self._primaries: list[Location] = []
+        self._silent: set[Location] = set()
+        self.is_stale = True
         self.version = 0
-        """How often the map was learnt."""
+        """How often the map was read."""
 
-    def owner(self, slot: int) -> Place:
-        place = self._owners[slot]
-        if place is None:
-            self.stale = True
-            raise StoreError(f"Redis: no server of the cluster is known to have slot {slot}")
-        return place
+    def owner(self, slot: int) -> Location:
+        location = self._owners[slot]
+        if location is None:
+            self.is_stale = True
+            raise StoreError(f"Redis: no known server of the cluster has slot {slot}")
+        return location
 
-    def places(self) -> list[Place]:
-        """Whom to ask for the map: those that are in it, then those of the address; last those that did not answer."""
-        return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._suspects.__contains__)
+    def locations(self) -> list[Location]:
+        """The servers to ask for the map: those in it, then those of the URL; silent servers last."""
+        return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._silent.__contains__)
 
-    def takes_learning(self) -> bool:
-        """Whether the caller should learn the map; of several callers one, unless nothing is known yet."""
-        if self.version and not self.stale:
+    def claim_refresh(self) -> bool:
+        """Whether the caller should read the map. One of several callers should, or all while nothing is known."""
+        if self.version and not self.is_stale:
             return False
-        self.stale = False
+        self.is_stale = False
         return True
 
-    def learn(self, reply: Iterable[Any], asked: Place) -> None:
-        """Read what CLUSTER SLOTS has said: first slot, last slot, primary (host, port, ...), replicas."""
-        owners: list[Place | None] = [None] * _SLOTS
-        primaries: dict[Place, None] = {}
+    def load(self, reply: Iterable[Any], source: Location) -> None:
+        """Take over a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
+        owners: list[Location | None] = [None] * _SLOTS
+        primaries: dict[Location, None] = {}
         for first, last, (host, port, *_), *_ in reply:
-            # A server that does not know its own address leaves it out: it is the one that was asked.
-            place = (host.decode() if host and host != b"?" else asked[0], int(port))
-            owners[first : last + 1] = [place] * (last + 1 - first)
-            primaries[place] = None
+            # A server that does not know its own address leaves it out.
+            location = (host.decode() if host and host != b"?" else source[0], int(port))
+            owners[first : last + 1] = [location] * (last + 1 - first)
+            primaries[location] = None
         self._owners, self._primaries = owners, list(primaries)
         self.version += 1
-        self._suspects = self._suspects.intersection(self.places()) - {asked}
+        self._silent = self._silent.intersection(self.locations()) - {source}
 
-    def failed(self, place: Place) -> None:
-        """A server did not answer: another one may have its slots by now."""
-        self._suspects.add(place)
-        self.stale = True
+    def mark_silent(self, location: Location) -> None:
+        """Another server may have the slots of this one by now."""
+        self._silent.add(location)
+        self.is_stale = True
 
-    def redirected(self, error: ReplyError, leg: Leg, slot: int) -> Leg:
-        """Where a call has to go instead; the error itself when it says nothing about that."""
-        kind, _, rest = str(error).partition(" ")
-        if kind not in ("MOVED", "ASK"):
-            self.stale = self.stale or kind == "CLUSTERDOWN"
+    def redirect(self, error: ResponseError, hop: Hop, slot: int) -> Hop:
+        """The next hop after a MOVED or ASK. Raises any other error."""
+        code = error_code(error)
+        if code not in ("MOVED", "ASK"):
+            self.is_stale = self.is_stale or code == "CLUSTERDOWN"
             raise error
-        host, _, port = rest.rpartition(" ")[2].rpartition(":")
-        place = (host if host and host != "?" else leg.place[0], int(port))
-        if kind == "MOVED":
-            self._owners[slot] = place
-            self.stale = True  # one slot has moved, so others may have
-        return Leg(place, asking=kind == "ASK")
+        host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+        location = (host if host and host != "?" else hop.location[0], int(port))
+        if code == "MOVED":
+            self._owners[slot] = location
+            self.is_stale = True  # other slots may have moved too
+        return Hop(location, asking=code == "ASK")
 
     def samples(self, name: Callable[[int], bytes]) -> list[bytes]:
-        """Of the keys called ``name(0)``, ``name(1)``, ... one for each primary that has a fair share of the slots."""
-        found: dict[Place | None, bytes] = {}
+        """Of the keys ``name(0)``, ``name(1)``, ... one for each primary that has a fair share of the slots."""
+        keys: dict[Location | None, bytes] = {}
         for i in range(_SAMPLES):
             key = name(i)
-            found.setdefault(self._owners[slot_of(key)], key)
-            if len(found) == len(self._primaries):
+            keys.setdefault(self._owners[slot_of(key)], key)
+            if len(keys) == len(self._primaries):
                 break
-        return list(found.values())
+        return list(keys.values())
 
 
-def journey(slots: Slots, slot: int) -> Journey:
-    """The way of one call: yields legs, is sent their replies or thrown their errors, returns the reply.
-
-    It is sent again only to where a server has pointed, which has not carried it out.
-    """
-    leg = Leg(slots.owner(slot))
-    for _ in range(_REDIRECTIONS):
+def follow_redirects(slots: SlotMap, slot: int) -> Redirects:
+    """The hops of one call. The generator is sent replies, and returns the last one."""
+    hop = Hop(slots.owner(slot))
+    for _ in range(_MOST_HOPS):
         try:
-            return (yield leg)
-        except ReplyError as error:
-            leg = slots.redirected(error, leg, slot)
+            return (yield hop)
+        except ResponseError as error:
+            hop = slots.redirect(error, hop, slot)
         except Exception:
-            slots.failed(leg.place)
+            slots.mark_silent(hop.location)
             raise
-    raise StoreError("Redis: the servers of the cluster point to each other")
+    raise StoreError("Redis: the servers of the cluster redirect to each other")
 
 
-def learning(slots: Slots) -> Journey:
-    """Ask one server after another for the map; without any answer the old one has to do, if there is one."""
-    failed: Exception | None = None
-    for place in slots.places():
+def refresh_map(slots: SlotMap) -> Redirects:
+    """Ask one server after another for the map. Without a reply, the old map stays in use."""
+    failure: Exception | None = None
+    for location in slots.locations():
         try:
-            slots.learn((yield Leg(place, tries=True)), place)
+            slots.load((yield Hop(location, has_others=True)), location)
             return
         except Exception as error:
-            slots.failed(place)
-            failed = error
-        except GeneratorExit:  # whoever was to learn it is gone
-            slots.stale = True
+            slots.mark_silent(location)
+            failure = error
+        except GeneratorExit:  # the caller was cancelled
+            slots.is_stale = True
             raise
-    if failed is not None and not slots.version:
-        raise failed
+    if failure is not None and not slots.version:
+        raise failure
 
 
 def slot_of(name: bytes) -> int:
-    """The slot of a key, or of what stands in its first braces.
+    """The slot of a key, or of the text in its first braces.
 
     >>> slot_of(b"123456789") == 0x31C3, slot_of(b"{shop}:a") == slot_of(b"shop")
     (True, True)
@@ -152,8 +150,7 @@ def slot_of(name: bytes) -> int:
 
 
 def by_slot(names: Iterable[bytes]) -> dict[int, list[bytes]]:
-    """Keys by their slots."""
-    found: dict[int, list[bytes]] = {}
+    groups: dict[int, list[bytes]] = {}
     for name in names:
-        found.setdefault(slot_of(name), []).append(name)
-    return found
+        groups.setdefault(slot_of(name), []).append(name)
+    return groups

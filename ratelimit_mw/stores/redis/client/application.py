@@ -1,0 +1,146 @@
+"""Calls through a ``redis.Redis`` of the application: its pool, its login and its tracing apply, its retries do not.
+
+A retry of redis-py could count one request several times.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.client import NEVER_DECODE
+from redis.retry import Retry
+
+from ....errors import ConfigError
+from ..message import Message
+from .connect import left
+from .errors import Command
+from .server import aevaluate, evaluate, probe
+
+__all__ = ["ApplicationClient", "AsyncApplicationClient", "check_client"]
+
+_AS_BYTES: Final = {NEVER_DECODE: True}  # also when the client decodes responses
+
+
+def check_client(client: Any, kind: type, argument: str) -> None:
+    """Raise ``ConfigError`` for a client that the store cannot use."""
+    name = f"{kind.__module__.partition('.client')[0]}.Redis"
+    if not isinstance(client, kind):
+        raise ConfigError(
+            f"{argument}: expected a {name}; got a {type(client).__name__}. For a cluster, use redis+cluster://"
+        )
+    if getattr(client, "connection", None) is not None or getattr(client, "single_connection_client", False):
+        raise ConfigError(f"{argument}: expected a {name} without single_connection_client=True")
+
+
+class PoolWithoutRetries:
+    """The pool of a client. Its connections do not retry while they are out."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._no_retry = Retry(NoBackoff(), 0)
+        self._of_thread = threading.local()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    def bound(self, deadline: float) -> None:
+        """The deadline of the next call of this thread."""
+        self._of_thread.deadline = deadline
+
+    def get_connection(self, *args: Any, **options: Any) -> Any:
+        connection = self._pool.get_connection(*args, **options)
+        self._of_thread.retry, connection.retry = connection.retry, self._no_retry
+        if (plain := getattr(connection, "_sock", None)) is not None:
+            plain.settimeout(left(self._of_thread.deadline))
+        return connection
+
+    def release(self, connection: Any) -> None:
+        connection.retry = self._of_thread.retry
+        if (plain := getattr(connection, "_sock", None)) is not None:
+            plain.settimeout(connection.socket_timeout)
+        self._pool.release(connection)
+
+
+class AsyncPoolWithoutRetries:
+    """Async form of `PoolWithoutRetries`. The caller bounds each call."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._no_retry = AsyncRetry(NoBackoff(), 0)
+        self._retries: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+    async def get_connection(self, *args: Any, **options: Any) -> Any:
+        connection = await self._pool.get_connection(*args, **options)
+        self._retries[connection], connection.retry = connection.retry, self._no_retry
+        return connection
+
+    async def release(self, connection: Any) -> None:
+        connection.retry = self._retries.pop(connection)
+        await self._pool.release(connection)
+
+
+def _without_retries(client: Any, pool: Any) -> Any:
+    """A copy of a client with another pool. Its end does not close the pool of the application."""
+    own = copy.copy(client)
+    own.connection_pool = pool
+    own.auto_close_connection_pool = False
+    return own
+
+
+class ApplicationClient:
+    """For threads."""
+
+    def __init__(self, client: Any) -> None:
+        check_client(client, redis.Redis, "client")
+        self._pool = PoolWithoutRetries(client.connection_pool)
+        self._client = _without_retries(client, self._pool)
+
+    def ask(self, message: Message, deadline: float) -> Any:
+        return evaluate(partial(self._call, deadline=deadline), message)
+
+    def delete(self, names: Sequence[bytes], deadline: float) -> None:
+        self._call((b"DEL", *names), deadline)
+
+    def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
+        self._call(probe(name(0)), deadline)
+
+    def close(self) -> None:
+        """The application closes its client."""
+
+    def _call(self, command: Command, deadline: float) -> Any:
+        self._pool.bound(deadline)
+        return self._client.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+
+
+class AsyncApplicationClient:
+    """For the event loop of the client."""
+
+    def __init__(self, client: Any) -> None:
+        check_client(client, redis.asyncio.Redis, "aclient")
+        self._client = _without_retries(client, AsyncPoolWithoutRetries(client.connection_pool))
+
+    def ask(self, message: Message) -> Awaitable[Any]:
+        return aevaluate(self._call, message)
+
+    async def delete(self, names: Sequence[bytes]) -> None:
+        await self._call((b"DEL", *names))
+
+    async def ping(self, name: Callable[[int], bytes]) -> None:
+        await self._call(probe(name(0)))
+
+    async def aclose(self) -> None:
+        """The application closes its client."""
+
+    async def _call(self, command: Command) -> Any:
+        return await self._client.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
