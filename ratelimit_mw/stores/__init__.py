@@ -58,6 +58,7 @@ _SCHEMES: Final = {
     "redis+cluster": "redis",
     "rediss+cluster": "redis",
     "memcached": "memcached",
+    "memcacheds": "memcached",
 }
 # As `limits` calls them.
 _ALSO_CALLED: Final = {

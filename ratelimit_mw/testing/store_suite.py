@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from ..algorithms.limit import Limit
+from ..algorithms.window_log import MAX_LOG
 from ..clock import SECOND
 from ..decision import Hit
 from ..quota import Quota
@@ -51,6 +52,7 @@ class StoreSuite:
         "gcra",
     )
     keeps_no_time: ClassVar[Sequence[str]] = ()
+    largest_log: ClassVar[int] = MAX_LOG
 
     def make_store(self) -> Store:
         """Return a store. It may contain other keys already."""

@@ -106,8 +106,11 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"store": "lmdb:///x?size=1KiB"}, "store: the size is a whole number of bytes from 4 MiB on"),
         ({"store": "redis://localhost/zero"}, "store: expected the number of a database"),
         ({"store": "redis://localhost:99999"}, "store.host: expected NAME or NAME:PORT"),
-        ({"store": "rediss://localhost?ssl_cert_reqs=maybe"}, "store: ssl_cert_reqs is one of required, optional, none"),
-        ({"store": "memcached://a,a"}, "store: a server is named twice"),
+        (
+            {"store": "rediss://localhost?ssl_cert_reqs=maybe"},
+            "store: ssl_cert_reqs is one of required, optional, none",
+        ),
+        ({"store": "memcached://a,a"}, "store: each server may appear once"),
         ({"trusted_proxies": "10.0.0.0/8"}, "trusted_proxies: Expected 'array', got 'str'"),
         ({"trusted_proxies": ["10.0.0.0/8", "x"]}, "trusted_proxies[1]: expected an address, a network such as"),
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies[0]: expected an address"),

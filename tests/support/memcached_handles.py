@@ -104,11 +104,11 @@ def rule_of(limit: Limit) -> str:
 def counted(store: MemcachedStore) -> list[Any]:
     """A list that has an entry for each round trip of the store from now on."""
     trips: list[Any] = []
-    exchange = store._sockets.exchange
+    exchange = store._pool.exchange
 
     def counting(*arguments: Any) -> None:
         trips.append(arguments[0])
         exchange(*arguments)
 
-    store._sockets.exchange = counting  # type: ignore[method-assign]
+    store._pool.exchange = counting  # type: ignore[method-assign]
     return trips

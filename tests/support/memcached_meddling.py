@@ -8,7 +8,7 @@ from typing import Any
 from memcached_handles import address
 from servers import Server
 
-from ratelimit_mw.stores.memcached.client.protocol import Trip
+from ratelimit_mw.stores.memcached.client.protocol import RoundTrip
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 
 
@@ -18,13 +18,13 @@ class Meddling(MemcachedStore):
     def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
         super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)
         self._meddle = meddle
-        exchange = self._sockets.exchange
+        exchange = self._pool.exchange
 
         def meddled(payloads: Any, *rest: Any) -> None:
             self._look_at(payloads)
             exchange(payloads, *rest)
 
-        self._sockets.exchange = meddled  # type: ignore[method-assign]
+        self._pool.exchange = meddled  # type: ignore[method-assign]
 
     def _look_at(self, payloads: dict[Any, bytes]) -> None:
         if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
@@ -32,5 +32,5 @@ class Meddling(MemcachedStore):
 
     async def _acarry_out(self, step: Any, *rest: Any) -> Any:
         if isinstance(step, list):
-            self._look_at(Trip(step, self._ring.place).payloads)
+            self._look_at(RoundTrip(step).payloads)
         return await super()._acarry_out(step, *rest)

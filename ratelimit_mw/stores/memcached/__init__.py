@@ -1,1 +1,1 @@
-"""The Memcached store: any number of servers, no library needed, states behind compare-and-swap and plain counters."""
+"""The Memcached store: states behind compare-and-swap, and counters. It needs no library."""

@@ -1,7 +1,7 @@
-"""The requests of one event loop at the same keys: while one is under way, those that come wait and go together.
+"""Batches on an event loop: while a call is under way, the calls for its keys wait, and are then attempted together.
 
-There is no timer to wait for company: a request at whose keys nobody is leaves at once. Who has lost a race goes
-again, with all that have come since. Each has its own time, and its own answer.
+A call for keys without other calls starts at once. A call that has lost a race goes into the next batch, together with
+the calls that arrived meanwhile. Each call keeps its own time budget and its own result.
 """
 
 from __future__ import annotations
@@ -13,112 +13,129 @@ from contextlib import suppress
 from typing import Final
 
 from ...decision import Decision
-from ...errors import StoreError
-from .batched_try import Request
-from .steps import moment
+from .steps import RacingCall, pause
 
-__all__ = ["Line"]
+__all__ = ["OptimisticBatch"]
 
-_MOST: Final = 256  # requests of one try: some milliseconds in which the event loop does nothing else
+_MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
 
-class Line:
-    """Requests whose keys are on the same servers: one that fails fails those who need it, and holds up nobody else.
+class QueuedCall:
+    """A call that waits for a batch, and the future that ends the wait."""
 
-    ``carry`` tries once for several of them.
+    __slots__ = ("call", "due", "finished")
+
+    def __init__(self, call: RacingCall, due: float) -> None:
+        self.call = call
+        self.due = due
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def finish(self) -> bool:
+        """End the wait for a call that is done, or has lost a race and has no time for another attempt.
+
+        Return whether the wait has ended.
+        """
+        races = self.call.races
+        if not self.finished.done() and (self.call.is_done or (races.lost and not races.has_time)):
+            self.finished.set_result(None)
+        return self.finished.done()
+
+
+class OptimisticBatch:
+    """The calls whose keys are on the same servers, so that a failing server fails no other calls.
+
+    ``attempt`` carries out one attempt for several calls, until the time in its second argument.
     """
 
-    def __init__(self, carry: Callable[[Sequence[Request]], Awaitable[None]]) -> None:
-        self._carry = carry
-        self._busy: set[bytes] = set()  # keys of those who are under way
-        self._waiting: list[Request] = []
-        self._awaited: set[bytes] = set()  # keys of those who wait
-        self._out: set[asyncio.Task[None]] = set()
+    def __init__(self, attempt: Callable[[Sequence[RacingCall], float], Awaitable[None]]) -> None:
+        self._attempt = attempt
+        self._busy: set[bytes] = set()  # the keys of the calls under way
+        self._waiting: list[QueuedCall] = []
+        self._awaited: set[bytes] = set()  # the keys of the waiting calls
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def idle(self) -> bool:
-        return not (self._busy or self._waiting or self._out)
+    def is_idle(self) -> bool:
+        return not (self._busy or self._waiting or self._tasks)
 
     def enter(self, tokens: Sequence[bytes]) -> bool:
-        """Whether nobody is or waits at these keys; then they are taken until they are left."""
+        """Take the keys until ``leave``. False when another call has or awaits one of them."""
         if self._busy.isdisjoint(tokens) and self._awaited.isdisjoint(tokens):
             self._busy.update(tokens)
             return True
         return False
 
-    def leave(self, tokens: Collection[bytes], again: bool = False) -> None:
+    def leave(self, tokens: Collection[bytes], lost: bool = False) -> None:
+        """Release keys, and start a batch when calls wait for them. ``lost``: after a pause."""
         self._busy.difference_update(tokens)
         if not self._awaited.isdisjoint(tokens):
-            self._call(again)
+            self._start(lost)
 
-    async def decided(self, request: Request) -> list[Decision]:
-        """What a request comes to that has to wait; ``TimeoutError`` when nobody answered it in its time."""
-        self._wait([request])
-        if request.lost:
-            self._call(again=False)
+    async def decide(self, call: RacingCall, due: float) -> list[Decision]:
+        """Wait for the result of a call, at most until ``due``."""
+        queued = QueuedCall(call, due)
+        self._wait([queued])
+        if call.races.lost:
+            self._start(lost=False)
         with suppress(TimeoutError):
-            async with asyncio.timeout(request.due - time.monotonic()):
-                await request.answer
-        return request.result()
+            async with asyncio.timeout(due - time.monotonic()):
+                await queued.finished
+        return call.result()
 
-    def _wait(self, requests: Sequence[Request]) -> None:
-        self._waiting += requests
-        self._awaited.update(*(request.tokens for request in requests))
+    def _wait(self, calls: Sequence[QueuedCall]) -> None:
+        self._waiting += calls
+        self._awaited.update(*(queued.call.tokens for queued in calls))
 
-    def _call(self, again: bool) -> None:
-        # The task begins when all that is ready now has run: those who come together leave together.
-        task = asyncio.get_running_loop().create_task(self._go(again))
-        self._out.add(task)
-        task.add_done_callback(self._back)
+    def _start(self, lost: bool) -> None:
+        # The task starts after the callbacks that are ready now, so calls that arrive together share a batch.
+        task = asyncio.get_running_loop().create_task(self._run(lost))
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
 
-    async def _go(self, again: bool) -> None:
-        """One try for all who can go; those who race with other processes pause first."""
-        if again:
-            await asyncio.sleep(moment().seconds)
-        if boarded := self._boarded():
-            await self._try(boarded)
+    async def _run(self, lost: bool) -> None:
+        """Make one attempt for all calls that can go. Calls that race with other processes pause first."""
+        if lost:
+            await asyncio.sleep(pause().seconds)
+        if batch := self._next_batch():
+            await self._attempt_all(batch)
 
-    def _back(self, task: asyncio.Task[None]) -> None:
-        self._out.discard(task)
-        if task.cancelled():  # as all tasks of a loop that ends: who waits runs out of time, and nobody waits for them
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # the event loop is closing; the waiting calls run into their timeouts
             self._waiting, self._awaited = [], set()
 
-    def _boarded(self) -> list[Request]:
-        """Those who go next: nobody is at their keys, or waits for them since before they came."""
-        passed, now = set(self._busy), time.monotonic()
-        boarded: list[Request] = []
+    def _next_batch(self) -> list[QueuedCall]:
+        """Take the calls whose keys are free, and were not asked for by an earlier call that has to wait."""
+        blocked = set(self._busy)
+        batch: list[QueuedCall] = []
         waiting, self._waiting, self._awaited = self._waiting, [], set()
-        for request in waiting:
-            if request.is_over(now):
+        for queued in waiting:
+            if queued.finish():
                 continue
-            if len(boarded) < _MOST and passed.isdisjoint(request.tokens):
-                boarded.append(request)
+            if len(batch) < _MAX_CALLS and blocked.isdisjoint(queued.call.tokens):
+                batch.append(queued)
             else:
-                passed.update(request.tokens)
-                self._wait([request])
-        return boarded
+                blocked.update(queued.call.tokens)
+                self._wait([queued])
+        return batch
 
-    async def _try(self, requests: Sequence[Request]) -> None:
-        """Try once. Those who have lost wait in front of those who have come meanwhile."""
-        tokens = {token for request in requests for token in request.tokens}
+    async def _attempt_all(self, batch: Sequence[QueuedCall]) -> None:
+        """Make one attempt. The losing calls wait in front of the calls that arrived meanwhile."""
+        tokens = {token for queued in batch for token in queued.call.tokens}
         self._busy |= tokens
-        losers: list[Request] = []
+        began = time.monotonic()
+        losers: list[QueuedCall] = []
         try:
-            losers = await self._losers(requests)
+            await self._attempt([queued.call for queued in batch], max(queued.due for queued in batch))
+            losers = [queued for queued in batch if not queued.call.is_done]
+            for queued in losers:
+                queued.call.races.lose(time.monotonic() - began)
+        except Exception as error:
+            for queued in batch:
+                queued.call.fail(error)
         finally:
+            for queued in batch:
+                queued.finish()
             others, self._waiting = self._waiting, []
             self._wait(losers + others)
-            self.leave(tokens, again=any(request.lost > 1 for request in losers))
-
-    async def _losers(self, requests: Sequence[Request]) -> list[Request]:
-        """Who of them has no answer after a try."""
-        began = time.monotonic()
-        try:
-            await self._carry(requests)
-        except StoreError as error:
-            for request in requests:
-                request.fail(error.__cause__ or error)
-        losers = [request for request in requests if not request.answer.done()]
-        for request in losers:
-            request.longest = max(request.longest, time.monotonic() - began)
-        return losers
+            self.leave(tokens, lost=any(queued.call.races.lost > 1 for queued in losers))

@@ -1,126 +1,174 @@
-"""What a key is to the flows: a cell that says what it must read, and how a change of it is written. No I/O.
+"""The state of one key in Memcached during one attempt: its reads, and its writes. No I/O.
 
-Most states are one small packed value that is swapped when nobody else was faster. Counters of a tiered window and
-chunks of a log have cells of their own.
+Most states are one packed value, written by compare-and-swap. Tiered windows have counters instead.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
-from ...decision import Correction, Decision
-from .client.protocol import GONE, STORED, Ask, Found, Told, WireError, store
-from .keys import Life, Names
+from ...algorithms.window_log import Series
+from ...decision import Correction, Decision, Hit
+from .client.protocol import (
+    EXPIRED,
+    STORED,
+    KeyCommands,
+    KeyReply,
+    ProtocolError,
+    StoredValue,
+    write_unchanged,
+)
+from .client.servers import MemcachedServer
+from .keys import Expiry, KeyNames
 
-__all__ = ["Cell", "PackedCell"]
+__all__ = ["MAX_ENTRIES", "LogRecord", "PackedRecord", "Record", "Write"]
+
+MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
 
 
-class Cell(ABC):
-    """One key at one moment, for one try.
+class Record(ABC):
+    """One key during one attempt.
 
-    While ``wants`` names something, that is read and handed to ``take``. Then ``state`` is good enough to decide
-    with, and ``vague`` names what a rejection or a look still needs to be exact. ``counts_anyway`` says that what lost
-    its race is counted all the same, and has to be given back.
+    The names in ``missing`` are read and passed to ``load``, until there are none. Then ``state`` is good enough to
+    decide with, and ``ambiguous`` has the names that exact times need. ``counts_failed``: a write that did not succeed
+    is counted all the same, and has to be undone.
     """
 
-    counts_anyway: ClassVar[bool] = False
+    counts_failed: ClassVar[bool] = False
+    state: Any = None
 
-    def __init__(self, limit: Limit, token: bytes, names: Names, now: int) -> None:
+    def __init__(self, limit: Limit, token: bytes, server: MemcachedServer, names: KeyNames, now: int) -> None:
         self.limit = limit
         self.token = token
+        self.server = server
         self.names = names
         self.now = now
 
     @abstractmethod
-    def wants(self) -> Sequence[bytes]:
-        """What is to be read before anything can be decided."""
+    def missing(self) -> Sequence[bytes]:
+        """Return the names to read before a decision."""
 
-    @abstractmethod
-    def take(self, values: Mapping[bytes, Found]) -> None:
-        """What was read of what was named last; a name without a value was not there."""
+    def missing_for(self, _changes: Sequence[Correction]) -> Sequence[bytes]:
+        """Return the names to read before corrections."""
+        return self.missing()
 
-    @property
-    @abstractmethod
-    def state(self) -> Any:
-        """The state for ``decide``."""
-
-    def vague(self, _decision: Decision, _cost: int) -> Sequence[bytes]:
-        """What is to be read before a rejection, or a look, is exact."""
+    def ambiguous(self, _decisions: Sequence[Decision]) -> Sequence[bytes]:
+        """Return the names to read before the times of rejections and peeks are exact."""
         return ()
 
     @abstractmethod
-    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
-        """How ``cost`` is written, whose decision it was and which state it is to leave."""
-
-    def wants_for(self, _changes: Sequence[Correction]) -> Sequence[bytes]:
-        """What is to be read before corrections can be made."""
-        return self.wants()
+    def load(self, values: Mapping[bytes, StoredValue]) -> None:
+        """Take the values of the names that were asked for last."""
 
     @abstractmethod
-    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
-        """How corrections are written, in their order; None when there is nothing to write."""
+    def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
+        """Return the commands for the writes of an attempt, which were decided one after the other."""
 
     @abstractmethod
-    def won(self, told: Told) -> bool:
-        """Whether what was consumed stands: nobody else was faster."""
+    def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
+        """Return the commands for corrections in their order; None when there is nothing to write."""
 
-    def corrected(self, told: Told) -> bool:
-        """Whether what was corrected stands."""
-        return self.won(told)
+    @abstractmethod
+    def succeeded(self, reply: KeyReply) -> bool:
+        """Return whether no other client was faster."""
+
+    def corrected(self, reply: KeyReply) -> bool:
+        """Return whether the corrections are in force."""
+        return self.succeeded(reply)
 
 
-class PackedCell(Cell):
-    """The whole state is one value, as ``dump`` makes it."""
+class Write(NamedTuple):
+    """The effect of one hit: the state after it."""
 
-    def __init__(self, limit: Limit, token: bytes, names: Names, now: int) -> None:
-        super().__init__(limit, token, names, now)
+    record: Record
+    hit: Hit
+    decision: Decision
+    state: Any
+
+
+class PackedRecord(Record):
+    """The whole state in one value, in the format of the algorithm."""
+
+    def __init__(self, limit: Limit, token: bytes, server: MemcachedServer, names: KeyNames, now: int) -> None:
+        super().__init__(limit, token, server, names, now)
         self._name = names.state(token)
-        self._found: Found | None = None
-        self._state: Any = None
-        self._read = False
+        self._is_loaded = False
+        self._stored: StoredValue | None = None
 
-    def wants(self) -> Sequence[bytes]:
-        return () if self._read else (self._name,)
+    def missing(self) -> Sequence[bytes]:
+        return () if self._is_loaded else (self._name,)
 
-    def take(self, values: Mapping[bytes, Found]) -> None:
-        self._read = True
-        self._found = values.get(self._name)
-        if self._found is not None:
-            self._state = loaded(self.limit, self._found.value)
+    def load(self, values: Mapping[bytes, StoredValue]) -> None:
+        self._is_loaded = True
+        self._stored = values.get(self._name)
+        if self._stored is not None:
+            try:
+                self.state = self.unpack(self._stored.value)
+            except Exception as error:
+                shown = self._stored.value[:40]
+                raise ProtocolError(f"a value that is no state of {self.limit.algorithm.name}: {shown!r}") from error
 
-    @property
-    def state(self) -> Any:
-        return self._state
+    def unpack(self, data: bytes) -> Any:
+        return self.limit.algorithm.load(data)
 
-    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
-        return self._written(kept, life(decision.reset_us))
+    def pack(self, state: Any) -> bytes:
+        return self.limit.algorithm.dump(state)
 
-    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
-        algorithm, state = self.limit.algorithm, self._state
+    def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
+        last = writes[-1]
+        return self._write(self.pack(last.state), expiry(last.decision.reset_us))
+
+    def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
+        algorithm, state = self.limit.algorithm, self.state
         for _, _, cost, consumed in changes:
             if consumed is None:
                 state = algorithm.charge(state, self.now, cost)
             else:
                 state = algorithm.give_back(state, self.now, consumed, cost)
-        if state is self._state:
+        if state is self.state:
             return None
         if state is None:
-            return Ask(self.token, (store(self._name, b"", GONE, self._found),))
-        return self._written(state, life(self.limit.decide(state, self.now, 0)[1].reset_us))
+            return self._write(b"", EXPIRED)
+        return self._write(self.pack(state), expiry(self.limit.decide(state, self.now, 0)[1].reset_us))
 
-    def _written(self, state: Any, expiry: int) -> Ask:
-        return Ask(self.token, (store(self._name, self.limit.algorithm.dump(state), expiry, self._found),))
+    def _write(self, value: bytes, expiry: int) -> KeyCommands:
+        return KeyCommands(self.server, (write_unchanged(self._name, value, expiry, self._stored),))
 
-    def won(self, told: Told) -> bool:
-        return told.lines[-1] == STORED
+    def succeeded(self, reply: KeyReply) -> bool:
+        return reply.lines[-1] == STORED
 
 
-def loaded(limit: Limit, data: bytes) -> Any:
-    """A state from its bytes; whatever is wrong with them is the server's fault."""
-    try:
-        return limit.algorithm.load(data)
-    except Exception as error:
-        raise WireError(f"a value that is no state of {limit.algorithm.name}: {data[:40]!r}") from error
+class LogRecord(PackedRecord):
+    """A log in one value: the running total before it, the time of each entry, the running total after each entry.
+
+    The log has at most ``MAX_ENTRIES`` entries. Charges beyond the limit may add more; then the oldest ones are merged
+    into the one that leaves last.
+    """
+
+    def unpack(self, data: bytes) -> Series:
+        numbers = _little_endian(array("q", data))
+        entries = len(numbers) // 2
+        times, totals = numbers[1 : entries + 1], numbers[entries + 1 :]
+        if not entries or len(totals) != entries:
+            raise ValueError(f"{len(data)} bytes are not a log")
+        return Series(times, totals, 0, entries - 1, numbers[0], times.pop(), totals.pop())
+
+    def pack(self, state: Series) -> bytes:
+        entries = slice(max(state.start, state.end + 1 - MAX_ENTRIES), state.end)
+        numbers = array("q", (state.base,))
+        numbers += cast("array[int]", state.buckets)[entries]
+        numbers.append(state.open)
+        numbers += cast("array[int]", state.totals)[entries]
+        numbers.append(state.total)
+        return _little_endian(numbers).tobytes()
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,16 +1,16 @@
-"""What a call does, step by step, without I/O: whoever carries the steps out may block or await.
+"""The steps of a call, without I/O: the caller carries them out, blocking or awaiting.
 
-A request is decided from what was read, and all of it is written in one trip. Where somebody else was faster, what was
-written is given back and the request is decided anew, while there is time; then it is rejected. A store that answers
-is not a store that failed.
+An attempt reads all keys, decides, and writes all keys in one round trip. Where another client was faster, the attempt
+is undone and the call is decided again while there is time. After that it is rejected: a store that replies has not
+failed.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Generator, Iterable, MutableMapping, Sequence
-from functools import partial
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeVar
 
@@ -20,212 +20,139 @@ from ...clock import Clock
 from ...decision import Charge, Correction, Decision, Hit
 from ...quota import MAX_PERIOD
 from ..base import decide_all
-from .client.protocol import Ask, Told, delete, put
-from .keys import Life, Names
-from .log_record import LogCell
-from .record import Cell, PackedCell
-from .tier_record import TieredCell
+from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
+from .client.servers import Rendezvous
+from .keys import Expiry, KeyNames
+from .record import LogRecord, PackedRecord, Record, Write
+from .tier_record import TieredRecord
 
 __all__ = [
-    "RACING",
-    "Flow",
-    "Pause",
+    "LOGS",
+    "KeyLock",
+    "RacingCall",
+    "Races",
+    "Sleep",
     "Step",
-    "Tools",
-    "Turn",
-    "Write",
-    "applied",
-    "back",
-    "corrected",
-    "forgotten",
-    "given_up",
-    "is_packed",
-    "moment",
-    "tried_once",
-    "written",
+    "StepContext",
+    "Steps",
+    "attempt",
+    "correct",
+    "decide",
+    "forget",
+    "pause",
+    "ping",
 ]
 
 T = TypeVar("T")
 
-RACING: Final = 0.7
-"""The part of a call's time in which lost races are run again. The rest is for one that takes longer than expected."""
+LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
 
-_CORRECTING: Final = 0.9  # the same for corrections, which have nothing to give back
-_AT_ONCE: Final = 500  # keys that are forgotten in one trip
-_LONGEST_PAUSE: Final = 0.0005  # seconds: growing ones made a loser lose again to those who do not wait
-_RETRY: Final = 100_000  # microseconds: when to come back after races that were lost
+_DECIDING: Final = 0.7  # the part of the time budget in which lost races are run again; the rest undoes the last one
+_CORRECTING: Final = 0.9  # corrections have nothing to undo
+_MAX_FORGOTTEN: Final = 500  # keys per round trip
+_MAX_PAUSE: Final = 0.0005  # seconds; with longer pauses the loser loses again to the clients that do not wait
+_RETRY: Final = 100_000  # microseconds: the retry time of a call that lost all of its races
+_PING_SIZE: Final = 40  # bytes, as in a common state
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Pause(NamedTuple):
-    """Wait a moment, so that those who race do not meet again."""
+class Sleep(NamedTuple):
+    """Wait, so that racing clients do not meet again."""
 
     seconds: float
 
 
-class Turn(NamedTuple):
-    """Wait until nobody else in this process is at these keys; the turn lasts until the call ends."""
+class KeyLock(NamedTuple):
+    """Wait until no other thread holds one of these keys, at most until ``until``. The lock lasts for the call."""
 
     tokens: Sequence[bytes]
+    until: float
 
 
-Step = list[Ask] | Pause | Turn
-Flow = Generator[Step, list[Told], T]
+Step = list[KeyCommands] | Sleep | KeyLock
+Steps = Generator[Step, list[KeyReply], T]
 
 
-class Tools(NamedTuple):
-    """What a call needs besides its arguments. ``gone`` tells the part of its time that is gone, from 0 to 1."""
+class StepContext(NamedTuple):
+    """The parts of the store that the steps need. ``due`` and ``timeout`` are in seconds of ``time.monotonic``."""
 
-    names: Names
+    rendezvous: Rendezvous
+    names: KeyNames
     clock: Clock
-    gone: Callable[[], float]
     generations: MutableMapping[bytes, bytes]
+    due: float
+    timeout: float
 
-    def cell(self, limit: Limit, key: str, now: int) -> Cell:
-        token = self.names.token(key)
-        kind = type(limit.algorithm)
+    def record(self, limit: Limit, token: bytes, now: int) -> Record:
+        kind, server = type(limit.algorithm), self.rendezvous.server_of(token)
         if kind is TieredWindow:
-            return TieredCell(limit, token, self.names, now, self.generations)
-        if kind is SlidingWindowLog or kind is RejectionCountingLog:
-            return LogCell(limit, token, self.names, now)
-        return PackedCell(limit, token, self.names, now)
+            return TieredRecord(limit, token, server, self.names, now, self.generations)
+        return (LogRecord if kind in LOGS else PackedRecord)(limit, token, server, self.names, now)
+
+    def races(self, part: float, lost: int = 0) -> Races:
+        return Races(self.due - (1 - part) * self.timeout, lost)
+
+    def call(self, hits: Sequence[Hit], explicit_now: int | None) -> RacingCall:
+        tokens = [self.names.token(hit.key) for hit in hits]
+        return RacingCall(hits, tokens, explicit_now, self.races(_DECIDING))
 
 
-def is_packed(limit: Limit) -> bool:
-    """Whether the state of a limit is one small value."""
-    return type(limit.algorithm) not in (TieredWindow, SlidingWindowLog, RejectionCountingLog)
+class Races:
+    """The lost races of a call. Another attempt is made while it can end before ``last``."""
+
+    __slots__ = ("_longest", "last", "lost")
+
+    def __init__(self, last: float, lost: int = 0) -> None:
+        self.last = last
+        self.lost = lost
+        self._longest = 0.0
+
+    def lose(self, seconds: float) -> None:
+        """Note a lost race that took ``seconds``. The next one may take as long."""
+        self.lost += 1
+        self._longest = max(self._longest, seconds)
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() + self._longest < self.last
 
 
-class Write(NamedTuple):
-    """What one hit is to leave."""
+class RacingCall:
+    """The hits of one request, their races, and their decisions: final ones when ``is_done``."""
 
-    cell: Cell
-    hit: Hit
-    decision: Decision
-    kept: object
+    __slots__ = ("decisions", "error", "explicit_now", "hits", "is_done", "races", "tokens")
 
+    def __init__(self, hits: Sequence[Hit], tokens: Sequence[bytes], explicit_now: int | None, races: Races) -> None:
+        self.hits = hits
+        self.tokens = tokens
+        self.explicit_now = explicit_now
+        self.races = races
+        self.decisions: list[Decision] = []
+        self.error: Exception | None = None
+        self.is_done = False
 
-def applied(hits: Sequence[Hit], given: int | None, consume: bool, tools: Tools) -> Flow[list[Decision]]:
-    """Decide all hits and, when all are allowed, consume them."""
-    decisions: list[Decision] = []
+    def fail(self, error: Exception) -> None:
+        """End the call with an error, unless it is done."""
+        if not self.is_done:
+            self.error, self.is_done = error, True
 
-    def once() -> Flow[bool]:
-        decisions[:], stand = yield from tried_once(hits, given, consume, tools)
-        return stand
+    def result(self) -> list[Decision]:
+        """Return the final decisions, or the rejection of a call that lost all of its races.
 
-    def wait(lost: int) -> Step:
-        return Turn([tools.names.token(hit.key) for hit in hits]) if lost == 1 else moment()
-
-    return decisions if (yield from _raced(once, wait, RACING, tools)) else given_up(hits, decisions)
-
-
-def _raced(
-    once: Callable[[], Flow[bool]], wait: Callable[[int], Step], part: float, tools: Tools, lost: int = 0
-) -> Flow[bool]:
-    """Try until a try stands; False when races were lost until no other fits into this part of the call's time.
-
-    A try takes as long as the longest before it, if not longer. When time runs out after all, a server that has
-    answered as far as a lost race is not one that failed.
-    """
-    longest = 0.0
-    while True:
-        began = tools.gone()
-        try:
-            if (yield from once()):
-                return True
-        except TimeoutError:
-            if not lost:
-                raise
-            return False
-        lost += 1
-        longest = max(longest, tools.gone() - began)
-        if tools.gone() + longest < part:
-            yield wait(lost)
-        if tools.gone() + longest >= part:
-            return False
+        A server that replied as far as a lost race is not an unreachable one, so a timeout is no error then.
+        """
+        if self.error is not None and not (self.races.lost and isinstance(self.error, TimeoutError)):
+            raise self.error
+        if self.is_done and self.error is None:
+            return self.decisions
+        if not self.races.lost:
+            raise TimeoutError
+        if any(not d.allowed and not d.source.shadow for d in self.decisions):
+            return self.decisions
+        return [_lost_decision(decision) for decision in self.decisions]
 
 
-def tried_once(
-    hits: Sequence[Hit], given: int | None, consume: bool, tools: Tools
-) -> Flow[tuple[list[Decision], bool]]:
-    """The decisions, and whether they stand. Where somebody else was faster, all is given back."""
-    now = tools.clock() if given is None else given
-    cells = [tools.cell(hit.limit, hit.key, now) for hit in hits]
-    decisions, kept = yield from _decided(hits, cells, now)
-    writes = [Write(cells[i], hits[i], decisions[i], state) for i, state in kept.items()]
-    if not consume or not writes:
-        return decisions, True
-    all_won, stands = yield from written(writes, Life(given is not None))
-    if not all_won:
-        yield from corrected([back(write) for write in stands], given, tools, lost=1)
-    return decisions, all_won
-
-
-def written(writes: Sequence[Write], life: Life) -> Flow[tuple[bool, list[Write]]]:
-    """Write all; whether nobody was faster anywhere, and what now stands."""
-    stands: list[Write] = []
-    for wave in _waves(writes):
-        told = yield [cell.consume(kept, decision, hit.cost, life) for cell, hit, decision, kept in wave]
-        won = [write.cell.won(answer) for write, answer in zip(wave, told, strict=True)]
-        stands += [write for write, mine in zip(wave, won, strict=True) if mine or write.cell.counts_anyway]
-        if not all(won):
-            return False, stands
-    return True, stands
-
-
-def _waves(writes: Sequence[Write]) -> list[list[Write]]:
-    """All at once, but for queues: a place in one cannot be given back once somebody stands behind it."""
-    queues = [[write] for write in writes if write.hit.limit.algorithm.delays]
-    others = [write for write in writes if not write.hit.limit.algorithm.delays]
-    return [others, *queues] if others else queues
-
-
-def _decided(hits: Sequence[Hit], cells: Sequence[Cell], now: int) -> Flow[tuple[list[Decision], dict[int, object]]]:
-    """The decisions, and the states to keep by the place of their hit."""
-    yield from _read([(cell, cell.wants) for cell in cells])
-    while True:
-        decisions, writes = decide_all(hits, [cell.state for cell in cells], now)
-        kept_of = {id(hit): kept for hit, kept in writes}
-        kept = {i: kept_of[id(hit)] for i, hit in enumerate(hits) if id(hit) in kept_of}
-        open_ends = [
-            (cell, names)
-            for i, (cell, decision) in enumerate(zip(cells, decisions, strict=True))
-            if not (decision.allowed and i in kept) and (names := cell.vague(decision, hits[i].cost))
-        ]
-        if not open_ends:
-            return decisions, kept
-        told = yield [Ask(cell.token, names=names) for cell, names in open_ends]
-        for (cell, _), answer in zip(open_ends, told, strict=True):
-            cell.take(answer.values)
-
-
-def _read(cells: Sequence[tuple[Cell, Callable[[], Sequence[bytes]]]]) -> Flow[None]:
-    """Read what each of the cells wants, as often as one wants something."""
-    while wanted := [(cell, names) for cell, wants in cells if (names := wants())]:
-        told = yield [Ask(cell.token, names=names) for cell, names in wanted]
-        for (cell, _), answer in zip(wanted, told, strict=True):
-            cell.take(answer.values)
-
-
-def moment() -> Pause:
-    """A pause after a lost race."""
-    return Pause(random.uniform(0, _LONGEST_PAUSE))  # noqa: S311 - it spreads those who race, and hides nothing
-
-
-def given_up(hits: Sequence[Hit], decisions: list[Decision]) -> list[Decision]:
-    """What a request is told whose races were all lost: what rejected it, or that it lost them."""
-    rejected = any(not d.allowed and not hit.limit.shadow for hit, d in zip(hits, decisions, strict=True))
-    return decisions if rejected else [_lost(decision) for decision in decisions]
-
-
-def back(write: Write) -> Correction:
-    """The change that undoes a write."""
-    (limit, key, cost), decision = write.hit, write.decision
-    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
-
-
-def _lost(decision: Decision) -> Decision:
-    """The rejection of a request whose races were all lost."""
+def _lost_decision(decision: Decision) -> Decision:
     if not decision.allowed:
         return decision
     lost = Decision(False, 0, _RETRY, max(_RETRY, decision.reset_us), decision.at_us)
@@ -233,44 +160,222 @@ def _lost(decision: Decision) -> Decision:
     return lost
 
 
-def corrected(changes: Sequence[Correction], given: int | None, tools: Tools, lost: int = 0) -> Flow[list[int]]:
-    """Give back or charge, key by key in their order. ``lost``: how many races the call has lost before."""
-    life, now = Life(given is not None), 0
+# -- deciding ----------------------------------------------------------------------------------------------
+
+
+def decide(call: RacingCall, consume: bool, context: StepContext) -> Steps[list[Decision]]:
+    """Decide a call, and consume its hits when all are allowed."""
+
+    def once() -> Steps[bool]:
+        yield from attempt([call], context, consume)
+        return call.is_done
+
+    def wait() -> Step:
+        return KeyLock(call.tokens, call.races.last) if call.races.lost == 1 else pause()
+
+    yield from _retry(once, wait, call.races)
+    return call.result()
+
+
+def _retry(once: Callable[[], Steps[bool]], wait: Callable[[], Step], races: Races) -> Steps[bool]:
+    """Repeat ``once`` until it is True. False when no further attempt fits into the time of ``races``."""
+    while True:
+        began = time.monotonic()
+        try:
+            if (yield from once()):
+                return True
+        except TimeoutError:
+            if not races.lost:
+                raise
+            return False
+        races.lose(time.monotonic() - began)
+        if races.has_time:
+            yield wait()
+        if not races.has_time:
+            return False
+
+
+def pause() -> Sleep:
+    return Sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - the pause separates racing clients, it is no secret
+
+
+class Outcome(NamedTuple):
+    """The decisions of a call and their writes, in force when no other client was faster."""
+
+    call: RacingCall
+    decisions: list[Decision]
+    writes: list[Write]
+
+
+def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = True) -> Steps[None]:
+    """Try to decide several calls together, as if they came one after the other. A call that is not done lost a race.
+
+    All keys are read once and written once. Calls that were given different times are decided at the latest one.
+    """
+    times = [call.explicit_now for call in calls if call.explicit_now is not None]
+    now = max(times) if times else context.clock()
+    limits = {token: hit.limit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
+    records = {token: context.record(limit, token, now) for token, limit in limits.items()}
+    outcomes = yield from _decide(calls, records, now)
+    lost: Mapping[bytes, bool] = {}
+    if consume:
+        lost = yield from _write(outcomes, Expiry(bool(times)))
+    undone: list[Correction] = []
+    for call, decisions, writes in outcomes:
+        call.decisions = decisions
+        call.is_done = not lost or lost.keys().isdisjoint(call.tokens)
+        if not call.is_done:
+            undone += [_undo(write) for write in writes if lost.get(write.record.token, True)]
+    if undone:
+        yield from correct(undone, now if times else None, context, lost=1)
+
+
+def _decide(calls: Sequence[RacingCall], records: dict[bytes, Record], now: int) -> Steps[list[Outcome]]:
+    """Read what the decisions need. A value that is no state fails the calls for its key, and no other calls."""
+    while wanted := [(record, names) for record in records.values() if (names := record.missing())]:
+        for token, error in (yield from _load(wanted)).items():
+            del records[token]
+            for call in calls:
+                if token in call.tokens:
+                    call.fail(error)
+    while True:
+        outcomes = _outcomes([call for call in calls if call.error is None], records, now)
+        wanted = _ambiguous(outcomes, records)
+        if not wanted:
+            return outcomes
+        for error in (yield from _load(wanted)).values():
+            raise error
+
+
+def _load(wanted: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[dict[bytes, ProtocolError]]:
+    """Read names of several records; return the error of each record whose value is no state."""
+    errors = {}
+    replies = yield [KeyCommands(record.server, names=names) for record, names in wanted]
+    for (record, _), reply in zip(wanted, replies, strict=True):
+        try:
+            record.load(reply.values)
+        except ProtocolError as error:
+            errors[record.token] = error
+    return errors
+
+
+def _outcomes(calls: Sequence[RacingCall], records: Mapping[bytes, Record], now: int) -> list[Outcome]:
+    """Decide the calls in their order, each over the states that the calls before it leave."""
+    states = {token: record.state for token, record in records.items()}
+    outcomes = []
+    for call in calls:
+        decisions, changed = decide_all(call.hits, [states[token] for token in call.tokens], now)
+        writes = []
+        if changed:
+            state_of = {id(hit): state for hit, state in changed}
+            for token, hit, decision in zip(call.tokens, call.hits, decisions, strict=True):
+                if id(hit) in state_of:
+                    states[token] = state_of[id(hit)]
+                    writes.append(Write(records[token], hit, decision, states[token]))
+        outcomes.append(Outcome(call, decisions, writes))
+    return outcomes
+
+
+def _ambiguous(outcomes: Sequence[Outcome], records: Mapping[bytes, Record]) -> list[tuple[Record, Sequence[bytes]]]:
+    """Return the names to read before rejections and peeks are exact."""
+    decisions: dict[bytes, list[Decision]] = {}
+    for call, decided, writes in outcomes:
+        written = {write.record.token for write in writes}
+        for token, decision in zip(call.tokens, decided, strict=True):
+            if token not in written or not decision.allowed:
+                decisions.setdefault(token, []).append(decision)
+    wanted = [(records[token], records[token].ambiguous(group)) for token, group in decisions.items()]
+    return [(record, names) for record, names in wanted if names]
+
+
+def _write(outcomes: Sequence[Outcome], expiry: Expiry) -> Steps[dict[bytes, bool]]:
+    """Write all keys. Return the keys whose race was lost, and whether their writes count all the same."""
+    writes: dict[bytes, list[Write]] = {}
+    for outcome in outcomes:
+        for each in outcome.writes:
+            writes.setdefault(each.record.token, []).append(each)
+    lost: dict[bytes, bool] = {}
+    for wave in _waves(list(writes.values())):
+        if lost:
+            lost |= dict.fromkeys((group[0].record.token for group in wave), False)
+            continue
+        replies = yield [group[0].record.consume(group, expiry) for group in wave]
+        records = [group[0].record for group in wave]
+        for record, reply in zip(records, replies, strict=True):
+            if not record.succeeded(reply):
+                lost[record.token] = record.counts_failed
+    return lost
+
+
+def _waves(groups: Sequence[list[Write]]) -> list[list[list[Write]]]:
+    """Write all keys at once, except queues: a place cannot be given back once another request is behind it."""
+    queues = [[group] for group in groups if group[0].hit.limit.algorithm.delays]
+    others = [group for group in groups if not group[0].hit.limit.algorithm.delays]
+    return [others, *queues] if others else list(queues)
+
+
+def _undo(write: Write) -> Correction:
+    (limit, key, cost), decision = write.hit, write.decision
+    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
+
+
+# -- corrections -------------------------------------------------------------------------------------------
+
+
+def correct(
+    changes: Sequence[Correction], explicit_now: int | None, context: StepContext, lost: int = 0
+) -> Steps[list[int]]:
+    """Refund or charge, key by key, in the order of the changes. ``lost``: the races that the call has lost before."""
+    expiry, now = Expiry(explicit_now is not None), 0
     due: dict[str, list[Correction]] = {}
     for change in changes:
         due.setdefault(change.key, []).append(change)
 
-    def once() -> Flow[bool]:
+    def once() -> Steps[bool]:
         nonlocal due, now
-        now = tools.clock() if given is None else given
-        cells = {key: tools.cell(mine[0].limit, key, now) for key, mine in due.items()}
-        yield from _read([(cell, partial(cell.wants_for, due[key])) for key, cell in cells.items()])
-        asks = {key: ask for key, cell in cells.items() if (ask := cell.correct(due[key], life))}
-        told = (yield list(asks.values())) if asks else []
-        won = {key for key, answer in zip(asks, told, strict=True) if cells[key].corrected(answer)}
-        due = {key: due[key] for key in asks if key not in won}
+        now = context.clock() if explicit_now is None else explicit_now
+        tokens = {key: context.names.token(key) for key in due}
+        records = {key: context.record(due[key][0].limit, tokens[key], now) for key in due}
+        while wanted := [(record, names) for key, record in records.items() if (names := record.missing_for(due[key]))]:
+            for error in (yield from _load(wanted)).values():
+                raise error
+        commands = {key: each for key, record in records.items() if (each := record.correct(due[key], expiry))}
+        replies = (yield list(commands.values())) if commands else []
+        due = {key: due[key] for key, reply in zip(commands, replies, strict=True) if not records[key].corrected(reply)}
         return not due
 
-    if not (yield from _raced(once, lambda _: moment(), _CORRECTING, tools, lost)):
-        _log.warning("%d corrections lost their races for all of their time and are left out", len(due))
+    if not (yield from _retry(once, pause, context.races(_CORRECTING, lost))):
+        _log.warning(
+            "Memcached: %d keys were changed by other clients for the whole time budget, so their refunds and charges"
+            " are left out",
+            len(due),
+        )
     return [now] * len(changes)
 
 
-def forgotten(keys: Iterable[str], tools: Tools) -> Flow[None]:
-    """Make keys fresh. The counters of a tiered window are too many to name: from now on others count."""
-    names, life = tools.names, Life(given=False)
-    asks = []
+def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
+    """Reset keys. A tiered window has too many counters to name them, so it gets a new generation of counters."""
+    names, expiry = context.names, Expiry(explicit=False)
+    commands = []
     for key in keys:
         token = names.token(key)
-        lines = [delete(names.state(token))]
+        reset = command(b"delete", names.state(token))
         if _is_tiered(key):
-            lines = [put(names.generation(token), token_hex(4).encode(), life(2 * MAX_PERIOD))]
-        asks.append(Ask(token, lines))
-    for start in range(0, len(asks), _AT_ONCE):
-        yield asks[start : start + _AT_ONCE]
+            reset = write(b"set", names.generation(token), token_hex(4).encode(), expiry(2 * MAX_PERIOD))
+        commands.append(KeyCommands(context.rendezvous.server_of(token), (reset,)))
+    for start in range(0, len(commands), _MAX_FORGOTTEN):
+        yield commands[start : start + _MAX_FORGOTTEN]
+
+
+def ping(context: StepContext) -> Steps[None]:
+    """Write to each server, as much as a state. A server without room for it replies to all other commands."""
+    payload = write(b"set", context.names.ping(), bytes(_PING_SIZE), 1)
+    for (line,), _ in (yield [KeyCommands(server, (payload,)) for server in context.rendezvous.servers]):
+        if line != STORED:
+            raise ProtocolError(f"expected STORED, got {line[:40]!r}")
 
 
 def _is_tiered(key: str) -> bool:
-    """Whether a key's limit is a tiered window, by the third part of its prefix: name and variant."""
+    """Whether the limit of a key is a tiered window. The third part of its prefix is the name and the variant."""
     parts = key.split("|", 3)
     return len(parts) == 4 and parts[2].startswith(f"{TieredWindow.name}.")

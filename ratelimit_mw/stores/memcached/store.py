@@ -1,287 +1,288 @@
-"""``MemcachedStore``: carries the steps of a call out, blocking or awaiting, within its time.
-
-The flows decide what is asked of the servers, and know no I/O; sockets and links do the asking, and know no states.
-"""
+"""``MemcachedStore`` carries out the steps of a call, blocking or awaiting, within its time budget."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, suppress
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from ssl import SSLContext
 from typing import Final, TypeVar, cast
 
+from ...algorithms.limit import Limit
 from ...clock import Clock
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
+from ...forksafe import run_in_child
 from ..base import Store
-from .batch import Line
-from .batched_try import Request, tried
-from .client.aconnection import Links
-from .client.connection import Sockets
-from .client.protocol import STORED, Replies, Told, Trip, WireError, put
-from .client.servers import Ring, Server, servers_in
-from .keys import Names
-from .steps import RACING, Flow, Pause, Step, Tools, Turn, applied, corrected, forgotten, is_packed, tried_once
+from .address import MemcachedAddress
+from .batch import OptimisticBatch
+from .client.aconnection import MemcachedConnections
+from .client.connection import MemcachedPool
+from .client.protocol import KeyReply, ProtocolError, RoundTrip
+from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
+from .keys import KeyNames
+from .record import MAX_ENTRIES
+from .steps import LOGS, KeyLock, RacingCall, Sleep, Step, StepContext, Steps, attempt, correct, decide, forget, ping
+from .tls import build_tls_context
 
 __all__ = ["MemcachedStore", "open_address"]
 
 T = TypeVar("T")
 
-_STRIPES: Final = 64
-_STATE: Final = 40  # bytes
-_GENERATIONS_KNOWN: Final = 10_000
+_LOCKS: Final = 64  # keys share these locks
+_MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this process
 
 
 def wall_us() -> int:
-    """Microseconds since 1970 by the wall clock, which is what machines that share a server can agree on."""
+    """Return microseconds since 1970 by the wall clock, the clock that several machines can agree on."""
     return time.time_ns() // 1000
 
 
-class Loop:
-    """What belongs to one event loop: its connections, and who goes when at which keys."""
+class LoopResources:
+    """The connections and the batches of one event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
-        self.links = Links(loop, patience)
-        self.turns = [asyncio.Lock() for _ in range(_STRIPES)]
-        self.lines: dict[frozenset[Server], Line] = {}
+    def __init__(self, loop: asyncio.AbstractEventLoop, access: MemcachedAccess, patience: float) -> None:
+        self.connections = MemcachedConnections(loop, access, patience)
+        self.batches: dict[frozenset[MemcachedServer], OptimisticBatch] = {}
 
 
 class MemcachedStore(Store):
-    """States in one or several Memcached servers that all processes share.
+    """Keep states in one or several Memcached servers that all processes share.
 
-    ``servers`` is a text such as ``"10.0.0.1:11211,10.0.0.2:11211"``; ``prefix`` starts every name; no call takes
-    longer than ``timeout_us``. The clocks of all clients have to agree: without a given time, ``clock`` decides.
+    Args:
+        servers: For example ``"10.0.0.1:11211,10.0.0.2:11211"``.
+        prefix: The start of all names in the servers.
+        timeout_us: The time budget of a call in microseconds.
+        clock: The time in microseconds for calls without a time. The clocks of all processes must agree.
+        username: The user name for servers with ``-Y``.
+        password: The password for servers with ``-Y``.
+        tls: The context for servers with TLS, from ``ssl.create_default_context``.
+
+    Raises:
+        ConfigError: For arguments that cannot be used.
     """
 
     def __init__(
         self,
-        servers: str | Sequence[Server],
+        servers: str | Sequence[MemcachedServer],
         prefix: str = "rl:",
         timeout_us: int = 50_000,
         clock: Clock = wall_us,
+        *,
+        username: str = "",
+        password: str = "",
+        tls: SSLContext | None = None,
     ) -> None:
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us is a whole number of microseconds from 1 on; got {timeout_us!r}")
-        self._ring = Ring(servers_in(servers) if isinstance(servers, str) else servers)
-        self._names = Names(prefix)
+        self._rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
+        self._names = KeyNames(prefix)
+        self._access = MemcachedAccess(tls, username, password)
         self._timeout = timeout_us / 1_000_000
         self._clock = clock
         self._generations: dict[bytes, bytes] = {}
-        self._sockets = Sockets()
-        self._turns = [threading.Lock() for _ in range(_STRIPES)]
-        self._loops: dict[asyncio.AbstractEventLoop, Loop] = {}
+        self._pool = MemcachedPool(self._access)
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._loops: dict[asyncio.AbstractEventLoop, LoopResources] = {}
+        run_in_child(self, MemcachedStore._start_over)
+
+    def _start_over(self) -> None:
+        """Drop the connections and the locks of the parent process."""
+        self._pool.close()
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+
+    def check(self, limit: Limit) -> None:
+        if limit.limit > MAX_ENTRIES and type(limit.algorithm) in LOGS:
+            raise ConfigError(
+                f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
+                ' Use algorithm = "tiered-window"'
+            )
 
     # -- blocking ------------------------------------------------------------------------------------------
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        due = time.monotonic() + self._timeout
-        return self._run(applied(hits, now, consume, self._tools(due)), due) if hits else []
+        if not hits:
+            return []
+        context = self._context()
+        return self._run(decide(self._call(hits, now, context), consume, context), context.due)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        due = time.monotonic() + self._timeout
-        return self._run(corrected(changes, now, self._tools(due)), due)
+        context = self._context()
+        return self._run(correct(changes, now, context), context.due)
 
     def forget(self, keys: Iterable[str]) -> None:
-        due = time.monotonic() + self._timeout
-        self._run(forgotten(keys, self._tools(due)), due)
+        context = self._context()
+        self._run(forget(keys, context), context.due)
 
     def ping(self) -> None:
-        payloads, replies = self._greetings()
-        try:
-            self._sockets.exchange(payloads, replies, time.monotonic() + self._timeout)
-            _check(replies)
-        except Exception as error:
-            raise problem(error) from error
+        context = self._context()
+        self._run(ping(context), context.due)
 
     def close(self) -> None:
-        self._sockets.close()
+        self._pool.close()
 
-    def _run(self, flow: Flow[T], due: float) -> T:
-        try:
-            with ExitStack() as turns:
-                step = next(flow)
-                while True:
-                    step = flow.send(self._carry_out(step, due, turns))
-        except StopIteration as done:
-            return cast(T, done.value)
-        except TimeoutError as error:
-            return _out_of_time(flow, error)
-        except Exception as error:
-            raise problem(error) from error
+    def _run(self, steps: Steps[T], due: float) -> T:
+        with _store_errors():
+            try:
+                with ExitStack() as locks:
+                    step = next(steps)
+                    while True:
+                        step = steps.send(self._carry_out(step, due, locks))
+            except StopIteration as done:
+                return cast(T, done.value)
+            except TimeoutError as error:
+                return _time_out(steps, error)
 
-    def _carry_out(self, step: Step, due: float, turns: ExitStack) -> list[Told]:
-        if isinstance(step, Pause):
+    def _carry_out(self, step: Step, due: float, locks: ExitStack) -> list[KeyReply]:
+        if isinstance(step, Sleep):
             time.sleep(step.seconds)
             return []
-        if isinstance(step, Turn):
-            last = due - (1 - RACING) * self._timeout
-            for turn in (self._turns[stripe] for stripe in _stripes(step)):
-                if not turn.acquire(timeout=max(0, last - time.monotonic())):
+        if isinstance(step, KeyLock):
+            for index in sorted({hash(token) % _LOCKS for token in step.tokens}):  # all threads use this order
+                if not self._locks[index].acquire(timeout=max(0, step.until - time.monotonic())):
                     break
-                turns.callback(turn.release)
+                locks.callback(self._locks[index].release)
             return []
-        trip = Trip(step, self._ring.place)
-        self._sockets.exchange(trip.payloads, trip.replies, due)
-        return trip.told()
+        trip = RoundTrip(step)
+        self._pool.exchange(trip.payloads, trip.parsers, due)
+        return trip.replies()
 
-    # -- awaitable -----------------------------------------------------------------------------------------
+    # -- awaiting ------------------------------------------------------------------------------------------
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        due = time.monotonic() + self._timeout
-        tools = self._tools(due)
-        if hits and consume and all(is_packed(hit.limit) for hit in hits):
-            return await self._shared(hits, now, tools, due)
-        return await self._arun(applied(hits, now, consume, tools), due) if hits else []
+        if not hits:
+            return []
+        context = self._context()
+        call = self._call(hits, now, context)
+        with _store_errors():
+            if not consume:
+                await self._arun(attempt([call], context, consume=False), context.due)
+                return call.result()
+            batch = self._batch(call.tokens)
+            if batch.enter(call.tokens):
+                began = time.monotonic()
+                try:
+                    await self._arun(attempt([call], context), context.due)
+                finally:
+                    batch.leave(call.tokens)
+                if call.is_done:
+                    return call.result()
+                call.races.lose(time.monotonic() - began)
+            return await batch.decide(call, context.due)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        due = time.monotonic() + self._timeout
-        return await self._arun(corrected(changes, now, self._tools(due)), due)
+        context = self._context()
+        with _store_errors():
+            return await self._arun(correct(changes, now, context), context.due)
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        due = time.monotonic() + self._timeout
-        await self._arun(forgotten(keys, self._tools(due)), due)
+        context = self._context()
+        with _store_errors():
+            await self._arun(forget(keys, context), context.due)
 
     async def aping(self) -> None:
-        payloads, replies = self._greetings()
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._loop().links.exchange(payloads, replies)
-            _check(replies)
-        except Exception as error:
-            raise problem(error) from error
+        context = self._context()
+        with _store_errors():
+            await self._arun(ping(context), context.due)
 
     async def aclose(self) -> None:
-        mine = self._loops.pop(asyncio.get_running_loop(), None)
-        if mine is not None:
-            mine.links.close()
+        resources = self._loops.pop(asyncio.get_running_loop(), None)
+        if resources is not None:
+            resources.connections.close()
         self.close()
 
-    async def _shared(self, hits: Sequence[Hit], now: int | None, tools: Tools, due: float) -> list[Decision]:
-        """Decide at once where nobody is at these keys, else together with those who wait, too."""
-        tokens = [self._names.token(hit.key) for hit in hits]
-        line = self._line(tokens)
-        request = Request(hits, tokens, now, tools, due, due - (1 - RACING) * self._timeout)
-        if line.enter(tokens):
-            try:
-                decisions, stands = await self._arun(tried_once(hits, now, True, tools), due)
-            finally:
-                line.leave(tokens)
-            if stands:
-                return decisions
-            request.loses(decisions)
-            request.longest = time.monotonic() - due + self._timeout
+    def _batch(self, tokens: Sequence[bytes]) -> OptimisticBatch:
+        batches, servers = self._resources().batches, frozenset(map(self._rendezvous.server_of, tokens))
+        batch = batches.get(servers)
+        if batch is None:
+            for idle in [each for each in batches if batches[each].is_idle]:
+                del batches[idle]
+            batch = batches[servers] = OptimisticBatch(self._attempt)
+        return batch
+
+    async def _attempt(self, calls: Sequence[RacingCall], due: float) -> None:
+        await self._arun(attempt(calls, self._context(due)), due)
+
+    async def _arun(self, steps: Steps[T], due: float) -> T:
+        connections = self._resources().connections
         try:
-            return await line.decided(request)
-        except Exception as error:
-            raise problem(error) from error
-
-    def _line(self, tokens: Sequence[bytes]) -> Line:
-        """Where requests for some servers wait."""
-        lines, places = self._loop().lines, frozenset(map(self._ring.place, tokens))
-        line = lines.get(places)
-        if line is None:
-            for unused in [each for each in lines if lines[each].idle]:
-                lines.pop(unused)
-            line = lines[places] = Line(self._tried)
-        return line
-
-    async def _tried(self, requests: Sequence[Request]) -> None:
-        """Try once, in the time of the one who has most."""
-        latest = max(requests, key=attrgetter("due"))
-        await self._arun(tried(requests, latest.tools), latest.due)
-
-    async def _arun(self, flow: Flow[T], due: float) -> T:
-        loop = self._loop()
-        try:
-            async with asyncio.timeout(due - time.monotonic()), AsyncExitStack() as turns:
-                step = next(flow)
+            async with asyncio.timeout(due - time.monotonic()):
+                step = next(steps)
                 while True:
-                    step = flow.send(await self._acarry_out(step, due, loop, turns))
+                    step = steps.send(await self._acarry_out(step, connections))
         except StopIteration as done:
             return cast(T, done.value)
         except TimeoutError as error:
-            return _out_of_time(flow, error)
-        except Exception as error:
-            raise problem(error) from error
+            return _time_out(steps, error)
 
-    async def _acarry_out(self, step: Step, due: float, loop: Loop, turns: AsyncExitStack) -> list[Told]:
-        if isinstance(step, Pause):
+    async def _acarry_out(self, step: Step, connections: MemcachedConnections) -> list[KeyReply]:
+        if isinstance(step, Sleep):
             await asyncio.sleep(step.seconds)
             return []
-        if isinstance(step, Turn):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(due - (1 - RACING) * self._timeout - time.monotonic()):
-                    for stripe in _stripes(step):
-                        await turns.enter_async_context(loop.turns[stripe])
+        if isinstance(step, KeyLock):  # on an event loop batches take the place of locks
             return []
-        trip = Trip(step, self._ring.place)
-        await loop.links.exchange(trip.payloads, trip.replies)
-        return trip.told()
+        trip = RoundTrip(step)
+        await connections.exchange(trip.payloads, trip.parsers)
+        return trip.replies()
 
-    def _loop(self) -> Loop:
-        running = asyncio.get_running_loop()
-        mine = self._loops.get(running)
-        if mine is None:
-            for ended in [each for each in list(self._loops) if each.is_closed()]:
-                self._loops.pop(ended, None)
-            mine = self._loops[running] = Loop(running, self._timeout)
-        return mine
+    def _resources(self) -> LoopResources:
+        loop = asyncio.get_running_loop()
+        resources = self._loops.get(loop)
+        if resources is None:
+            for closed in [each for each in list(self._loops) if each.is_closed()]:
+                self._loops.pop(closed, None)
+            resources = self._loops[loop] = LoopResources(loop, self._access, self._timeout)
+        return resources
 
     # -- both ----------------------------------------------------------------------------------------------
 
-    def _tools(self, due: float) -> Tools:
-        if len(self._generations) > _GENERATIONS_KNOWN:
+    def _call(self, hits: Sequence[Hit], now: int | None, context: StepContext) -> RacingCall:
+        for hit in hits:
+            self.check(hit.limit)
+        return context.call(hits, now)
+
+    def _context(self, due: float | None = None) -> StepContext:
+        if len(self._generations) > _MAX_GENERATIONS:
             self._generations.clear()  # they are read again
-        started = due - self._timeout
-        return Tools(
-            self._names,
-            self._clock,
-            lambda: (time.monotonic() - started) / self._timeout,
-            self._generations,
-        )
-
-    def _greetings(self) -> tuple[dict[Server, bytes], dict[Server, Replies]]:
-        """A write to each server, as large as a state: one that is full answers all else."""
-        servers = self._ring.servers
-        payload = put(self._names.ping(), bytes(_STATE), 1)
-        return dict.fromkeys(servers, payload), {server: Replies(1, reads=False) for server in servers}
+        due = time.monotonic() + self._timeout if due is None else due
+        return StepContext(self._rendezvous, self._names, self._clock, self._generations, due, self._timeout)
 
 
-def _stripes(turn: Turn) -> list[int]:
-    """The locks for some keys, in the one order that everybody takes them in."""
-    return sorted({hash(token) % _STRIPES for token in turn.tokens})
-
-
-def _check(replies: Mapping[Server, Replies]) -> None:
-    """``WireError`` unless each server has taken it."""
-    for (line,) in (told.lines for told in replies.values()):
-        if line != STORED:
-            raise WireError(f"an answer that the protocol does not know: {line[:40]!r}")
-
-
-def _out_of_time(flow: Flow[T], error: TimeoutError) -> T:
-    """What a call comes to whose next step was not answered in time, or not even asked for."""
+def _time_out(steps: Steps[T], error: TimeoutError) -> T:
+    """End the steps of a call whose time is over: the result where a race was lost before, else the error."""
     try:
-        flow.throw(error)
+        steps.throw(error)
     except StopIteration as done:
         return cast(T, done.value)
-    except TimeoutError:
-        pass
-    raise problem(error) from error
+    raise error
 
 
-def problem(error: Exception) -> StoreError:
-    """Whatever was raised on the way to the server or back, as the one error of this package."""
-    if isinstance(error, TimeoutError):
-        return StoreError("Memcached did not answer within its time budget")
-    if isinstance(error, WireError):
-        return StoreError(f"Memcached answered: {error}")
-    return StoreError(f"Memcached: {type(error).__name__}: {error}")
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Raise every error of servers and connections as ``StoreError``."""
+    try:
+        yield
+    except (ConfigError, StoreError):
+        raise
+    except TimeoutError as error:
+        raise StoreError("Memcached did not reply within the time budget") from error
+    except OSError as error:
+        raise StoreError(f"Memcached: {error}") from error
+    except ProtocolError as error:
+        raise StoreError(f"Memcached replied: {error}") from error
+    except Exception as error:
+        raise StoreError(f"Memcached: {type(error).__name__}: {error}") from error
 
 
-def open_address(parsed: tuple[tuple[Server, ...], str], timeout_us: int) -> MemcachedStore:
-    """The store at an address that was read."""
-    return MemcachedStore(*parsed, timeout_us)
+def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:
+    """Open the store of a parsed store URL."""
+    return MemcachedStore(
+        parsed.servers,
+        parsed.prefix,
+        timeout_us,
+        username=parsed.username,
+        password=parsed.password,
+        tls=None if parsed.tls is None else build_tls_context(parsed.tls),
+    )

@@ -1,232 +1,262 @@
-"""tiered-window as plain counters: each hit counts in one block of every tier, and a window is read block by block.
+"""A tiered window as counters: each hit counts in one block of every tier, and a window is read block by block.
 
-The blocks of a window that is read are as large as fit: fine ones up to the first full minute, say, then minutes, then
-hours. So a day is at most 24 + 59 + 59 of them, and the block that comes next, for clocks that run ahead. A hit that
-fits is counted in all tiers and the window is read again in the same trip: when it is over by then, somebody else was
-faster, and the hit is taken back.
+A read takes the largest blocks that fit: seconds up to the first full minute, then minutes, then hours. A day is at
+most 24 + 59 + 59 blocks, and the next one, for clocks that run ahead. An allowed hit is counted in all tiers and the
+window is read again in the same round trip. When the window is over its limit, another client was faster and the hit
+is undone.
+
+A block counts at its end, where it leaves the window last. The sum decides what is allowed, so decisions are exact. The
+end of a rejection depends on single buckets: those blocks are read in parts.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from itertools import accumulate
+from typing import Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series, TieredWindow
 from ...clock import SECOND
 from ...decision import Correction, Decision
-from .client.protocol import Ask, Found, Told, WireError, counted, decrement, increment
-from .keys import DAY, Life, Names
-from .partial_sums import decisive, series_of
-from .record import Cell
+from .client.protocol import (
+    KeyCommands,
+    KeyReply,
+    ProtocolError,
+    StoredValue,
+    command,
+    write,
+)
+from .client.servers import MemcachedServer
+from .keys import DAY, Expiry, KeyNames
+from .record import Record, Write
 
-__all__ = ["TieredCell", "tiers"]
+__all__ = ["TieredRecord", "cover", "tiers"]
 
 _NATURAL: Final = (SECOND, 60 * SECOND, 3600 * SECOND, DAY, 16 * DAY)
-_FAMILY: Final = 64  # blocks of one tier that make one of the next, at most, where that can be had
+_MAX_FACTOR: Final = 64  # blocks of one tier per block of the next, at most, where such a tier exists
+_MAX_PARTS: Final = 4  # blocks that are read in parts at a time
 
 
-class Block(NamedTuple):
-    """One counter: which tier, and the how manieth block of it."""
+class TierBlock(NamedTuple):
+    """One counter: the tier, and the number of the block in that tier."""
 
     tier: int
     number: int
 
 
-class TieredCell(Cell):
+class TieredRecord(Record):
     """The counters of one key."""
 
-    counts_anyway = True
-    algorithm: TieredWindow
+    counts_failed = True
 
     def __init__(
-        self, limit: Limit, token: bytes, names: Names, now: int, generations: MutableMapping[bytes, bytes]
+        self,
+        limit: Limit,
+        token: bytes,
+        server: MemcachedServer,
+        names: KeyNames,
+        now: int,
+        generations: MutableMapping[bytes, bytes],
     ) -> None:
-        super().__init__(limit, token, names, now)
-        assert isinstance(limit.algorithm, TieredWindow)
-        self.algorithm = limit.algorithm
+        super().__init__(limit, token, server, names, now)
+        self.algorithm = cast(TieredWindow, limit.algorithm)
         self._sizes = tiers(self.algorithm.period, self.algorithm.precision)
         self._bucket = now // self.algorithm.precision
         self._cover = cover(self._sizes, self.algorithm.span, self._bucket)
         self._generations = generations
-        self._call_by(generations.get(token, b""))
-        self._read = False
-        self._values: Mapping[bytes, Found] = {}
-        self._counts: dict[Block, int] = {}
-        self._asked: list[Block] = []
+        self._use_generation(generations.get(token, b""))
+        self._is_loaded = False
+        self._values: Mapping[bytes, StoredValue] = {}
+        self._counts: dict[TierBlock, int] = {}
+        self._split: list[TierBlock] = []
+        self._max_total = 0
 
-    def _call_by(self, generation: bytes) -> None:
-        """Name the counters; forgetting a key gives it another generation of them."""
+    def _use_generation(self, generation: bytes) -> None:
         self._generation = generation
         self._cover_names = [self._name(block) for block in self._cover]
 
-    def _name(self, block: Block) -> bytes:
+    def _name(self, block: TierBlock) -> bytes:
         return self.names.counter(block.tier, block.number, self._generation, self.token)
 
-    # -- reading -------------------------------------------------------------------------------------------
+    # -- reads ---------------------------------------------------------------------------------------------
 
-    def wants(self) -> Sequence[bytes]:
-        return () if self._read else self._all()
+    def missing(self) -> Sequence[bytes]:
+        return () if self._is_loaded else self._all_names()
 
-    def _all(self) -> Sequence[bytes]:
+    def _all_names(self) -> Sequence[bytes]:
         return (self.names.generation(self.token), *self._cover_names)
 
-    def wants_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
-        fine = [self._name(Block(0, self._bucket_of(change))) for change in changes if change.consumed]
-        return () if self._read else (self.names.generation(self.token), *fine)
+    def missing_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
+        if self._is_loaded:
+            return ()
+        fine = [self._name(TierBlock(0, self._bucket_of(change))) for change in changes if change.consumed]
+        return (self.names.generation(self.token), *fine)
 
     def _bucket_of(self, change: Correction) -> int:
         at = self.now if change.consumed is None else change.consumed.at_us
         return at // self.algorithm.precision
 
-    def take(self, values: Mapping[bytes, Found]) -> None:
-        for block in self._asked:
-            children = self._children(block)
-            self._take_apart(block, self._counts_of(values, children, [self._name(child) for child in children]))
-        if not self._read:
-            self._take_first(values)
-
-    def _take_first(self, values: Mapping[bytes, Found]) -> None:
+    def load(self, values: Mapping[bytes, StoredValue]) -> None:
+        for block in self._split:
+            parts = self._parts(block)
+            self._replace(block, _counts(values, parts, [self._name(part) for part in parts]))
+        self._split = []
         generation = self._generation_in(values)
-        self._read = generation == self._generation
-        if not self._read:
-            # It was forgotten since this process knew it.
-            self._call_by(generation)
+        if not self._is_loaded and generation != self._generation:
+            # Another process has reset the key since this process knew its generation.
+            self._use_generation(generation)
             self._generations[self.token] = generation
             return
-        self._values = values
-        self._counts = self._counts_of(values, self._cover, self._cover_names)
+        if not self._is_loaded:
+            self._is_loaded = True
+            self._values = values
+            self._counts = _counts(values, self._cover, self._cover_names)
+        self.state = self._series()
 
-    def _generation_in(self, values: Mapping[bytes, Found]) -> bytes:
-        found = values.get(self.names.generation(self.token))
-        return b"." + found.value if found else b""
+    def _generation_in(self, values: Mapping[bytes, StoredValue]) -> bytes:
+        stored = values.get(self.names.generation(self.token))
+        return b"." + stored.value if stored else b""
 
-    def _counts_of(
-        self, values: Mapping[bytes, Found], blocks: Sequence[Block], names: Sequence[bytes]
-    ) -> dict[Block, int]:
-        """What is counted in each block that holds something."""
-        try:
-            counts = {
-                block: int(values[name].value) for block, name in zip(blocks, names, strict=True) if name in values
-            }
-        except ValueError as error:
-            raise WireError(f"a value that is no counter: {error}") from error
-        return {block: count for block, count in counts.items() if count}
+    def _series(self) -> Series | None:
+        """Build the state; each block counts in its last bucket."""
+        merged: dict[int, int] = {}
+        for bucket, count in sorted((self._end(block), count) for block, count in self._counts.items()):
+            merged[bucket] = merged.get(bucket, 0) + count
+        if not merged:
+            return None
+        *buckets, last = merged
+        *totals, total = accumulate(merged.values())
+        return Series(array("q", buckets), array("q", totals), 0, len(buckets), 0, last, total)
 
-    @property
-    def state(self) -> Series | None:
-        return series_of(sorted((self._end(block), count) for block, count in self._counts.items()))
-
-    def _end(self, block: Block) -> int:
-        """The last bucket of a block; what is ahead of now counts as now."""
+    def _end(self, block: TierBlock) -> int:
+        """Return the last bucket of a block. Blocks ahead of now count as now."""
         size = self._sizes[block.tier]
         return min(self._bucket, block.number * size + size - 1)
 
     # -- exact times ---------------------------------------------------------------------------------------
 
-    def vague(self, decision: Decision, _cost: int) -> Sequence[bytes]:
+    def ambiguous(self, decisions: Sequence[Decision]) -> Sequence[bytes]:
+        buckets = set()
         newest = max(map(self._end, self._counts), default=0)
-        buckets = decisive(self.algorithm, decision, self.now, newest)
-        self._asked = [block for block in self._counts if block.tier and self._end(block) in buckets]
-        return [self._name(child) for block in self._asked for child in self._children(block)]
+        for decision in decisions:
+            if decision.reset_us:
+                buckets.add(newest)
+            if decision.retry_us:
+                buckets.add((self.now + decision.retry_us) // self.algorithm.precision - self.algorithm.span)
+        coarse = [block for block in self._counts if block.tier and self._end(block) in buckets]
+        self._split = coarse[:_MAX_PARTS]
+        return [self._name(part) for block in self._split for part in self._parts(block)]
 
-    def _children(self, block: Block) -> list[Block]:
-        each = self._sizes[block.tier] // self._sizes[block.tier - 1]
-        return [Block(block.tier - 1, number) for number in range(block.number * each, (block.number + 1) * each)]
+    def _parts(self, block: TierBlock) -> list[TierBlock]:
+        factor = self._sizes[block.tier] // self._sizes[block.tier - 1]
+        first = block.number * factor
+        return [TierBlock(block.tier - 1, number) for number in range(first, first + factor)]
 
-    def _take_apart(self, block: Block, parts: dict[Block, int]) -> None:
-        """Put the parts of a block in its place. What others have changed meanwhile is left to the newest part."""
+    def _replace(self, block: TierBlock, parts: dict[TierBlock, int]) -> None:
+        """Replace a block by its parts. The newest part takes the changes of other clients since the first read."""
         left = self._counts.pop(block)
-        newest = self._children(block)[-1]
+        newest = self._parts(block)[-1]
         for part, count in parts.items():
-            if found := min(left, count):
-                self._counts[part], newest = found, part
-                left -= found
+            if counted := min(left, count):
+                self._counts[part], newest = counted, part
+                left -= counted
         if left:
             self._counts[newest] = self._counts.get(newest, 0) + left
 
-    # -- writing -------------------------------------------------------------------------------------------
+    # -- writes --------------------------------------------------------------------------------------------
 
-    def consume(self, kept: Any, decision: Decision, cost: int, life: Life) -> Ask:
-        lines = self._adding(decision.at_us // self.algorithm.precision, cost, life)
-        return Ask(self.token, lines, self._all())
+    def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
+        cost = sum(each.hit.cost for each in writes)
+        self._max_total = max(sum(self._counts.values()) + cost, min(each.hit.limit.limit for each in writes))
+        return KeyCommands(self.server, self._add(self._bucket, cost, expiry), self._all_names())
 
-    def _adding(self, bucket: int, cost: int, life: Life) -> list[bytes]:
-        lines = []
+    def _add(self, bucket: int, cost: int, expiry: Expiry) -> list[bytes]:
+        commands = []
         for tier, size in enumerate(self._sizes):
-            name = self._name(Block(tier, bucket // size))
-            # The block may go on for as long as it is large, and is in sight for a period from then on.
-            lines.append(counted(name, life(self.algorithm.period + size * self.algorithm.precision)))
-            lines.append(increment(name, cost))
-        return lines
+            name = self._name(TierBlock(tier, bucket // size))
+            # The block may last for its whole size, and counts for a period after that.
+            commands.append(write(b"add", name, b"0", expiry(self.algorithm.period + size * self.algorithm.precision)))
+            commands.append(command(b"incr", name, cost))
+        return commands
 
-    def correct(self, changes: Sequence[Correction], life: Life) -> Ask | None:
-        lines: list[bytes] = []
-        held: dict[int, int] = {}
+    def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
+        commands: list[bytes] = []
+        counts: dict[int, int] = {}  # of the fine buckets, after the changes so far
         for change in changes:
             bucket = self._bucket_of(change)
+            count = counts[bucket] if bucket in counts else self._fine_count(bucket)
             if change.consumed is None:
-                lines += self._adding(bucket, change.cost, life)
-                held[bucket] = self._held(held, bucket) + change.cost
-            elif back := min(self._held(held, bucket), change.cost):
-                lines += self._taking(bucket, back)
-                held[bucket] -= back
-        return Ask(self.token, lines) if lines else None
+                commands += self._add(bucket, change.cost, expiry)
+                counts[bucket] = count + change.cost
+            elif back := min(count, change.cost):
+                commands += [
+                    command(b"decr", self._name(TierBlock(tier, bucket // size)), back)
+                    for tier, size in enumerate(self._sizes)
+                ]
+                counts[bucket] = count - back
+        return KeyCommands(self.server, commands) if commands else None
 
-    def _held(self, held: dict[int, int], bucket: int) -> int:
-        """What a fine bucket holds, after the changes so far."""
-        if bucket not in held:
-            block = Block(0, bucket)
-            held[bucket] = self._counts_of(self._values, [block], [self._name(block)]).get(block, 0)
-        return held[bucket]
+    def _fine_count(self, bucket: int) -> int:
+        block = TierBlock(0, bucket)
+        return _counts(self._values, [block], [self._name(block)]).get(block, 0)
 
-    def _taking(self, bucket: int, cost: int) -> list[bytes]:
-        return [decrement(self._name(Block(tier, bucket // size)), cost) for tier, size in enumerate(self._sizes)]
-
-    def won(self, told: Told) -> bool:
-        if self._generation_in(told.values) != self._generation:
+    def succeeded(self, reply: KeyReply) -> bool:
+        if self._generation_in(reply.values) != self._generation:
             return False
-        return sum(self._counts_of(told.values, self._cover, self._cover_names).values()) <= self.algorithm.amount
+        return sum(_counts(reply.values, self._cover, self._cover_names).values()) <= self._max_total
 
-    def corrected(self, told: Told) -> bool:
+    def corrected(self, reply: KeyReply) -> bool:
         return True
 
 
+def _counts(
+    values: Mapping[bytes, StoredValue], blocks: Sequence[TierBlock], names: Sequence[bytes]
+) -> dict[TierBlock, int]:
+    """Return the counts of the blocks that are not empty."""
+    try:
+        counts = {block: int(values[name].value) for block, name in zip(blocks, names, strict=True) if name in values}
+    except ValueError as error:
+        raise ProtocolError(f"a value that is no counter: {error}") from error
+    return {block: count for block, count in counts.items() if count}
+
+
 @lru_cache(1024)
-def cover(sizes: tuple[int, ...], span: int, bucket: int) -> tuple[Block, ...]:
-    """The blocks from the oldest bucket in sight up to the one that comes after the largest one of now."""
+def cover(sizes: tuple[int, ...], span: int, bucket: int) -> tuple[TierBlock, ...]:
+    """Return the blocks from the oldest bucket in the window to the block after the largest block of now."""
     blocks, tier = [], 0
     at, end = bucket - span + 1, (bucket // sizes[-1] + 2) * sizes[-1]
     while at < end:
         while tier + 1 < len(sizes) and at % sizes[tier + 1] == 0:
             tier += 1
-        blocks.append(Block(tier, at // sizes[tier]))
+        blocks.append(TierBlock(tier, at // sizes[tier]))
         at += sizes[tier]
     return tuple(blocks)
 
 
 @lru_cache(1024)
 def tiers(period: int, precision: int) -> tuple[int, ...]:
-    """The sizes of the tiers in buckets, the smallest first, each a multiple of the one before.
+    """Return the sizes of the tiers in buckets, smallest first. Each is a multiple of the one before.
 
-    The precision; those of 1 s, 1 min, 1 h, 1 day and 16 days that are its multiples and less than the period; and
-    what is needed in between and above so that no more than some 64 blocks of one tier are ever read.
+    The tiers are the precision, and those of 1 s, 1 min, 1 h, 1 day and 16 days that are multiples of it and less than
+    the period. Further tiers in between and above keep a read to about 64 blocks per tier.
     """
     sizes = [1]
     for natural in _NATURAL:
         if precision < natural < period and natural % precision == 0:
-            _climb(sizes, natural // precision)
+            _add_tiers_below(sizes, natural // precision)
             sizes.append(natural // precision)
-    while period // precision > sizes[-1] * _FAMILY:
-        sizes.append(sizes[-1] * _FAMILY // 2)
+    while period // precision > sizes[-1] * _MAX_FACTOR:
+        sizes.append(sizes[-1] * _MAX_FACTOR // 2)
     return tuple(sizes)
 
 
-def _climb(sizes: list[int], target: int) -> None:
-    """Put tiers in between when ``target`` is too far from the last one."""
-    while target // sizes[-1] > _FAMILY:
-        steps = [step for step in range(2, _FAMILY + 1) if target // sizes[-1] % step == 0]
-        if not steps:
+def _add_tiers_below(sizes: list[int], target: int) -> None:
+    """Add tiers between the last one and ``target`` where these are too far apart."""
+    while target // sizes[-1] > _MAX_FACTOR:
+        factors = [factor for factor in range(2, _MAX_FACTOR + 1) if target // sizes[-1] % factor == 0]
+        if not factors:
             return
-        sizes.append(sizes[-1] * steps[-1])
+        sizes.append(sizes[-1] * factors[-1])

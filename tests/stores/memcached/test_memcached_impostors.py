@@ -62,6 +62,6 @@ def test_a_ping_is_not_answered_by_whatever_speaks(answer: bytes, way: str) -> N
     """A Memcached has stored what it was sent, and says nothing more."""
     with impostor(answer) as place:
         handle = WAYS[way](MemcachedStore(place, timeout_us=PATIENT))
-        with pytest.raises(StoreError, match="Memcached answered"):
+        with pytest.raises(StoreError, match="Memcached replied"):
             handle.ping()
         handle.close()

@@ -13,9 +13,17 @@ from ratelimit_mw import ConfigError, Quota
 from ratelimit_mw.algorithms.window_log import TieredWindow
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.memcached.client.protocol import Ask, Found, Replies, Trip, WireError, decrement, delete, store
-from ratelimit_mw.stores.memcached.client.servers import Ring, Server, servers_in
-from ratelimit_mw.stores.memcached.keys import DAY, Life, Names
+from ratelimit_mw.stores.memcached.client.protocol import (
+    KeyCommands,
+    ProtocolError,
+    ReplyParser,
+    RoundTrip,
+    StoredValue,
+    command,
+    write_unchanged,
+)
+from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
+from ratelimit_mw.stores.memcached.keys import DAY, Expiry, KeyNames
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
 from ratelimit_mw.testing.store_decisions import HOSTILE
 
@@ -24,7 +32,7 @@ from ratelimit_mw.testing.store_decisions import HOSTILE
 
 def test_servers_are_read_from_an_address() -> None:
     """Several, with and without a port, names in any case, IPv6 in brackets."""
-    found = servers_in("10.0.0.1:11212,Cache.Example,[::1]:11213,[::2]")
+    found = parse_servers("10.0.0.1:11212,Cache.Example,[::1]:11213,[::2]")
     assert found == (("10.0.0.1", 11212), ("cache.example", 11211), ("::1", 11213), ("::2", 11211))
     assert [str(server) for server in found][1:3] == ["cache.example:11211", "[::1]:11213"]
 
@@ -33,18 +41,17 @@ def test_servers_are_read_from_an_address() -> None:
 def test_what_is_no_list_of_servers_is_an_error(text: str) -> None:
     """It is shown with what was expected."""
     with pytest.raises(ConfigError, match="expected servers such as"):
-        servers_in(text)
+        parse_servers(text)
 
 
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("memcached://h1:11211,h1:11211", "named twice"),
-        ("memcached://user:secret@h1", "takes no user and no password"),
+        ("memcached://h1:11211,h1:11211", "each server may appear once"),
         ("memcached://h1/0", "has no path"),
         ("memcached://h1?pool=3", "has no option 'pool'; it has prefix"),
-        ("memcached://h1?prefix=a%20b", "the prefix is 1 to 50 printable ASCII characters"),
-        ("memcached://h1?prefix=" + "x" * 51, "the prefix is 1 to 50 printable ASCII characters"),
+        ("memcached://h1?prefix=a%20b", "expected a prefix of 1 to 50 printable ASCII characters"),
+        ("memcached://h1?prefix=" + "x" * 51, "expected a prefix of 1 to 50 printable ASCII characters"),
         ("memcached://", "expected servers such as"),
     ],
 )
@@ -64,39 +71,39 @@ def test_a_time_budget_that_is_none_is_an_error() -> None:
 TOKENS = [b":ip=192.0.2.%d" % i for i in range(2_000)]
 
 
-def servers(*hosts: str) -> list[Server]:
-    return [Server(host, 11211) for host in hosts]
+def servers(*hosts: str) -> list[MemcachedServer]:
+    return [MemcachedServer(host, 11211) for host in hosts]
 
 
 def test_keys_are_spread_and_their_place_does_not_depend_on_the_order_of_servers() -> None:
     """Each of four servers has about a quarter; every process finds the same one."""
-    one, other = Ring(servers("a", "b", "c", "d")), Ring(servers("d", "b", "a", "c"))
-    places = [one.place(token) for token in TOKENS]
-    assert places == [other.place(token) for token in TOKENS]
+    one, other = Rendezvous(servers("a", "b", "c", "d")), Rendezvous(servers("d", "b", "a", "c"))
+    places = [one.server_of(token) for token in TOKENS]
+    assert places == [other.server_of(token) for token in TOKENS]
     assert all(400 < places.count(server) < 600 for server in one.servers)
 
 
 def test_a_server_that_is_taken_out_moves_its_own_keys_only() -> None:
     """Consistent hashing: everybody else's clients go on with what they have consumed."""
-    before, after = Ring(servers("a", "b", "c")), Ring(servers("a", "c"))
-    moved = [token for token in TOKENS if before.place(token) != after.place(token)]
-    assert moved == [token for token in TOKENS if before.place(token) == ("b", 11211)]
+    before, after = Rendezvous(servers("a", "b", "c")), Rendezvous(servers("a", "c"))
+    moved = [token for token in TOKENS if before.server_of(token) != after.server_of(token)]
+    assert moved == [token for token in TOKENS if before.server_of(token) == ("b", 11211)]
 
 
 # -- names and expiry ------------------------------------------------------------------------------------------
 
 
-def all_names(names: Names, key: str) -> list[bytes]:
+def all_names(names: KeyNames, key: str) -> list[bytes]:
     """Every kind of name that there is for a key, at its longest."""
     token = names.token(key)
     longest = names.counter(12, 10**16, b".12345678", token)
-    return [names.state(token), names.generation(token), names.chunk(2**62, token), longest]
+    return [names.state(token), names.generation(token), longest]
 
 
 @pytest.mark.parametrize("prefix", ["rl:", "x" * 50])
 def test_hostile_keys_become_legal_names_that_stay_apart(prefix: str) -> None:
     """At most 250 bytes of printable ASCII without spaces, and no two of them equal."""
-    names = Names(prefix)
+    names = KeyNames(prefix)
     found = [name for text in HOSTILE for name in all_names(names, text)]
     assert all(LEGAL.fullmatch(name) and name.startswith(prefix.encode()) for name in found)
     assert len(set(found)) == len(found)
@@ -105,7 +112,7 @@ def test_hostile_keys_become_legal_names_that_stay_apart(prefix: str) -> None:
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
     """Whatever text they are made of, the hash of another key and names of other kinds included."""
-    names = Names("rl:")
+    names = KeyNames("rl:")
     mine, its = all_names(names, one), all_names(names, other)
     assert all(LEGAL.fullmatch(name) for name in (*mine, *its))
     assert one == other or not set(mine) & set(its)
@@ -113,7 +120,7 @@ def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
 
 def test_a_key_that_reads_as_the_hash_of_another_is_another() -> None:
     """Who sends the name that a long key was given gets a name of its own."""
-    names = Names("rl:")
+    names = KeyNames("rl:")
     hashed = names.state(names.token("x" * 300)).decode()
     for text in (hashed, hashed.removeprefix("rl:"), hashed.removeprefix("rl:#")):
         assert names.state(names.token(text)) != hashed.encode()
@@ -121,7 +128,7 @@ def test_a_key_that_reads_as_the_hash_of_another_is_another() -> None:
 
 def test_a_common_key_can_be_read_in_the_server() -> None:
     """Operators see whose state it is."""
-    names = Names("rl:")
+    names = KeyNames("rl:")
     key = "1|login|fixed-window|1m|ip=192.0.2.7"
     assert names.state(names.token(key)) == b"rl::1|login|fixed-window|1m|ip=192.0.2.7"
 
@@ -132,20 +139,20 @@ def test_a_common_key_can_be_read_in_the_server() -> None:
 )
 def test_things_live_for_whole_seconds_and_one_more(us: int, seconds: int) -> None:
     """Rounded up, and one for the server's clock, which ticks once a second."""
-    assert Life(given=False)(us) == seconds
+    assert Expiry(explicit=False)(us) == seconds
 
 
 @pytest.mark.parametrize("days", [30, 31, 366, 800])
 def test_beyond_thirty_days_an_expiry_is_a_date(days: int) -> None:
     """Memcached takes a larger number of seconds for a time in 1970, long past."""
     before = time.time()
-    assert before + days * 86_400 < Life(given=False)(days * DAY) <= time.time() + days * 86_400 + 2
+    assert before + days * 86_400 < Expiry(explicit=False)(days * DAY) <= time.time() + days * 86_400 + 2
 
 
 def test_with_a_given_time_things_live_for_a_day_at_least() -> None:
     """That clock may stand still."""
-    assert Life(given=True)(1) == 86_401
-    assert Life(given=True)(2 * DAY) == 2 * 86_400 + 1
+    assert Expiry(explicit=True)(1) == 86_401
+    assert Expiry(explicit=True)(2 * DAY) == 2 * 86_400 + 1
 
 
 # -- commands and answers --------------------------------------------------------------------------------------
@@ -156,13 +163,13 @@ ANSWER = b"STORED\r\n12\r\nVALUE a 0 4 7\r\n\r\nEN\r\nVALUE b 0 0 8\r\n\r\nEND\r
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
     """Values may hold line ends and the word END; what follows the answer is left over."""
-    replies, rest = Replies(2, reads=True), b""
+    replies, rest = ReplyParser(2, 2), b""
     for start in range(0, len(ANSWER), size):
         rest += ANSWER[start : start + size]
         if replies.feed(ANSWER[start : start + size]):
             break
     assert replies.lines == [b"STORED", b"12"]
-    assert replies.values == {b"a": Found(b"\r\nEN", b"7"), b"b": Found(b"", b"8")}
+    assert replies.values == {b"a": StoredValue(b"\r\nEN", b"7"), b"b": StoredValue(b"", b"8")}
     assert b"NEXT".startswith(replies.rest)
     assert len(ANSWER) - 4 <= len(rest)
 
@@ -172,8 +179,8 @@ def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
 )
 def test_an_error_of_the_server_is_one(line: bytes) -> None:
     """Where a line is due, and where values are."""
-    for replies in (Replies(1, reads=False), Replies(0, reads=True)):
-        with pytest.raises(WireError, match=line.decode().split()[0]):
+    for replies in (ReplyParser(1, 0), ReplyParser(0, 1)):
+        with pytest.raises(ProtocolError, match=line.decode().split()[0]):
             replies.feed(line + b"\r\n")
 
 
@@ -182,29 +189,31 @@ def test_an_error_of_the_server_is_one(line: bytes) -> None:
 )
 def test_what_the_protocol_does_not_know_is_an_error(line: bytes) -> None:
     """A server that is none does not pass for an empty one."""
-    with pytest.raises(WireError, match="does not know"):
-        Replies(0, reads=True).feed(line + b"\r\n")
+    with pytest.raises(ProtocolError, match="expected a reply of Memcached"):
+        ReplyParser(0, 1).feed(line + b"\r\n")
 
 
 def test_commands_are_those_of_the_protocol() -> None:
     """New values are added, known ones swapped."""
-    assert store(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
-    assert store(b"k", b"", -1, Found(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
-    assert (decrement(b"k", 5), delete(b"k")) == (b"decr k 5\r\n", b"delete k\r\n")
+    assert write_unchanged(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
+    assert write_unchanged(b"k", b"", -1, StoredValue(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
+    assert (command(b"decr", b"k", 5), command(b"delete", b"k")) == (b"decr k 5\r\n", b"delete k\r\n")
 
 
 def test_a_trip_asks_each_server_once_and_tells_everybody_their_part() -> None:
     """Lines first and then one reading for each server, however many keys live there."""
-    ring = Ring(servers("a", "b"))
-    here, there = (next(token for token in TOKENS if ring.place(token).host == host) for host in "ab")
-    asks = [Ask(here, (b"1\r\n", b"2\r\n"), (b"x",)), Ask(there, (b"3\r\n",)), Ask(here, (b"4\r\n",), (b"y", b"z"))]
-    trip = Trip(asks, ring.place)
-    a, b = ring.place(here), ring.place(there)
+    a, b = servers("a", "b")
+    requests = [
+        KeyCommands(a, (b"1\r\n", b"2\r\n"), (b"x",)),
+        KeyCommands(b, (b"3\r\n",)),
+        KeyCommands(a, (b"4\r\n",), (b"y", b"z")),
+    ]
+    trip = RoundTrip(requests)
     assert trip.payloads == {a: b"1\r\n2\r\n4\r\ngets x y z\r\n", b: b"3\r\n"}
-    assert trip.replies[a].feed(b"one\r\ntwo\r\nfour\r\nVALUE x 0 1 9\r\n5\r\nEND\r\n")
-    assert trip.replies[b].feed(b"three\r\n")
-    assert [told.lines for told in trip.told()] == [[b"one", b"two"], [b"three"], [b"four"]]
-    assert trip.told()[2].values == {b"x": Found(b"5", b"9")}
+    assert trip.parsers[a].feed(b"one\r\ntwo\r\nfour\r\nVALUE x 0 1 9\r\n5\r\nEND\r\n")
+    assert trip.parsers[b].feed(b"three\r\n")
+    assert [reply.lines for reply in trip.replies()] == [[b"one", b"two"], [b"three"], [b"four"]]
+    assert trip.replies()[2].values == {b"x": StoredValue(b"5", b"9")}
 
 
 # -- tiers -----------------------------------------------------------------------------------------------------

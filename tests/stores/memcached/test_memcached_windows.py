@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from memcached_handles import CLIENT, NOW, ask, commands, counted, hit, names_in, opened, rule_of, undo, value_of
+from memcached_handles import CLIENT, NOW, commands, counted, hit, names_in, opened, rule_of, undo, value_of
 from servers import Server
 
 from ratelimit_mw.clock import SECOND
@@ -126,36 +126,3 @@ def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: An
                 now = max(now - 2 * SECOND, latest - 5 * SECOND)
             if chance.random() < 0.005:
                 now += 35 * SECOND
-
-
-@pytest.mark.parametrize("spec", LOGS, ids=label)
-def test_no_hit_rewrites_the_log(memcached_server: Server, store: MemcachedStore, spec: Any) -> None:
-    """With 10,000 hits in it, one more writes some kilobytes, where the whole log would be 160."""
-    limit = limit_of("10000/day", spec)
-    trips = counted(store)
-    sizes = []
-    for i in range(10_050):
-        trips.clear()
-        store.apply([hit(limit)], NOW + i)
-        sizes.append(sum(len(payload) for trip in trips for payload in trip.values()))
-    assert max(sizes) < 14_000
-    assert store.apply([hit(limit, cost=0)], NOW + 20_000)[0].remaining == 0
-    assert len(names_in(memcached_server, rule_of(limit))) > 150
-
-
-def test_a_chunk_that_the_server_forgot_counts_until_its_last_hit_leaves(
-    memcached_server: Server, store: MemcachedStore
-) -> None:
-    """What is lost is detail: nobody gets a hit more for it."""
-    limit = limit_of("300/minute", "sliding-window-log")
-    for i in range(300):
-        assert store.apply([hit(limit)], NOW + i * 1000)[0].allowed
-    chunks = [name for name in names_in(memcached_server, rule_of(limit)) if name.startswith(b"rl:c")]
-    assert len(chunks) == 3
-    for name in chunks:
-        ask(memcached_server, b"delete " + name, b"DELETED")
-    edge = NOW + MINUTE
-    assert store.apply([hit(limit, cost=0)], edge + 62 * 1000)[0].remaining == 0
-    assert store.apply([hit(limit, cost=0)], edge + 63 * 1000)[0].remaining == 64
-    rejected = store.apply([hit(limit, cost=65)], edge + 63 * 1000, consume=False)[0]
-    assert store.apply([hit(limit, cost=65)], edge + 63 * 1000 + (rejected.retry_us or 0))[0].allowed

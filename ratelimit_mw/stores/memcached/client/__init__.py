@@ -1,1 +1,1 @@
-"""Connections to Memcached servers, and their protocol."""
+"""Connections to Memcached servers and their protocol."""

@@ -1,42 +1,42 @@
-"""Connections on an event loop: one for each server, shared by all requests, answered in the order they were sent."""
+"""Connections on an event loop: one per server. All requests share it; replies come in the order of the requests."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from ...dns import resolve
-from .protocol import Replies, WireError
-from .servers import Server
+from .protocol import LoginParser, ProtocolError, ReplyParser
+from .servers import MemcachedAccess, MemcachedServer
 
-__all__ = ["Links"]
+__all__ = ["MemcachedConnections"]
 
 
-class Waiting(NamedTuple):
-    """A request on its way. ``done`` may have been cancelled: its answer still comes, and is read over."""
+class PendingReply(NamedTuple):
+    """A reply on its way. When ``done`` was cancelled, the reply is read and dropped."""
 
-    replies: Replies
+    parser: ReplyParser
     done: asyncio.Future[None]
     since: float
 
 
-class Link(asyncio.Protocol):
+class MemcachedConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Waiting] = deque()
+        self._pending: deque[PendingReply] = deque()
         self._transport: asyncio.Transport | None = None
 
-    def ask(self, payload: bytes, replies: Replies) -> asyncio.Future[None]:
-        """Send now; the future is done when all replies are there."""
+    def send(self, payload: bytes, parser: ReplyParser) -> asyncio.Future[None]:
+        """Send now. The future is done when the parser has the whole reply."""
         done: asyncio.Future[None] = self._loop.create_future()
         if self._transport is None:
             done.set_exception(ConnectionResetError("the connection is closed"))
             return done
-        self._waiting.append(Waiting(replies, done, self._loop.time()))
+        self._pending.append(PendingReply(parser, done, self._loop.time()))
         self._transport.write(payload)
         return done
 
@@ -45,22 +45,22 @@ class Link(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def is_stuck(self, patience: float) -> bool:
-        """Whether somebody has given up on the answer that is due next, after all the time that a call has."""
-        if not self._waiting or not self._waiting[0].done.done():
+        """Whether a caller has given up on the next reply after ``patience`` seconds."""
+        if not self._pending or not self._pending[0].done.done():
             return False
-        return self._loop.time() - self._waiting[0].since > patience
+        return self._loop.time() - self._pending[0].since > patience
 
     def close(self, problem: Exception | None = None) -> None:
-        """Drop the connection; whoever still waits is told so."""
+        """Drop the connection and fail the pending replies."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
-        while self._waiting:
-            done = self._waiting.popleft().done
+        while self._pending:
+            done = self._pending.popleft().done
             if not done.done():
                 done.set_exception(problem or ConnectionResetError("the connection was closed"))
 
-    # -- as a protocol -------------------------------------------------------------------------------------
+    # -- asyncio.Protocol ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -71,84 +71,99 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             while data:
-                if not self._waiting:
-                    raise WireError("more came back than was asked for")
-                data = self._taken_in(data)
-        except WireError as error:
+                if not self._pending:
+                    raise ProtocolError("more data than requested")
+                data = self._parse(data)
+        except ProtocolError as error:
             self.close(error)
 
-    def _taken_in(self, data: bytes) -> bytes:
-        """Give data to whoever is next; what is left of it when that one has all."""
-        replies, done, _ = self._waiting[0]
-        if not replies.feed(data):
+    def _parse(self, data: bytes) -> bytes:
+        """Give data to the next pending reply, and return the data after that reply."""
+        parser, done, _ = self._pending[0]
+        if not parser.feed(data):
             return b""
-        if replies.rest and len(self._waiting) == 1:
-            raise WireError("more came back than was asked for")
-        self._waiting.popleft()
+        if parser.rest and len(self._pending) == 1:
+            raise ProtocolError("more data than requested")
+        self._pending.popleft()
         if not done.done():
             done.set_result(None)
-        return replies.rest
+        return parser.rest
 
 
-class Links:
-    """The connections of one event loop, opened when they are needed."""
+class MemcachedConnections:
+    """The connections of one event loop, opened on first use. ``patience``: seconds that a call may take."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, access: MemcachedAccess, patience: float) -> None:
         self._loop = loop
+        self._access = access
         self._patience = patience
-        self._links: dict[Server, Link] = {}
-        self._stuck: list[Link] = []
-        self._opening: dict[Server, asyncio.Lock] = {}
+        self._connections: dict[MemcachedServer, MemcachedConnection] = {}
+        self._stuck: list[MemcachedConnection] = []
+        self._opening: dict[MemcachedServer, asyncio.Lock] = {}
 
-    async def exchange(self, payloads: Mapping[Server, bytes], replies: Mapping[Server, Replies]) -> None:
-        """Send to all servers and wait for all. Stops waiting when it is cancelled, as a time budget does."""
+    async def exchange(
+        self, payloads: Mapping[MemcachedServer, bytes], parsers: Mapping[MemcachedServer, ReplyParser]
+    ) -> None:
+        """Send to all servers and wait for all replies."""
         if len(payloads) == 1:
             for server, payload in payloads.items():
-                await (await self._link(server)).ask(payload, replies[server])
+                await self._exchange(server, payload, parsers[server])
             return
-        await asyncio.gather(*(self._asked(server, payloads[server], replies[server]) for server in payloads))
+        await asyncio.gather(*(self._exchange(server, payloads[server], parsers[server]) for server in payloads))
 
-    async def _asked(self, server: Server, payload: bytes, replies: Replies) -> None:
-        await (await self._link(server)).ask(payload, replies)
+    async def _exchange(self, server: MemcachedServer, payload: bytes, parser: ReplyParser) -> None:
+        connection = self._usable(server) or await self._connect(server)
+        await connection.send(payload, parser)
 
-    async def _link(self, server: Server) -> Link:
-        link = self._usable(server)
-        if link is not None:
-            return link
+    async def _connect(self, server: MemcachedServer) -> MemcachedConnection:
         async with self._opening.setdefault(server, asyncio.Lock()):
-            link = self._usable(server)
-            if link is None:
-                link = self._links[server] = await self._opened(server)
-        return link
+            connection = self._usable(server)
+            if connection is None:
+                connection = self._connections[server] = await self._open(server)
+        return connection
 
-    async def _opened(self, server: Server) -> Link:
-        problem = OSError(f"no address of {server}")
-        for way in await asyncio.wrap_future(resolve(*server)):
+    async def _open(self, server: MemcachedServer) -> MemcachedConnection:
+        problem: OSError = OSError("the name has no address")
+        tls: dict[str, Any] = (
+            {} if self._access.tls is None else {"ssl": self._access.tls, "server_hostname": server.host}
+        )
+        for resolved in await asyncio.wrap_future(resolve(*server)):
             try:
-                return (await self._loop.create_connection(lambda: Link(self._loop), *way.end[:2], family=way.family))[
-                    1
-                ]
+                _, connection = await self._loop.create_connection(
+                    lambda: MemcachedConnection(self._loop), *resolved.end[:2], family=resolved.family, **tls
+                )
             except OSError as error:
                 problem = error
-        raise problem
+            else:
+                return await self._log_in(connection, server)
+        raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
 
-    def _usable(self, server: Server) -> Link | None:
-        link = self._links.get(server)
-        if link is None or not link.is_open:
-            return None
-        if link.is_stuck(self._patience):
-            # Whoever still waits on it may do so for as long as a call may take; nobody else is sent after them.
-            self._stuck.append(self._links.pop(server))
-            self._loop.call_later(self._patience, self._give_up, link)
-            return None
-        return link
+    async def _log_in(self, connection: MemcachedConnection, server: MemcachedServer) -> MemcachedConnection:
+        if self._access.login:
+            try:
+                await connection.send(self._access.login, LoginParser(server))
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
-    def _give_up(self, link: Link) -> None:
-        self._stuck = [other for other in self._stuck if other is not link]
-        link.close()
+    def _usable(self, server: MemcachedServer) -> MemcachedConnection | None:
+        connection = self._connections.get(server)
+        if connection is None or not connection.is_open:
+            return None
+        if connection.is_stuck(self._patience):
+            # Calls that wait for it may go on as long as a call may take. New calls open another connection.
+            self._stuck.append(self._connections.pop(server))
+            self._loop.call_later(self._patience, self._give_up, connection)
+            return None
+        return connection
+
+    def _give_up(self, connection: MemcachedConnection) -> None:
+        self._stuck = [other for other in self._stuck if other is not connection]
+        connection.close()
 
     def close(self) -> None:
-        """Close all; whoever still waits is told so."""
-        for link in (*self._links.values(), *self._stuck):
-            link.close()
-        self._links, self._stuck = {}, []
+        """Close all connections and fail their pending replies."""
+        for connection in (*self._connections.values(), *self._stuck):
+            connection.close()
+        self._connections, self._stuck = {}, []

@@ -1,162 +1,182 @@
-"""Memcached's text protocol, as bytes out and bytes in: no socket, no clock. Commands that every version knows."""
+"""Memcached's text protocol: commands to bytes, replies from bytes. No socket, no clock.
+
+The commands are known to every version of Memcached.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from .servers import Server
+from .servers import MemcachedServer
 
 __all__ = [
-    "GONE",
+    "EXPIRED",
     "STORED",
-    "Ask",
-    "Found",
-    "Replies",
-    "Told",
-    "Trip",
-    "WireError",
-    "counted",
-    "delete",
-    "increment",
-    "decrement",
-    "put",
-    "store",
+    "KeyCommands",
+    "KeyReply",
+    "LoginParser",
+    "ProtocolError",
+    "ReplyParser",
+    "RoundTrip",
+    "StoredValue",
+    "command",
+    "write",
+    "write_unchanged",
 ]
 
 STORED: Final = b"STORED"
-GONE: Final = -1
-"""The expiry of a value that nobody is to see: with ``cas``, a delete that fails when another was faster."""
+EXPIRED: Final = -1
+"""The expiry of a value that no client sees. With ``cas`` it is a delete that fails when another client was faster."""
 
-_ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
-
-
-class WireError(Exception):
-    """What came back is an error of the server's, or nothing that the protocol knows."""
+_ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
+_MAX_LINE: Final = 2_048
+_MAX_VALUE: Final = 1 << 20  # Memcached's own limit for an item
 
 
-class Found(NamedTuple):
-    """A value, and the number by which ``cas`` knows that nobody has changed it since."""
+class ProtocolError(Exception):
+    """An error reply, or bytes that are not a reply of Memcached."""
+
+
+class StoredValue(NamedTuple):
+    """A value and its ``cas`` number, which changes with every write."""
 
     value: bytes
     unique: bytes
 
 
-class Ask(NamedTuple):
-    """What one key wants of its server: ``lines``, answered by a line each, and then ``names`` to be read.
+class KeyCommands(NamedTuple):
+    """The commands for one key: ``commands``, with a line of reply each, and then ``names`` to read.
 
-    A server carries the commands of one connection out in their order, so what is read comes after the lines.
+    A server carries out the commands of a connection in their order, so the reads see the writes.
     """
 
-    token: bytes
-    lines: Sequence[bytes] = ()
+    server: MemcachedServer
+    commands: Sequence[bytes] = ()
     names: Sequence[bytes] = ()
 
 
-class Told(NamedTuple):
-    """The answer to an ``Ask``. ``values`` may hold what others asked for."""
+class KeyReply(NamedTuple):
+    """The reply to one ``KeyCommands``. ``values`` may also hold the values of other keys."""
 
     lines: Sequence[bytes]
-    values: Mapping[bytes, Found]
+    values: Mapping[bytes, StoredValue]
 
 
-def store(name: bytes, value: bytes, expiry: int, known: Found | None) -> bytes:
-    """Write a value unless somebody else was faster: ``add`` where none was found, else ``cas``."""
+def command(verb: bytes, name: bytes, *arguments: bytes | int) -> bytes:
+    return b" ".join((verb, name, *(b"%d" % each if isinstance(each, int) else each for each in arguments))) + b"\r\n"
+
+
+def write(verb: bytes, name: bytes, value: bytes, expiry: int, unique: bytes = b"") -> bytes:
+    return b"%b %b 0 %d %d%b\r\n%b\r\n" % (verb, name, expiry, len(value), unique, value)
+
+
+def write_unchanged(name: bytes, value: bytes, expiry: int, known: StoredValue | None) -> bytes:
+    """Return the command that writes a value unless another client has changed it: ``add`` or ``cas``."""
     if known is None:
-        return b"add %b 0 %d %d\r\n%b\r\n" % (name, expiry, len(value), value)
-    return b"cas %b 0 %d %d %b\r\n%b\r\n" % (name, expiry, len(value), known.unique, value)
+        return write(b"add", name, value, expiry)
+    return write(b"cas", name, value, expiry, b" " + known.unique)
 
 
-def put(name: bytes, value: bytes, expiry: int) -> bytes:
-    """Write a value, whoever else does."""
-    return b"set %b 0 %d %d\r\n%b\r\n" % (name, expiry, len(value), value)
+class ReplyParser:
+    """Parses the reply to one payload: a number of lines, then the values of at most ``names`` names.
 
+    Lines and values have a maximum size, so a reply cannot fill the memory.
+    """
 
-def counted(name: bytes, expiry: int) -> bytes:
-    """A counter that stands at nothing, unless it is there."""
-    return store(name, b"0", expiry, None)
-
-
-def increment(name: bytes, by: int) -> bytes:
-    return b"incr %b %d\r\n" % (name, by)
-
-
-def decrement(name: bytes, by: int) -> bytes:
-    """Never below nothing."""
-    return b"decr %b %d\r\n" % (name, by)
-
-
-def delete(name: bytes) -> bytes:
-    return b"delete %b\r\n" % name
-
-
-class Replies:
-    """Reads what a server answers to one payload: a number of lines, then the values of one ``gets``."""
-
-    def __init__(self, lines: int, reads: bool) -> None:
+    def __init__(self, lines: int, names: int) -> None:
         self.lines: list[bytes] = []
-        self.values: dict[bytes, Found] = {}
+        self.values: dict[bytes, StoredValue] = {}
         self.rest = b""
         self._lines_due = lines
-        self._reads = reads
+        self._names = names
+        self._reads = names > 0
 
     def feed(self, data: bytes) -> bool:
-        """Take in what arrived; True when all is there, and ``rest`` is what follows. ``WireError`` for nonsense."""
+        """Parse ``data``. True when the reply is complete; ``rest`` is the data after it.
+
+        Raises:
+            ProtocolError: For an error reply and for other bytes than a reply.
+        """
         data = self.rest + data
         at = 0
         while self._lines_due or self._reads:
             end = data.find(b"\r\n", at)
             if end < 0:
+                if len(data) - at > _MAX_LINE:
+                    raise _unexpected(data[at:])
                 break
             line = data[at:end]
             if line.startswith(_ERRORS):
-                raise WireError(line.decode("utf-8", "replace"))
+                raise ProtocolError(line[:_MAX_LINE].decode("utf-8", "replace"))
             if self._lines_due:
                 self.lines.append(line)
                 self._lines_due -= 1
             elif line == b"END":
                 self._reads = False
             else:
-                name, size, unique = _value(line)
+                name, size, unique = self._value(line)
                 if len(data) < end + size + 4:
                     break
-                self.values[name] = Found(data[end + 2 : end + 2 + size], unique)
+                self.values[name] = StoredValue(data[end + 2 : end + 2 + size], unique)
                 end += 2 + size
             at = end + 2
         self.rest = data[at:]
         return not (self._lines_due or self._reads)
 
+    def _value(self, line: bytes) -> tuple[bytes, int, bytes]:
+        parts = line.split(b" ")
+        if len(parts) != 5 or parts[0] != b"VALUE" or not parts[3].isdigit() or len(self.values) >= self._names:
+            raise _unexpected(line)
+        size = int(parts[3][:20])
+        if size > _MAX_VALUE:
+            raise ProtocolError(f"a value of {size} bytes is larger than {_MAX_VALUE}")
+        return parts[1], size, parts[4]
 
-def _value(line: bytes) -> tuple[bytes, int, bytes]:
-    parts = line.split(b" ")
-    if len(parts) != 5 or parts[0] != b"VALUE" or not parts[3].isdigit():
-        raise WireError(f"an answer that the protocol does not know: {line[:40]!r}")
-    return parts[1], int(parts[3]), parts[4]
+
+class LoginParser(ReplyParser):
+    """Parses the reply to a login. The error shows no text of the server, which may repeat the password."""
+
+    def __init__(self, server: MemcachedServer) -> None:
+        super().__init__(1, 0)
+        self._server = server
+
+    def feed(self, data: bytes) -> bool:
+        with suppress(ProtocolError):
+            if not super().feed(data):
+                return False
+            if self.lines == [STORED]:
+                return True
+        raise ProtocolError(f"{self._server} rejected the user name or the password")
 
 
-class Trip:
-    """One round trip: what goes to which server, and who gets which part of what comes back."""
+def _unexpected(data: bytes) -> ProtocolError:
+    return ProtocolError(f"expected a reply of Memcached, got {data[:40]!r}")
 
-    def __init__(self, asks: Iterable[Ask], place: Callable[[bytes], Server]) -> None:
-        self._shares: list[tuple[Server, int, int]] = []
-        lines: dict[Server, list[bytes]] = {}
-        names: dict[Server, list[bytes]] = {}
-        for ask in asks:
-            server = place(ask.token)
-            mine = lines.setdefault(server, [])
-            names.setdefault(server, []).extend(ask.names)
-            self._shares.append((server, len(mine), len(mine) + len(ask.lines)))
-            mine.extend(ask.lines)
-        self.payloads = {server: b"".join(lines[server]) + _reading(names[server]) for server in lines}
-        self.replies = {server: Replies(len(lines[server]), bool(names[server])) for server in lines}
 
-    def told(self) -> list[Told]:
-        """What each ask is told, in their order, once all replies are there."""
+class RoundTrip:
+    """One payload for each server, and the part of the replies that belongs to each key."""
+
+    def __init__(self, requests: Iterable[KeyCommands]) -> None:
+        self._parts: list[tuple[MemcachedServer, int, int]] = []
+        commands: dict[MemcachedServer, list[bytes]] = {}
+        names: dict[MemcachedServer, list[bytes]] = {}
+        for server, lines, read in requests:
+            start = len(commands.setdefault(server, []))
+            commands[server] += lines
+            names.setdefault(server, []).extend(read)
+            self._parts.append((server, start, start + len(lines)))
+        self.payloads = {server: b"".join(commands[server]) + _read(names[server]) for server in commands}
+        self.parsers = {server: ReplyParser(len(commands[server]), len(names[server])) for server in commands}
+
+    def replies(self) -> list[KeyReply]:
+        """Return the reply to each ``KeyCommands``, in their order."""
         return [
-            Told(self.replies[server].lines[start:end], self.replies[server].values)
-            for server, start, end in self._shares
+            KeyReply(self.parsers[server].lines[start:end], self.parsers[server].values)
+            for server, start, end in self._parts
         ]
 
 
-def _reading(names: Sequence[bytes]) -> bytes:
+def _read(names: Sequence[bytes]) -> bytes:
     return b"gets %b\r\n" % b" ".join(names) if names else b""

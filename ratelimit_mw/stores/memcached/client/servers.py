@@ -1,22 +1,24 @@
-"""Which servers there are, and which of them holds a key: the same one for every process, blocking or on a loop."""
+"""The servers, the access to them, and the server of each key."""
 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from ....errors import ConfigError
 
-__all__ = ["Ring", "Server", "servers_in"]
+__all__ = ["MemcachedAccess", "MemcachedServer", "Rendezvous", "parse_servers"]
 
 _PORT: Final = 11211
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
 
 
-class Server(NamedTuple):
-    """Where a server listens."""
+class MemcachedServer(NamedTuple):
+    """The host and port of a server."""
 
     host: str
     port: int
@@ -25,35 +27,59 @@ class Server(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def servers_in(text: str) -> tuple[Server, ...]:
-    """The servers of "h1:11211,h2:11211"; ``ConfigError``, which shows no password, for what cannot be that."""
-    if "@" in text:
-        raise ConfigError("memcached:// takes no user and no password: they are not part of the protocol it speaks")
-    found = []
+def parse_servers(text: str) -> tuple[MemcachedServer, ...]:
+    """Parse ``h1:11211,h2:11211``. The error shows no text that may hold a password."""
+    shown = "a text with @" if "@" in text else repr(text)
+    servers = []
     for part in text.split(","):
         match = _HOST.fullmatch(part)
         if match is None or int(match[2] or _PORT) > 65_535:
-            raise ConfigError(f'expected servers such as "10.0.0.1:11211,10.0.0.2:11211"; got {text!r}')
-        found.append(Server(match[1].strip("[]").lower(), int(match[2] or _PORT)))
-    if len(set(found)) < len(found):
-        raise ConfigError(f"a server is named twice in {text!r}")
-    return tuple(found)
+            raise ConfigError(f'expected servers such as "10.0.0.1:11211,10.0.0.2:11211"; got {shown}')
+        servers.append(MemcachedServer(match[1].strip("[]").lower(), int(match[2] or _PORT)))
+    if len(set(servers)) < len(servers):
+        raise ConfigError(f"each server may appear once; got {shown}")
+    return tuple(servers)
 
 
-class Ring:
-    """Rendezvous hashing: a key belongs to the server with which it hashes highest.
+@dataclass(frozen=True)
+class MemcachedAccess:
+    """The encryption and the login of new connections. The password is in no message."""
 
-    A server that is added or taken out moves the keys of its own share and no others, and the order of the servers
-    does not matter. A server that does not answer keeps its keys: handing them to another one would give every
-    client a fresh quota, and another one when it comes back.
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    username: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.username) != bool(self.password):
+            raise ConfigError("a login needs a user name and a password, as in memcached://user:password@h1:11211")
+        if any(not character.isprintable() or character.isspace() for character in self.username + self.password):
+            raise ConfigError("the user name and the password of Memcached cannot contain spaces or control characters")
+
+    @property
+    def login(self) -> bytes:
+        """The first command of a connection; empty without a login.
+
+        A server without ``-Y`` takes the command for a write. The expiry makes sure that it keeps nothing of it.
+        """
+        if not self.username:
+            return b""
+        credentials = f"{self.username} {self.password}".encode()
+        return b"set login 0 -1 %d\r\n%b\r\n" % (len(credentials), credentials)
+
+
+class Rendezvous:
+    """Rendezvous hashing: a key belongs to the server with the highest hash of server and key.
+
+    Adding or removing a server moves only the keys of that server. The order of the servers does not matter. The keys
+    of an unreachable server stay there: a move would give each client a fresh quota, twice.
     """
 
-    def __init__(self, servers: Sequence[Server]) -> None:
+    def __init__(self, servers: Sequence[MemcachedServer]) -> None:
         self.servers = tuple(servers)
         self._seeds = [(blake2b(str(server).encode(), digest_size=32).digest(), server) for server in servers]
 
-    def place(self, token: bytes) -> Server:
-        """The server of everything that belongs to one key."""
+    def server_of(self, token: bytes) -> MemcachedServer:
+        """Return the server that holds all values of a key."""
         if len(self.servers) == 1:
             return self.servers[0]
         return max((blake2b(token, digest_size=8, key=seed).digest(), server) for seed, server in self._seeds)[1]
