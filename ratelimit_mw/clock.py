@@ -1,4 +1,4 @@
-"""The time now, in whole microseconds. The only place that reads a clock."""
+"""The time in whole microseconds. This is the only module that reads the real clock for decisions."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from collections.abc import Callable
 __all__ = ["SECOND", "Clock", "checked_clock", "now_us", "to_seconds", "to_us"]
 
 Clock = Callable[[], int]
-"""Anything that returns the time in whole microseconds since 1970."""
+"""A function that returns the time in whole microseconds since 1970."""
 
 SECOND = 1_000_000
 
-# One wall reading, then the monotonic clock: a wall clock that is stepped hands out no quota and locks nobody.
+# The wall clock is read once; from then on the monotonic clock counts. A wall clock that is stepped changes no limit.
 _WALL_AT_ZERO = time.time_ns() - time.monotonic_ns()
 
 
 def now_us() -> int:
-    """Microseconds since 1970; never runs backwards within a process."""
+    """Return microseconds since 1970. The time never goes back within a process."""
     return (time.monotonic_ns() + _WALL_AT_ZERO) // 1000
 
 
 def to_us(seconds: float) -> int:
-    """Seconds as the nearest whole microsecond: ``to_us(1.5)`` is ``1_500_000``."""
+    """Return seconds as the nearest whole microsecond: ``to_us(1.5)`` is ``1_500_000``."""
     return round(seconds * SECOND)
 
 
 def to_seconds(us: int) -> float:
-    """Whole microseconds as seconds: ``to_seconds(1_500_000)`` is ``1.5``."""
+    """Return whole microseconds as seconds: ``to_seconds(1_500_000)`` is ``1.5``."""
     return us / SECOND
 
 
 def checked_clock(clock: Clock) -> Clock:
-    """The clock itself, after one reading that proves its unit; ``TypeError`` for one that returns seconds."""
+    """Return the clock after one reading, which proves its unit.
+
+    Raises:
+        TypeError: The clock does not return an int, for example because it returns seconds.
+    """
     if type(clock()) is not int:
         raise TypeError(
-            f"a clock returns whole microseconds as an int, {clock!r} returned {clock()!r};"
-            " for example: lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
+            f"a clock must return whole microseconds as an int, {clock!r} returned {clock()!r}."
+            " Use lambda: time.time_ns() // 1000, or ratelimit_mw.testing.ManualClock"
         )
     return clock

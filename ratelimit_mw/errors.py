@@ -1,7 +1,4 @@
-"""Every error this package raises on purpose. Knows nothing of the rest of the package but their names.
-
-Wrong input is a ``ConfigError`` and says where, what was found and what was expected.
-"""
+"""All errors that this package raises on purpose."""
 
 from __future__ import annotations
 
@@ -24,16 +21,20 @@ __all__ = [
 
 
 class RateLimitError(Exception):
-    """The base of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class ConfigError(RateLimitError, ValueError):
-    """A quota, rule, key, option or setting that cannot mean anything. Raised when it is built.
+    """A quota, rule, key, option or setting is invalid. It is raised when the object is built.
 
-    ``path`` is the place inside what was being built, outermost first, ``of`` the name of that:
+    Attributes:
+        message: The problem, without its place.
+        path: The path inside the invalid object, outermost part first: ``rules[1].cost``.
+        of: The name of the invalid object, empty when ``path`` is enough.
 
-    >>> str(ConfigError("expected a whole number", "cost").within("rules[1]"))
-    'rules[1].cost: expected a whole number'
+    Example:
+        >>> str(ConfigError("expected a whole number", "cost").within("rules[1]"))
+        'rules[1].cost: expected a whole number'
     """
 
     def __init__(self, message: str, path: str = "", of: str = "") -> None:
@@ -42,10 +43,10 @@ class ConfigError(RateLimitError, ValueError):
         self.path = path
         self.of = of
 
-    def within(self, place: str) -> ConfigError:
-        """The same error seen from one level further out; a place in a file says more than a name did."""
+    def within(self, path: str) -> ConfigError:
+        """Return the same error with ``path`` in front of its own. It drops ``of``: a path in a file is more exact."""
         joint = "" if not self.path or self.path.startswith("[") else "."
-        return ConfigError(self.message, f"{place}{joint}{self.path}")
+        return ConfigError(self.message, f"{path}{joint}{self.path}")
 
     def __str__(self) -> str:
         place = ", ".join(part for part in (self.of, self.path) if part)
@@ -53,41 +54,47 @@ class ConfigError(RateLimitError, ValueError):
 
 
 @contextmanager
-def placed(place: str) -> Iterator[None]:
-    """What goes wrong in here is a mistake at ``place``."""
+def placed(path: str) -> Iterator[None]:
+    """Put ``path`` in front of each ``ConfigError`` that is raised in this block."""
     try:
         yield
     except ConfigError as error:
-        raise (error.within(place) if place else error) from None
+        raise (error.within(path) if path else error) from None
 
 
 class MissingMiddlewareError(RateLimitError, RuntimeError):
-    """A limited view ran in a request whose limits nobody decided."""
+    """A view with a limit was called in a request that no middleware handled."""
 
     def __init__(self, view: str) -> None:
         super().__init__(
-            f"{view} is limited by a decorator, but nobody decided its limits in this request:"
-            " add RateLimitMiddleware (Flask: RateLimiter) to the application that this view's route belongs to."
-            " In a test that calls the view by itself: ratelimit_mw.testing.limits_off()"
+            f"{view} is limited by a decorator, but no RateLimitMiddleware handled this request."
+            " Add RateLimitMiddleware (Flask: RateLimiter) to the application that this view's route belongs to."
+            " In a test that calls the view directly, use ratelimit_mw.testing.limits_off()"
         )
 
 
 class MissingExtraError(RateLimitError, ImportError):
-    """An optional library is not installed. The message is the line that installs it."""
+    """An optional library is not installed. The message has the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f'{what} needs an extra that is not installed: pip install "ratelimit-mw[{extra}]"')
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f'{feature} needs an extra that is not installed: pip install "ratelimit-mw[{extra}]"')
 
 
 class StoreError(RateLimitError):
-    """A store could not answer: unreachable, over its time budget, or broken."""
+    """A store could not be reached, exceeded its timeout, or failed."""
 
 
-class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name users of other limiters look for
-    """A request was rejected; ``verdict`` says by which limits and for how long."""
+class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of other limiters look for
+    """A request was rejected.
+
+    Attributes:
+        verdict: The verdict, with the limits that rejected and the time to wait.
+    """
 
     def __init__(self, verdict: Verdict) -> None:
-        rejecting = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.rejected_by) or "a rule"
-        wait = "it can never fit" if verdict.retry_after is None else f"retry after {verdict.retry_after:g} s"
-        super().__init__("rejected by a deny list" if verdict.denied else f"rejected by {rejecting}: {wait}")
+        limits = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.rejected_by) or "a rule"
+        wait = "waiting does not help"
+        if verdict.retry_after is not None:
+            wait = f"retry after {verdict.retry_after:g} s"
+        super().__init__("rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}")
         self.verdict = verdict

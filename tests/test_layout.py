@@ -37,13 +37,6 @@ IN_SEVERAL_FILES = {
 
 # These still need a docstring; an entry goes when it has one, and no entry may be added.
 UNDOCUMENTED = {
-    "Decision.quota",
-    *(
-        "Limiter." + name
-        for name in ("aclose", "aconclude", "adecide", "ahit", "apeek", "arefund", "areset", "asettle")
-    ),
-    "Verdict.retry_us",
-    *("Store." + name for name in ("aapply", "aclose", "acorrect", "aforget", "aping")),
     *("LmdbStore." + name for name in ("aapply", "acorrect", "aforget", "aping")),
     *("MemcachedStore." + name for name in ("aapply", "aclose", "acorrect", "aforget", "aping")),
     *("RedisStore." + name for name in ("aapply", "aclose", "acorrect", "aforget", "aping")),

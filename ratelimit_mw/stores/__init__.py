@@ -1,4 +1,4 @@
-"""The stores by address. A library is imported when a store that needs it is opened, so it may be missing till then."""
+"""The stores, and their URLs. The library of a store is imported when the store is first used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "read_address",
 ]
 
-# These are imported when they are first used: their libraries may be missing.
+# Imported at their first use, because their libraries may not be installed.
 _LAZY: Final = {"LmdbStore": "lmdb", "MemcachedStore": "memcached", "RedisStore": "redis"}
 
 
@@ -37,9 +37,9 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f".{_LAZY[name]}.store", __package__), name)
 
 
-# scheme: (module that reads the address, module of the store, extra that installs its library).
+# family: (module that parses the URL, module of the store, extra that installs its library).
 # The first has OPTIONS, the names of query parameters, and parse_address(split URL, {option: text}), which imports no
-# library and opens no connection; the second has open_address(parsed, timeout in microseconds) -> Store.
+# library and opens no connection. The second has open_address(parsed, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
     "memory": ("memory.store", "memory.store", ""),
     "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
@@ -60,8 +60,8 @@ _SCHEMES: Final = {
     "memcached": "memcached",
     "memcacheds": "memcached",
 }
-# As `limits` calls them.
-_ALSO_CALLED: Final = {
+# The names of the package limits.
+_ALIASES: Final = {
     "redis+unix": "unix",
     "valkey+unix": "unix",
     "valkeys": "rediss",
@@ -71,10 +71,18 @@ _ALSO_CALLED: Final = {
 
 
 def open_store(address: str, timeout_us: int = 50_000) -> Store:
-    """The store at an address such as ``memory://?max_keys=100000``, each call on it bounded by ``timeout_us``.
+    """Open the store of a URL.
 
-    ``ConfigError`` for an unknown scheme or option, ``MissingExtraError`` when its library is not installed;
-    neither shows what may hold a password.
+    Args:
+        address: A store URL, for example ``memory://?max_keys=100000`` or ``redis://cache:6379/0``.
+        timeout_us: The time that one call on the store may take, in microseconds.
+
+    Returns:
+        The store.
+
+    Raises:
+        ConfigError: The scheme, an option or its value is invalid. The message shows no password.
+        MissingExtraError: The library of the store is not installed. The message has the command that installs it.
     """
     split, parsed = read_address(address)
     _, name, extra = _FAMILIES[_SCHEMES[split.scheme]]
@@ -87,12 +95,16 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
 
 
 def check_address(address: str) -> None:
-    """``ConfigError`` for what ``open_store`` would not take. Opens nothing, and no library has to be there."""
+    """Check a store URL without opening the store or importing its library.
+
+    Raises:
+        ConfigError: ``open_store`` cannot open the URL.
+    """
     read_address(address)
 
 
 def redacted_url(url: str) -> str:
-    """Return scheme, hosts and path of a store URL. Its login and its options, which may hold passwords, are left out.
+    """Return scheme, hosts and path of a store URL. Login and options, which may hold passwords, are left out.
 
     >>> redacted_url("redis://app:secret@cache:6379/0?client_name=web")
     'redis://cache:6379/0'
@@ -102,11 +114,11 @@ def redacted_url(url: str) -> str:
 
 
 def read_address(address: str) -> tuple[SplitResult, Any]:
-    """An address in its parts, and what they mean for the store."""
+    """Split a store URL, and parse it by the rules of its store."""
     split = _split(address)
     if split.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise ConfigError(f"expected the address of a store, one of {known}; got the scheme {split.scheme!r}")
+        raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL. Use one of {known}")
     module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
     return split, module.parse_address(split, _options(split, module.OPTIONS))
 
@@ -115,19 +127,19 @@ def _split(address: str) -> SplitResult:
     try:
         split = urlsplit(address)
     except ValueError as error:
-        # Python's reason may show what stands before the @.
+        # Python's reason may show the part before the @.
         reason = "its login or its host is malformed" if "@" in address else error
-        raise ConfigError(f"expected the address of a store: {reason}") from None
-    return split._replace(scheme=_ALSO_CALLED.get(split.scheme, split.scheme))
+        raise ConfigError(f"cannot parse the store URL: {reason}") from None
+    return split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
 
 
 def _options(split: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for option, value in parse_qsl(split.query, keep_blank_values=True):
         if option not in known:
             shown = repr(option) if option.isidentifier() else "of this name"  # it may be the end of a password
-            raise ConfigError(f"{split.scheme}:// has no option {shown}; it has {', '.join(known)}")
-        if option in found:
-            raise ConfigError(f"{split.scheme}:// has its option {option!r} twice")
-        found[option] = value
-    return found
+            raise ConfigError(f"{split.scheme}:// has no option {shown}. Its options are {', '.join(known)}")
+        if option in options:
+            raise ConfigError(f"{split.scheme}:// has the option {option!r} twice")
+        options[option] = value
+    return options

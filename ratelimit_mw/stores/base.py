@@ -1,4 +1,4 @@
-"""What a store is: it keeps states and makes changes atomic. It knows nothing of HTTP or rules."""
+"""The interface of a store. A store keeps states and changes them atomically; it knows nothing of HTTP or rules."""
 
 from __future__ import annotations
 
@@ -15,11 +15,19 @@ __all__ = ["Store", "decide_all"]
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    """All hits of a request at one instant: the decisions, and what to write when it is to be consumed.
+    """Decide all hits of a request at one instant. Pure.
 
-    A rejection of a shadow limit rejects nobody. When the request is rejected, the hits that would have passed report
-    a look (cost 0), and only what a log counts of its own rejections is to be written. Pure: every store that can
-    read, decide and write atomically is this function between its reading and its writing.
+    A store calls it between reading and writing, within one atomic step. When a limit rejects the request, the other
+    limits report their state for a cost of 0, and only rejections that a log counts are written. A shadow limit never
+    rejects the request.
+
+    Args:
+        hits: The hits of the request.
+        states: The state of each hit, None for a key without one.
+        now: The time in whole microseconds.
+
+    Returns:
+        The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
     """
     allowed = True
     decisions: list[Decision] = []
@@ -47,49 +55,74 @@ def _rejected(
 
 
 class Store(ABC):
-    """Where states live.
+    """The place where states are kept. Subclass it to write your own store, and test it with ``StoreCompliance``.
 
-    A key is ``limit.prefix`` and what tells clients apart: any text, also with spaces, braces and control characters;
-    a store that cannot hold it as it is hashes it. States are kept at least until ``reset_us`` after their last
-    change, a day at the least when the caller gives ``now``. What goes wrong raises ``StoreError``.
+    A key is ``limit.prefix`` followed by the values that identify a client. It may be any text, also with spaces,
+    braces and control characters. A store that cannot hold such a key hashes it. A state is kept at least until
+    ``reset_us`` after its last change, and at least one day when ``now`` is given. A failure raises ``StoreError``.
 
-    ``now`` is the time in whole microseconds when the limiter was given a clock, else None: the store's own.
-    The ``a`` methods are the same on an event loop; a store that does no I/O leaves them as they are.
+    ``now`` is the time in whole microseconds when the limiter was given a clock; None means the store's own time. The
+    methods that start with ``a`` are called on an event loop. A store that does no I/O does not override them.
     """
 
     def check(self, limit: Limit) -> None:  # noqa: B027 - most stores can keep every limit
-        """Raise ``ConfigError`` for a limit that this store cannot keep. The limiter calls it at the start."""
+        """Raise ``ConfigError`` if the store cannot keep this limit. Called for every limit at the start."""
 
     @abstractmethod
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        """Decide all hits at one instant and commit all or none, as ``decide_all`` says; a peek commits nothing."""
+        """Decide all hits at one instant, as ``decide_all`` does, and write the new states of all or none.
+
+        Args:
+            hits: The hits of one request.
+            now: The time in whole microseconds; None means the store's own time.
+            consume: False for a peek, which writes nothing.
+
+        Returns:
+            One decision for each hit, with its ``hit`` set.
+
+        Raises:
+            StoreError: The store failed or did not reply within its timeout.
+        """
 
     @abstractmethod
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        """Carry the changes out; the store's time of each, in microseconds."""
+        """Make the corrections. Return the store's time of each in whole microseconds.
+
+        Raises:
+            StoreError: The store failed. It may have made the corrections.
+        """
 
     @abstractmethod
     def forget(self, keys: Iterable[str]) -> None:
-        """Make the keys fresh."""
+        """Delete the states of these keys.
+
+        Raises:
+            StoreError: The store failed.
+        """
 
     def ping(self) -> None:
-        """``StoreError`` unless the store answers. Asked when it did not, off the path of requests."""
+        """Raise ``StoreError`` unless the store replies. Called from a thread of its own while the store is away."""
         self.forget([""])
 
     async def aping(self) -> None:
+        """Async form of ``ping``."""
         await self.aforget([""])
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        """Async form of ``apply``."""
         return self.apply(hits, now, consume)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        """Async form of ``correct``."""
         return self.correct(changes, now)
 
     async def aforget(self, keys: Iterable[str]) -> None:
+        """Async form of ``forget``."""
         self.forget(keys)
 
     def close(self) -> None:  # noqa: B027 - most stores hold nothing open
-        """Let go of connections and files; harmless when called twice."""
+        """Close connections and files. A second call changes nothing."""
 
     async def aclose(self) -> None:
+        """Async form of ``close``."""
         self.close()

@@ -143,7 +143,7 @@ def test_check_as_json(settings: Any) -> None:
     [
         ("[[rules]]\nlimits = '5/minute'\n[[rules]]\nlimits = ['5/minit']", "rules[1].limits[0]: "),
         ("[[rules]]\nlimits = '5/minute'\nkay = 'ip'", "rules[0]: unknown field 'kay'"),
-        ("store = 'redish://localhost'", "store: expected the address of a store"),
+        ("store = 'redish://localhost'", "store: unknown scheme 'redish' of a store URL"),
         ("store = 'memory://?max_keis=5'", "store: "),
         ("trusted_proxies = ['10.0.0.0/99']", "trusted_proxies"),
         ("ipv6_prefix = 999", "ipv6_prefix"),

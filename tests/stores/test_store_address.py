@@ -19,18 +19,18 @@ from ratelimit_mw.testing import ManualClock
     [
         ("memory://host", "memory:// has no host and no path"),
         ("memory:///path", "memory:// has no host and no path"),
-        ("memory://?max_keys=", "max_keys is a whole number; got ''"),
-        ("memory://?max_keys=-1", "max_keys is a whole number; got '-1'"),
-        ("memory://?max_keys=\u0663", "max_keys is a whole number"),
-        ("memory://?max_keys=" + "9" * 5000, "max_keys is a whole number; got '999"),
-        ("memory://?max_keys=1&max_keys=2", "memory:// has its option 'max_keys' twice"),
-        ("memory://?snapshot=", "snapshot: expected a file in a folder that is there; got '.'"),
+        ("memory://?max_keys=", "max_keys must be a whole number of at least 1, got ''"),
+        ("memory://?max_keys=-1", "max_keys must be a whole number of at least 1, got '-1'"),
+        ("memory://?max_keys=\u0663", "max_keys must be a whole number"),
+        ("memory://?max_keys=" + "9" * 5000, "max_keys must be a whole number of at least 1, got '999"),
+        ("memory://?max_keys=1&max_keys=2", "memory:// has the option 'max_keys' twice"),
+        ("memory://?snapshot=", "snapshot must be a file in an existing folder, got '.'"),
         ("memory://?snapshot=/no/such/folder/file", "got '/no/such/folder/file'"),
-        ("redis://[", "expected the address of a store: Invalid IPv6 URL"),
-        ("memory://?max_keys=0", "max_keys is a whole number from 1 on; got 0"),
-        ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'; it has max_keys"),
-        ("nothing://", "expected the address of a store, one of memory://"),
-        ("", "got the scheme ''"),
+        ("redis://[", "cannot parse the store URL: Invalid IPv6 URL"),
+        ("memory://?max_keys=0", "max_keys must be a whole number of at least 1, got 0"),
+        ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'. Its options are max_keys"),
+        ("nothing://", "unknown scheme 'nothing' of a store URL. Use one of memory://"),
+        ("", "unknown scheme ''"),
     ],
 )
 def test_an_address_that_cannot_be_meant_is_rejected(address: str, message: str) -> None:
@@ -54,7 +54,7 @@ def test_a_missing_library_is_named_by_its_extra(address: str, library: str, mon
 @pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
 def test_a_bound_that_cannot_be_meant_is_rejected(max_keys: Any) -> None:
     """A whole number from 1 on."""
-    with pytest.raises(ConfigError, match="max_keys is a whole number from 1 on"):
+    with pytest.raises(ConfigError, match="max_keys must be a whole number of at least 1"):
         MemoryStore(max_keys)
 
 

@@ -1,4 +1,4 @@
-"""The memory store: the threads of one process count together."""
+"""The memory store. It counts for the threads of one process."""
 
 from .store import MemoryStore
 

@@ -1,9 +1,9 @@
-"""Expiry without threads or timers: tables that are dropped whole. Pure; the time is an argument.
+"""Expiry without threads or timers: whole tables are dropped. No I/O; the time is an argument.
 
-States live on shelves by how long they can matter. A shelf has a young and an old table; when its span has passed,
-the old table is dropped, the young one becomes old. What is written moves to the young table, so whatever is in a
-dropped table has not changed for a whole span and is as good as fresh. (A dictionary of a million keys that are
-deleted one by one keeps a quarter of its memory.)
+States are grouped by their lifetime, the span. Each group has a young and an old table. After each span the old table
+is dropped and the young table becomes the old one. A write moves a state to the young table, so every state in a
+dropped table has not changed for a whole span and has expired. (A dictionary of a million keys that are deleted one by
+one keeps a quarter of its memory.)
 """
 
 from __future__ import annotations
@@ -16,58 +16,61 @@ Table = dict[str, Any]
 
 
 class Generations:
-    """The states that are as good as fresh ``span`` microseconds after their last change."""
+    """The states that expire ``span`` microseconds after their last change.
 
-    __slots__ = ("debts", "old", "shared", "shared_old", "span", "turns_at", "young")
+    ``shared`` and ``shared_old`` hold the states that new keys share when the store is full.
+    """
+
+    __slots__ = ("old", "overdue", "rotates_at", "shared", "shared_old", "span", "young")
 
     def __init__(self, span: int, now: int) -> None:
         self.span = span
-        self.turns_at = now + span
+        self.rotates_at = now + span
         self.young: Table = {}
         self.old: Table = {}
         self.shared: Table = {}
         self.shared_old: Table = {}
-        # Keys, own and shared, charged beyond their limit stay longer than a span: until when.
-        self.debts: dict[str, int] = {}
+        # Keys charged beyond their limit are kept longer than a span, until this time.
+        self.overdue: dict[str, int] = {}
 
-    def turn(self, now: int) -> list[Table]:
-        """Drop what has not changed for a span; the dropped tables."""
-        dropped, forgotten = [self.old], [self.shared_old]
+    def rotate(self, now: int) -> list[Table]:
+        """Start a new young table. Return the tables that were dropped."""
+        dropped, shared_dropped = [self.old], [self.shared_old]
         self.old, self.young = self.young, {}
         self.shared_old, self.shared = self.shared, {}
-        if now >= self.turns_at + self.span:
+        if now >= self.rotates_at + self.span:
             dropped.append(self.old)
-            forgotten.append(self.shared_old)
+            shared_dropped.append(self.shared_old)
             self.old, self.shared_old = {}, {}
-        self.turns_at = now + self.span
-        self.debts = {key: until for key, until in self.debts.items() if until > now}
-        self._keep_debts(dropped, self.young)
-        self._keep_debts(forgotten, self.shared)
+        self.rotates_at = now + self.span
+        self.overdue = {key: until for key, until in self.overdue.items() if until > now}
+        self._keep_overdue(dropped, self.young)
+        self._keep_overdue(shared_dropped, self.shared)
         return [table for table in dropped if table]
 
     def copy(self) -> Generations:
-        """The same states on a shelf of its own."""
-        twin = Generations(self.span, self.turns_at - self.span)
+        """Return a copy with its own tables."""
+        twin = Generations(self.span, self.rotates_at - self.span)
         twin.young, twin.old = dict(self.young), dict(self.old)
         twin.shared, twin.shared_old = dict(self.shared), dict(self.shared_old)
-        twin.debts = dict(self.debts)
+        twin.overdue = dict(self.overdue)
         return twin
 
     def move_prefix(self, prefix: str, other: Generations) -> None:
-        """Move what starts with ``prefix``: the same keys are needed for longer from now on."""
-        for mine in (self.old, self.young):
-            _move(prefix, mine, other.young)
-        for mine in (self.shared_old, self.shared):
-            _move(prefix, mine, other.shared)
-        _move(prefix, self.debts, other.debts)
+        """Move all keys that start with ``prefix``, because they must be kept longer from now on."""
+        for table in (self.old, self.young):
+            _move(prefix, table, other.young)
+        for table in (self.shared_old, self.shared):
+            _move(prefix, table, other.shared)
+        _move(prefix, self.overdue, other.overdue)
 
-    def _keep_debts(self, dropped: list[Table], young: Table) -> None:
-        for key in self.debts:
+    def _keep_overdue(self, dropped: list[Table], young: Table) -> None:
+        for key in self.overdue:
             for table in dropped:
                 if key in table:
                     young[key] = table.pop(key)
 
 
-def _move(prefix: str, mine: dict[str, Any], its: dict[str, Any]) -> None:
-    for key in [key for key in mine if key.startswith(prefix)]:
-        its[key] = mine.pop(key)
+def _move(prefix: str, source: dict[str, Any], target: dict[str, Any]) -> None:
+    for key in [key for key in source if key.startswith(prefix)]:
+        target[key] = source.pop(key)

@@ -1,4 +1,4 @@
-"""A memory store's states in a file: written whole or not at all, checked when read. Knows no algorithm."""
+"""The states of a memory store in a file: written whole or not at all, and checked when read."""
 
 from __future__ import annotations
 
@@ -15,72 +15,72 @@ import msgspec
 from ...algorithms.limit import prefix_of
 from .generations import Generations, Table
 
-__all__ = ["Saved", "SavedShelf", "Snapshot", "packed", "read", "unpacked", "write"]
+__all__ = ["PackedState", "SavedGenerations", "Snapshot", "pack", "read", "unpack", "write"]
 
-_MAGIC: Final = b"ratelimit_mw snapshot 2\n"
+_MAGIC: Final = b"ratelimit_mw snapshot 3\n"
 _DIGEST: Final = 16
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Saved(bytes):
-    """A state as it was read; what it means is known to the limit of whoever asks for it."""
+class PackedState(bytes):
+    """A state as it was read from the file. Its limit unpacks it when the key is first used."""
 
     __slots__ = ()
 
 
-class SavedShelf(msgspec.Struct, forbid_unknown_fields=True):
-    """A shelf with states as bytes, and the limits that stand on it. Keys are bytes, for they may be any text."""
+class SavedGenerations(msgspec.Struct, forbid_unknown_fields=True):
+    """``Generations`` with states as bytes, and the prefixes of their limits. Keys are bytes: they may be any text."""
 
     span: int
-    turns_at: int
+    rotates_at: int
     prefixes: list[bytes]
     young: dict[bytes, bytes]
     old: dict[bytes, bytes]
     shared: dict[bytes, bytes]
     shared_old: dict[bytes, bytes]
-    debts: dict[bytes, int]
+    overdue: dict[bytes, int]
 
 
 class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
-    """All shelves of a store; ``secret`` chose the keys of the shared states."""
+    """All states of a store. ``secret`` chooses the keys of the shared states."""
 
     secret: bytes
-    shelves: list[SavedShelf]
+    generations: list[SavedGenerations]
 
 
 Dumps = Mapping[str, Callable[[Any], bytes]]
 
 
-def packed(shelf: Generations, dumps: Dumps) -> SavedShelf:
-    """A shelf as bytes; ``dumps`` knows, by the prefix of its limit, how a state becomes some."""
+def pack(generations: Generations, dumps: Dumps) -> SavedGenerations:
+    """Turn states into bytes. ``dumps`` holds the function that does it for each prefix of a limit."""
     prefixes: set[str] = set()
-    tables = (shelf.young, shelf.old, shelf.shared, shelf.shared_old)
-    young, old, shared, shared_old = (_dumped(table, dumps, prefixes) for table in tables)
-    debts = {_bytes(key): until for key, until in shelf.debts.items()}
-    standing = [*map(_bytes, prefixes)]
-    return SavedShelf(shelf.span, shelf.turns_at, standing, young, old, shared, shared_old, debts)
+    tables = (generations.young, generations.old, generations.shared, generations.shared_old)
+    young, old, shared, shared_old = (_pack_table(table, dumps, prefixes) for table in tables)
+    overdue = {_bytes(key): until for key, until in generations.overdue.items()}
+    names = [*map(_bytes, prefixes)]
+    return SavedGenerations(generations.span, generations.rotates_at, names, young, old, shared, shared_old, overdue)
 
 
-def unpacked(saved: SavedShelf) -> tuple[Generations, list[str]]:
-    """The shelf as it was, its states still bytes, and the prefixes of its limits."""
-    shelf = Generations(saved.span, saved.turns_at - saved.span)
-    shelf.young, shelf.old = _loaded(saved.young), _loaded(saved.old)
-    shelf.shared, shelf.shared_old = _loaded(saved.shared), _loaded(saved.shared_old)
-    shelf.debts = {_text(key): until for key, until in saved.debts.items()}
-    return shelf, [*map(_text, saved.prefixes)]
+def unpack(saved: SavedGenerations) -> tuple[Generations, list[str]]:
+    """Return the generations, whose states are still bytes, and the prefixes of their limits."""
+    generations = Generations(saved.span, saved.rotates_at - saved.span)
+    generations.young, generations.old = _unpack_table(saved.young), _unpack_table(saved.old)
+    generations.shared, generations.shared_old = _unpack_table(saved.shared), _unpack_table(saved.shared_old)
+    generations.overdue = {_text(key): until for key, until in saved.overdue.items()}
+    return generations, [*map(_text, saved.prefixes)]
 
 
-def _dumped(table: Table, dumps: Dumps, prefixes: set[str]) -> dict[bytes, bytes]:
-    found = {}
+def _pack_table(table: Table, dumps: Dumps, prefixes: set[str]) -> dict[bytes, bytes]:
+    packed = {}
     for key, state in table.items():
         prefix = prefix_of(key)
         prefixes.add(prefix)
-        found[_bytes(key)] = bytes(state) if type(state) is Saved else dumps[prefix](state)
-    return found
+        packed[_bytes(key)] = bytes(state) if type(state) is PackedState else dumps[prefix](state)
+    return packed
 
 
-def _loaded(table: dict[bytes, bytes]) -> Table:
-    return {_text(key): Saved(state) for key, state in table.items()}
+def _unpack_table(table: dict[bytes, bytes]) -> Table:
+    return {_text(key): PackedState(state) for key, state in table.items()}
 
 
 def _bytes(key: str) -> bytes:
@@ -92,7 +92,11 @@ def _text(key: bytes) -> str:
 
 
 def write(path: Path, snapshot: Snapshot) -> None:
-    """Replace the file at once: whoever reads it finds the old or the new one. ``OSError`` when that fails."""
+    """Replace the file in one step: a reader finds the old or the new file.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     body = msgspec.msgpack.encode(snapshot)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -107,17 +111,17 @@ def write(path: Path, snapshot: Snapshot) -> None:
 
 
 def read(path: Path) -> Snapshot | None:
-    """What was written; None, with one log line where there is something to say, for a file that cannot be used."""
+    """Read a snapshot. Return None for a missing file, and, with a log line, for a file that cannot be used."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        _log.warning("the snapshot %s cannot be read (%s); starting without it", path, error.strerror)
+        _log.warning("cannot read the snapshot %s (%s); starting with empty counts", path, error.strerror)
         return None
     body = data[len(_MAGIC) + _DIGEST :]
     if not data.startswith(_MAGIC) or data[len(_MAGIC) : len(_MAGIC) + _DIGEST] != _digest(body):
-        _log.warning("the snapshot %s is damaged or of another kind; starting without it", path)
+        _log.warning("the snapshot %s is damaged or of another version; starting with empty counts", path)
         return None
     return msgspec.msgpack.decode(body, type=Snapshot)
 

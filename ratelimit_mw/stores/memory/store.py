@@ -1,9 +1,9 @@
-"""The memory store: a dictionary under a lock, bounded, expiring without threads or timers.
+"""The memory store: dictionaries under a lock, bounded. They expire without threads or timers.
 
-**Expiry.** See ``shelf``: what has not changed for as long as it can matter is dropped, whole tables at a time.
+**Expiry.** States that cannot matter any more are dropped in whole tables; see ``generations``.
 
-**Bound.** Once ``max_keys`` keys are held, a new key shares one of 2**16 states of its limit, chosen by keyed hash:
-it may be rejected for what its neighbours consumed, and no key, old or new, ever gets more than its limit.
+**Bound.** When the store holds ``max_keys`` keys, each new key shares one of 2**16 states of its limit, chosen by a
+keyed hash. Such a client may be rejected for the cost of its neighbours. No key ever gets more than its limit.
 """
 
 from __future__ import annotations
@@ -24,24 +24,34 @@ from ...errors import ConfigError
 from ...forksafe import create_lock
 from ..base import Store, decide_all
 from .generations import Generations, Table
-from .snapshot import Saved, Snapshot, packed, read, unpacked, write
+from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 
 __all__ = ["MemoryStore"]
 
+OPTIONS: Final = ("max_keys", "snapshot")
 _SHARED_STATES: Final = 1 << 16
-_DROPPED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table could take many
+_FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
 _SHORTEST_SPAN: Final = SECOND
-_LIMITS_KNOWN: Final = 10_000
-_AT_FIRST: Final = -1 << 63  # the time of the first sweep of states that were read
+_MAX_LIMITS: Final = 10_000
+_BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
 _MOST_DIGITS: Final = 12
 
 
 class MemoryStore(Store):
-    """States of one process, safe under threads.
+    """Keeps states in this process. It is safe under threads.
 
-    >>> store = MemoryStore(max_keys=1_000_000)
-    >>> len(store)
-    0
+    Args:
+        max_keys: The most keys with a state of their own, at least 1. A key takes about 300 bytes.
+        clock: A function that returns whole microseconds. It applies when the limiter has no clock.
+        snapshot: A file. Its states are read now, and ``close`` writes all states to it.
+
+    Raises:
+        ConfigError: ``max_keys`` is not such a number, or the folder of ``snapshot`` does not exist.
+
+    Example:
+        >>> store = MemoryStore(max_keys=1_000_000)
+        >>> len(store)
+        0
     """
 
     def __init__(
@@ -49,76 +59,85 @@ class MemoryStore(Store):
     ) -> None:
         self._max_keys = _checked_bound(max_keys)
         self.clock = clock
-        self._lock = create_lock(self, "_lock", threading.Lock, MemoryStore._forked)
+        self._lock = create_lock(self, "_lock", threading.Lock, MemoryStore._after_fork)
         self._secret = secrets.token_bytes(16)
-        self._shelves: dict[int, Generations] = {}
-        self._shelf_of: dict[Limit, Generations] = {}
-        self._shelf_by_prefix: dict[str, Generations] = {}
-        self._turns_at = 1 << 63
-        self._dying: list[Table] = []
-        self._keys = 0
+        self._by_span: dict[int, Generations] = {}
+        self._by_limit: dict[Limit, Generations] = {}
+        self._by_prefix: dict[str, Generations] = {}
         self._limit_by_prefix: dict[str, Limit] = {}
+        self._rotates_at = 1 << 63
+        self._dropped: list[Table] = []
+        self._keys = 0
         self._snapshot = None if snapshot is None else _snapshot_file(Path(snapshot))
         if self._snapshot is not None and (saved := read(self._snapshot)):
-            self._take_over(saved)
+            self._load(saved)
 
     def save(self, path: str | PathLike[str] | None = None) -> None:
-        """Write all states to ``path``, or to the store's own snapshot, atomically. ``OSError`` when it cannot."""
+        """Write all states to a file in one step.
+
+        Args:
+            path: The file. By default the ``snapshot`` of the store.
+
+        Raises:
+            ConfigError: There is no path.
+            OSError: The file cannot be written.
+        """
         target = self._snapshot if path is None else Path(path)
         if target is None:
-            raise ConfigError("say where: save(path), or memory://?snapshot=/path")
+            raise ConfigError("no snapshot path. Call save(path) or use memory://?snapshot=/path")
         write(target, self._states())
 
     def _states(self) -> Snapshot:
-        """All states as bytes. States are never changed in place, so only the tables are copied under the lock."""
+        """All states as bytes. A state is never changed in place, so the lock covers only the copy of the tables."""
         with self._lock:
             dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
-            shelves = [shelf.copy() for shelf in self._shelves.values()]
-        saved = [packed(shelf, dumps) for shelf in shelves]
-        return Snapshot(self._secret, [shelf for shelf in saved if shelf.prefixes])
+            copies = [generations.copy() for generations in self._by_span.values()]
+        saved = [pack(generations, dumps) for generations in copies]
+        return Snapshot(self._secret, [generations for generations in saved if generations.prefixes])
 
-    def _take_over(self, saved: Snapshot) -> None:
-        """Go on where the other store ended; what nobody asks for stays bytes, and expires like all else."""
+    def _load(self, saved: Snapshot) -> None:
+        """Continue from a snapshot. A state stays bytes until its key is used, and expires like all others."""
         self._secret = saved.secret
-        for each in saved.shelves:
-            shelf, prefixes = unpacked(each)
-            self._shelves[shelf.span] = shelf
-            self._shelf_by_prefix |= dict.fromkeys(prefixes, shelf)
-            self._keys += len(shelf.young) + len(shelf.old)
-            self._turns_at = _AT_FIRST
+        for each in saved.generations:
+            generations, prefixes = unpack(each)
+            self._by_span[generations.span] = generations
+            self._by_prefix |= dict.fromkeys(prefixes, generations)
+            self._keys += len(generations.young) + len(generations.old)
+            self._rotates_at = _BEFORE_FIRST_SWEEP
 
     def close(self) -> None:
+        """Write the snapshot if the store has one."""
         if self._snapshot is not None:
             self.save()
 
-    def _forked(self, whole: bool) -> None:
-        """In a child of a fork; with tables that a thread may have been changing it begins anew, and saves nothing."""
-        if not whole:
+    def _after_fork(self, intact: bool) -> None:
+        """In a forked child: start empty, without a snapshot, if another thread was changing the tables."""
+        if not intact:
             self.__dict__.update(vars(MemoryStore(self._max_keys, self.clock)))
 
     def __len__(self) -> int:
-        """The keys held, those that are about to be dropped included, shared states not."""
+        """The number of keys with a state of their own, including keys that are about to be dropped."""
         return self._keys
 
     def apply_one(self, limit: Limit, key: str, cost: int, now: int | None = None) -> Decision:
-        """``apply`` for a single hit of a limit that enforces, without the list."""
-        self._lock.acquire()  # a third faster than "with", on the path that every request takes
+        """``apply`` for one hit of a limit that enforces, without a list."""
+        self._lock.acquire()  # a third faster than "with", and each request takes this path
         try:
             if now is None:
                 now = self.clock()
-            if now >= self._turns_at or self._dying:
+            if now >= self._rotates_at or self._dropped:
                 self._sweep(now)
-            shelf = self._shelf_of.get(limit) or self._place(limit, now)
-            young = shelf.young.get(key)
-            state = self._find(limit, shelf, key) if young is None or type(young) is Saved else young
+            generations = self._by_limit.get(limit) or self._place(limit, now)
+            young = generations.young.get(key)
+            state = self._find(limit, generations, key) if young is None or type(young) is PackedState else young
             kept, decision = limit.decide(state, now, cost)
             if kept is not state:
                 if young is None:
-                    self._keep(shelf, key, kept)
+                    self._keep(generations, key, kept)
                 else:
-                    shelf.young[key] = kept
-            elif decision.reset_us > shelf.span:
-                self._owes(shelf, key, now + decision.reset_us)
+                    generations.young[key] = kept
+            elif decision.reset_us > generations.span:
+                self._keep_until(generations, key, now + decision.reset_us)
         finally:
             self._lock.release()
         decision.hit = (limit, key, cost)
@@ -127,26 +146,23 @@ class MemoryStore(Store):
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         with self._lock:
             now = self.clock() if now is None else now
-            if now >= self._turns_at or self._dying:
+            if now >= self._rotates_at or self._dropped:
                 self._sweep(now)
-            shelves = {}
+            by_key = {}
             states = []
             for limit, key, _ in hits:
-                shelf = shelves[key] = self._shelf_of.get(limit) or self._place(limit, now)
-                state = shelf.young.get(key)
-                states.append(self._find(limit, shelf, key) if state is None or type(state) is Saved else state)
+                generations = by_key[key] = self._by_limit.get(limit) or self._place(limit, now)
+                state = generations.young.get(key)
+                packed = state is None or type(state) is PackedState
+                states.append(self._find(limit, generations, key) if packed else state)
             decisions, writes = decide_all(hits, states, now)
             if consume:
                 for hit, state in writes:
-                    self._keep(shelves[hit[1]], hit[1], state)
+                    self._keep(by_key[hit[1]], hit[1], state)
             for (_, key, _), decision in zip(hits, decisions, strict=True):
-                if decision.reset_us > shelves[key].span:
-                    self._owes(shelves[key], key, now + decision.reset_us)
+                if decision.reset_us > by_key[key].span:
+                    self._keep_until(by_key[key], key, now + decision.reset_us)
             return decisions
-
-    def _owes(self, shelf: Generations, key: str, until: int) -> None:
-        """Keep a key for longer than others: it was charged beyond its limit, or its amount was cut since."""
-        shelf.debts[key if key in shelf.young or key in shelf.old else self._slot(key)] = until
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with self._lock:
@@ -158,135 +174,142 @@ class MemoryStore(Store):
 
     def _change(self, change: Correction, now: int) -> None:
         limit, key, cost, consumed = change
-        shelf = self._shelf_of.get(limit) or self._place(limit, now)
-        state = self._find(limit, shelf, key)
+        generations = self._by_limit.get(limit) or self._place(limit, now)
+        state = self._find(limit, generations, key)
         if consumed is None:
             state = limit.algorithm.charge(state, now, cost)
         else:
             state = limit.algorithm.give_back(state, now, consumed, cost)
-        self._keep(shelf, key, state)
+        self._keep(generations, key, state)
         resets_in = limit.decide(state, now, 0)[1].reset_us
-        if resets_in > shelf.span:
-            self._owes(shelf, key, now + resets_in)
+        if resets_in > generations.span:
+            self._keep_until(generations, key, now + resets_in)
 
     def forget(self, keys: Iterable[str]) -> None:
         with self._lock:
             for key in keys:
-                shelf = self._shelf_by_prefix.get(prefix_of(key))
-                if shelf is not None:
-                    self._drop(shelf, key)
+                generations = self._by_prefix.get(prefix_of(key))
+                if generations is not None:
+                    self._drop(generations, key)
 
-    def _drop(self, shelf: Generations, key: str) -> None:
-        for table in (shelf.young, shelf.old):
-            if table.pop(key, None) is not None:
-                self._keys -= 1
-                shelf.debts.pop(key, None)
-                return
-        slot = self._slot(key)
-        shelf.shared.pop(slot, None)
-        shelf.shared_old.pop(slot, None)
-
-    def _find(self, limit: Limit, shelf: Generations, key: str) -> Any:
-        """The state of a key; at first sight of a key, that of the others it may have shared one with."""
-        state = shelf.young.get(key)
+    def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
+        """Return the state of a key; for a new key the shared state that it may have used."""
+        state = generations.young.get(key)
         if state is None:
-            state = shelf.old.get(key)
-            if state is None and (shelf.shared or shelf.shared_old):
-                slot = self._slot(key)
-                state = shelf.shared.get(slot)
+            state = generations.old.get(key)
+            if state is None and (generations.shared or generations.shared_old):
+                shared_key = self._shared_key(key)
+                state = generations.shared.get(shared_key)
                 if state is None:
-                    state = shelf.shared_old.get(slot)
-        return _loaded(limit, state) if type(state) is Saved else state
+                    state = generations.shared_old.get(shared_key)
+        return _unpacked(limit, state) if type(state) is PackedState else state
 
-    def _keep(self, shelf: Generations, key: str, state: Any) -> None:
+    def _keep(self, generations: Generations, key: str, state: Any) -> None:
         if state is None:
-            self._drop(shelf, key)
-        elif key in shelf.young or shelf.old.pop(key, None) is not None:
-            shelf.young[key] = state
+            self._drop(generations, key)
+        elif key in generations.young or generations.old.pop(key, None) is not None:
+            generations.young[key] = state
         elif self._keys < self._max_keys:
-            shelf.young[key] = state
+            generations.young[key] = state
             self._keys += 1
         else:
-            shelf.shared[self._slot(key)] = state
+            generations.shared[self._shared_key(key)] = state
 
-    def _slot(self, key: str) -> str:
-        """The name of the shared state that a key falls to; without the secret nobody can choose neighbours."""
+    def _keep_until(self, generations: Generations, key: str, until: int) -> None:
+        """Keep a key longer than a span: it was charged beyond its limit, or the limit was lowered since."""
+        own = key in generations.young or key in generations.old
+        generations.overdue[key if own else self._shared_key(key)] = until
+
+    def _drop(self, generations: Generations, key: str) -> None:
+        for table in (generations.young, generations.old):
+            if table.pop(key, None) is not None:
+                self._keys -= 1
+                generations.overdue.pop(key, None)
+                return
+        shared_key = self._shared_key(key)
+        generations.shared.pop(shared_key, None)
+        generations.shared_old.pop(shared_key, None)
+
+    def _shared_key(self, key: str) -> str:
+        """Return the key of the shared state of a key. Without the secret, a client cannot choose its neighbours."""
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, key=self._secret).digest()
         return f"{prefix_of(key)}{int.from_bytes(digest, 'big') % _SHARED_STATES}"
 
     def _place(self, limit: Limit, now: int) -> Generations:
-        """The shelf of a limit. Limits with one prefix share their keys, so they stand where the longest-lived fits."""
+        """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts."""
         span = max(_SHORTEST_SPAN, limit.algorithm.lifetime)
-        shelf = self._shelf_by_prefix.get(limit.prefix)
-        if shelf is None or shelf.span < span:
-            taller = self._shelves.get(span) or Generations(span, now)
-            self._shelves[span] = taller
-            self._turns_at = min(self._turns_at, taller.turns_at)
-            if shelf is not None:
-                shelf.move_prefix(limit.prefix, taller)
-            self._shelf_of.clear()
-            shelf = self._shelf_by_prefix[limit.prefix] = taller
+        generations = self._by_prefix.get(limit.prefix)
+        if generations is None or generations.span < span:
+            longer = self._by_span.get(span) or Generations(span, now)
+            self._by_span[span] = longer
+            self._rotates_at = min(self._rotates_at, longer.rotates_at)
+            if generations is not None:
+                generations.move_prefix(limit.prefix, longer)
+            self._by_limit.clear()
+            generations = self._by_prefix[limit.prefix] = longer
         self._limit_by_prefix[limit.prefix] = limit
-        if len(self._shelf_of) >= _LIMITS_KNOWN:
-            self._shelf_of.clear()
-        self._shelf_of[limit] = shelf
-        return shelf
+        if len(self._by_limit) >= _MAX_LIMITS:
+            self._by_limit.clear()
+        self._by_limit[limit] = generations
+        return generations
 
     def _sweep(self, now: int) -> None:
-        if now >= self._turns_at:
-            for shelf in self._shelves.values():
-                if self._turns_at == _AT_FIRST:
-                    shelf.turns_at = min(shelf.turns_at, now + shelf.span)  # saved by a clock that was ahead
-                if now >= shelf.turns_at:
-                    self._dying += shelf.turn(now)
-            self._turns_at = min(shelf.turns_at for shelf in self._shelves.values())
+        if now >= self._rotates_at:
+            for generations in self._by_span.values():
+                if self._rotates_at == _BEFORE_FIRST_SWEEP:
+                    # The clock of the process that saved them may have been ahead.
+                    generations.rotates_at = min(generations.rotates_at, now + generations.span)
+                if now >= generations.rotates_at:
+                    self._dropped += generations.rotate(now)
+            self._rotates_at = min(generations.rotates_at for generations in self._by_span.values())
+        self._free()
+
+    def _free(self) -> None:
+        """Free dropped tables, a bounded number of keys at a time."""
         freed = 0
-        while self._dying and freed < _DROPPED_AT_ONCE:
-            table = self._dying[-1]
-            if len(table) <= _DROPPED_AT_ONCE:
+        while self._dropped and freed < _FREED_AT_ONCE:
+            table = self._dropped[-1]
+            if len(table) <= _FREED_AT_ONCE:
                 freed += len(table)
-                self._dying.pop()
+                self._dropped.pop()
                 continue
-            for _ in range(_DROPPED_AT_ONCE):
+            for _ in range(_FREED_AT_ONCE):
                 table.popitem()
-            freed += _DROPPED_AT_ONCE
+            freed += _FREED_AT_ONCE
         self._keys -= freed
 
 
-def _checked_bound(max_keys: int) -> int:
-    if type(max_keys) is not int or max_keys < 1:
-        raise ConfigError(f"max_keys is a whole number from 1 on; got {max_keys!r}")
-    return max_keys
-
-
-def _snapshot_file(path: Path) -> Path:
-    """The path itself, where a file can be; better found at the start than when all is to be saved."""
-    if not path.name or not path.parent.is_dir():
-        raise ConfigError(f"expected a file in a folder that is there; got {str(path)!r}", "snapshot")
-    return path
-
-
-def _loaded(limit: Limit, state: Saved) -> Any:
-    """A state that was read; fresh where the algorithm has come to write them in another way."""
+def _unpacked(limit: Limit, state: PackedState) -> Any:
+    """A state that was read from a file; None if the algorithm writes states in another form now."""
     try:
         return limit.algorithm.load(state)
     except ValueError:
         return None
 
 
-OPTIONS: Final = ("max_keys", "snapshot")
+def _checked_bound(max_keys: int) -> int:
+    if type(max_keys) is not int or max_keys < 1:
+        raise ConfigError(f"max_keys must be a whole number of at least 1, got {max_keys!r}")
+    return max_keys
+
+
+def _snapshot_file(path: Path) -> Path:
+    """Check the path at the start, not when all counts are to be saved."""
+    if not path.name or not path.parent.is_dir():
+        raise ConfigError(f"snapshot must be a file in an existing folder, got {str(path)!r}")
+    return path
 
 
 def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None]:
-    """The bound and the snapshot of ``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
+    """Return bound and snapshot of ``memory://?max_keys=100000&snapshot=/var/lib/app/limits``."""
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
     text = options.get("max_keys", "1000000")
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
-        raise ConfigError(f"max_keys is a whole number; got {text[:99]!r}")
+        raise ConfigError(f"max_keys must be a whole number of at least 1, got {text[:99]!r}")
     return _checked_bound(int(text)), options.get("snapshot")
 
 
 def open_address(parsed: tuple[int, str | None], _timeout_us: int) -> MemoryStore:
-    """The store at an address that was read."""
+    """Open the store of a parsed URL."""
     return MemoryStore(parsed[0], snapshot=parsed[1])

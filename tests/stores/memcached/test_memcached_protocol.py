@@ -49,7 +49,7 @@ def test_what_is_no_list_of_servers_is_an_error(text: str) -> None:
     [
         ("memcached://h1:11211,h1:11211", "each server may appear once"),
         ("memcached://h1/0", "has no path"),
-        ("memcached://h1?pool=3", "has no option 'pool'; it has prefix"),
+        ("memcached://h1?pool=3", "has no option 'pool'. Its options are prefix"),
         ("memcached://h1?prefix=a%20b", "expected a prefix of 1 to 50 printable ASCII characters"),
         ("memcached://h1?prefix=" + "x" * 51, "expected a prefix of 1 to 50 printable ASCII characters"),
         ("memcached://", "expected servers such as"),

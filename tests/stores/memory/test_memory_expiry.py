@@ -110,7 +110,7 @@ def test_a_debt_survives_as_long_as_it_lasts(algorithm: str, max_keys: int) -> N
         clock_of(rate).advance(30)
         hit(rate, "somebody else")
     assert len(store_of(rate)) == 1
-    assert not any(shelf.debts for shelf in store_of(rate)._shelves.values())
+    assert not any(each.overdue for each in store_of(rate)._by_span.values())
 
 
 def test_a_debt_that_is_partly_given_back_is_still_a_debt() -> None:
@@ -131,12 +131,12 @@ def test_debts_of_strangers_take_no_memory_beyond_the_bound() -> None:
     rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
     for i in range(40_000):
         rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)
-    noted = [key for shelf in store_of(rate)._shelves.values() for key in shelf.debts]
+    noted = [key for each in store_of(rate)._by_span.values() for key in each.overdue]
     assert sum("user=" in key for key in noted) == 100
     for i in range(100):
         rate.reset("r", {"user": f"{i}"})
     assert len(store_of(rate)) == 0
-    assert not any("user=" in key for shelf in store_of(rate)._shelves.values() for key in shelf.debts)
+    assert not any("user=" in key for each in store_of(rate)._by_span.values() for key in each.overdue)
 
 
 def test_a_debt_under_a_longer_burst_moves_along() -> None:

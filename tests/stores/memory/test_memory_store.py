@@ -171,7 +171,7 @@ def test_a_flood_takes_no_more_memory_than_the_bound_says() -> None:
     # What is written anew replaces what was there before the measurement began.
     assert grown < 20_000 * 300
     assert len(store_of(rate)) == 2000
-    assert sum(len(shelf.shared) for shelf in store_of(rate)._shelves.values()) <= 1 << 16
+    assert sum(len(each.shared) for each in store_of(rate)._by_span.values()) <= 1 << 16
 
 
 @given(
@@ -268,5 +268,5 @@ def test_many_limits_are_known_within_a_bound() -> None:
     rate = limiter("3/minute", per_key=per_key)
     for user in per_key:
         hit(rate, user)
-    assert len(store_of(rate)._shelf_of) <= 10_000
+    assert len(store_of(rate)._by_limit) <= 10_000
     assert len(store_of(rate)) == 10_050
