@@ -24,7 +24,6 @@ __all__ = [
     "check_address",
     "decide_all",
     "open_store",
-    "read_address",
 ]
 
 # Imported at their first use, because their libraries may not be installed.
