@@ -1,4 +1,4 @@
--- A state that was decided outside, by an algorithm without a twin: it is written if what was read is still there.
+-- A state that an algorithm without Lua has decided outside. It is written if the state that was read is unchanged.
 
 local Given = {}
 Given.__index = Given
@@ -12,7 +12,7 @@ function Given:decide(state, now, cost)
   return cost > 0 and self.changes and self or nil, cost == 0 or self.allowed, 0, 0, self.lasts, now
 end
 
-function Given.write(limit, key, state, goes_at)
+function Given.write(limit, key, state, expires_at)
   if not limit.kept then return redis.call('DEL', key) end
-  redis.call('SET', key, limit.kept, 'PXAT', goes_at)
+  redis.call('SET', key, limit.kept, 'PXAT', expires_at)
 end

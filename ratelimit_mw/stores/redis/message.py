@@ -16,9 +16,13 @@ from ...errors import StoreError
 from .script import LuaAlgorithm, Script, build_script, find_lua, pack_limit
 
 __all__ = [
+    "FORGET",
+    "PROBE",
+    "READ",
     "ConflictError",
     "CorrectOperation",
     "HitOperation",
+    "KeyOperation",
     "Message",
     "Operation",
     "PackedLimits",
@@ -29,6 +33,9 @@ __all__ = [
 ]
 
 _CORRECT: Final = 5
+READ: Final = 6
+FORGET: Final = 7
+PROBE: Final = 8
 _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
@@ -174,6 +181,24 @@ class CorrectOperation:
 
     def read(self, reply: Sequence[Any], start: int) -> list[int]:
         return [reply[start - 1]] * len(self.changes)
+
+
+class KeyOperation:
+    """Read the texts of keys and the time, delete keys, or probe whether the server takes a write now."""
+
+    def __init__(self, kind: int, keys: Sequence[str], now: int | None = None) -> None:
+        self._kind = kind
+        self._keys = keys
+        self._now = now
+        self.key = keys[0]
+        self.size = len(keys) if kind == READ else 0
+
+    def join(self, message: Message) -> None:
+        message.numbers_sent += (self._kind, self._now, 0, len(self._keys))
+        message.keys += map(message.name, self._keys)
+
+    def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes | None]]:
+        return reply[start - 1], list(reply[start : start + self.size])
 
 
 def number_or_text(number: int) -> int | str:

@@ -1,4 +1,4 @@
--- Keeps a compact state as one short text: its numbers with colons between, as Algorithm.dump in base.py.
+-- The codec of compact states: one short text, the numbers joined by colons, as Algorithm.dump in base.py.
 
 local PATTERNS = {
   [2] = '^(%-?%d+):(%-?%d+)$',
@@ -13,12 +13,12 @@ function Packed.read(limit, key)
   local text = redis.call('GET', key)
   if not text then return nil end
   local a, b, c, d = string.match(text, PATTERNS[limit.fields])
-  if not a then error('a key holds something else than a state of its algorithm', 0) end
+  if not a then error('a key does not hold a state of its algorithm', 0) end
   return {tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)}
 end
 
-function Packed.write(limit, key, state, goes_at)
+function Packed.write(limit, key, state, expires_at)
   if not state then return redis.call('DEL', key) end
   local text = string.format(FORMATS[limit.fields], state[1], state[2], state[3], state[4])
-  redis.call('SET', key, text, 'PXAT', goes_at)
+  redis.call('SET', key, text, 'PXAT', expires_at)
 end

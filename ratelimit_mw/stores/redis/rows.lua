@@ -1,16 +1,16 @@
--- Keeps a series as a sorted set: by bucket, "running total before it:cost in it". No hit rewrites what grows with N.
+-- The codec of series: a sorted set, by bucket "running total before it:cost in it". A hit rewrites few rows.
 
 local Rows = {}
 Rows.__index = Rows
 
-local function parsed(found, i)
-  local before, cost = string.match(found[i], '^(%d+):(%d+)$')
-  if not before then error('a key holds something else than a state of its algorithm', 0) end
-  return tonumber(found[i + 1]), tonumber(before), tonumber(cost)
+local function parse_row(entries, i)
+  local before, cost = string.match(entries[i], '^(%d+):(%d+)$')
+  if not before then error('a key does not hold a state of its algorithm', 0) end
+  return tonumber(entries[i + 1]), tonumber(before), tonumber(cost)
 end
 
 function Rows:row(i)
-  return parsed(redis.call('ZRANGE', self.key, i, i, 'WITHSCORES'), 1)
+  return parse_row(redis.call('ZRANGE', self.key, i, i, 'WITHSCORES'), 1)
 end
 
 function Rows:up_to(bucket)
@@ -18,9 +18,9 @@ function Rows:up_to(bucket)
 end
 
 function Rows:from(i)
-  local found, rows = redis.call('ZRANGE', self.key, i, -1, 'WITHSCORES'), {}
-  for j = 1, #found, 2 do
-    rows[#rows + 1] = {parsed(found, j)}
+  local entries, rows = redis.call('ZRANGE', self.key, i, -1, 'WITHSCORES'), {}
+  for j = 1, #entries, 2 do
+    rows[#rows + 1] = {parse_row(entries, j)}
   end
   return rows
 end
@@ -28,12 +28,12 @@ end
 function Rows.read(limit, key)
   local newest = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')
   if not newest[1] then return nil end
-  local bucket, before, cost = parsed(newest, 1)
+  local bucket, before, cost = parse_row(newest, 1)
   local size = redis.call('ZCARD', key)
   return series(setmetatable({key = key, size = size}, Rows), 0, size, 0, bucket, (before + cost) % WRAP)
 end
 
-function Rows.write(limit, key, view, goes_at)
+function Rows.write(limit, key, view, expires_at)
   if not view then return redis.call('DEL', key) end
   if view.rows then
     if view.cut < view.rows.size then redis.call('ZREMRANGEBYRANK', key, view.cut, -1) end
@@ -48,5 +48,5 @@ function Rows.write(limit, key, view, goes_at)
       added = {}
     end
   end
-  redis.call('PEXPIREAT', key, goes_at)
+  redis.call('PEXPIREAT', key, expires_at)
 end

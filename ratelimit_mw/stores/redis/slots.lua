@@ -1,13 +1,13 @@
--- Keeps slots as a sorted set: "id:cost" by expiry. At 0 stands "=total:bound", the sum of all costs and a bound of ids.
+-- The codec of slots: a sorted set of "id:cost" by expiry. The member at 0 is "=total:bound": all costs, a bound of ids.
 
 local Slots = {}
 Slots.__index = Slots
 
-local function parsed(found)
+local function parse_slots(entries)
   local slots = {}
-  for i = 1, #found, 2 do
-    local id, cost = string.match(found[i], '^(%d+):(%d+)$')
-    if id then slots[#slots + 1] = {tonumber(id), tonumber(found[i + 1]), tonumber(cost)} end
+  for i = 1, #entries, 2 do
+    local id, cost = string.match(entries[i], '^(%d+):(%d+)$')
+    if id then slots[#slots + 1] = {tonumber(id), tonumber(entries[i + 1]), tonumber(cost)} end
   end
   return slots
 end
@@ -21,20 +21,20 @@ function Slots:latest()
 end
 
 function Slots:ended(now)
-  return parsed(redis.call('ZRANGEBYSCORE', self.key, 1, string.format('%.0f', now), 'WITHSCORES'))
+  return parse_slots(redis.call('ZRANGEBYSCORE', self.key, 1, string.format('%.0f', now), 'WITHSCORES'))
 end
 
 function Slots:find(id, cost)
   local ends = redis.call('ZSCORE', self.key, member({id, 0, cost}))
   if ends then return {id, tonumber(ends), cost} end
-  for _, slot in ipairs(parsed(redis.call('ZRANGE', self.key, 0, -1, 'WITHSCORES'))) do
+  for _, slot in ipairs(parse_slots(redis.call('ZRANGE', self.key, 0, -1, 'WITHSCORES'))) do
     if slot[1] == id then return slot end
   end
 end
 
 function Slots:newest()
   local newest = 0
-  for _, slot in ipairs(parsed(redis.call('ZRANGE', self.key, 0, -1, 'WITHSCORES'))) do
+  for _, slot in ipairs(parse_slots(redis.call('ZRANGE', self.key, 0, -1, 'WITHSCORES'))) do
     newest = max(newest, slot[1])
   end
   return newest
@@ -44,13 +44,13 @@ function Slots.read(limit, key)
   local sums = redis.call('ZRANGE', key, 0, 0)[1]
   if not sums then return nil end
   local total, bound = string.match(sums, '^=(%d+):(%d+)$')
-  if not total then error('a key holds something else than a state of its algorithm', 0) end
+  if not total then error('a key does not hold a state of its algorithm', 0) end
   local count = redis.call('ZCARD', key) - 1
   return setmetatable(
     {key = key, sums = sums, total = tonumber(total), bound = tonumber(bound), count = count}, Slots)
 end
 
-function Slots.write(limit, key, kept, goes_at)
+function Slots.write(limit, key, kept, expires_at)
   if not kept then return redis.call('DEL', key) end
   for _, slot in ipairs(kept.gone) do
     redis.call('ZREM', key, member(slot))
@@ -58,5 +58,5 @@ function Slots.write(limit, key, kept, goes_at)
   if kept.slots then redis.call('ZREM', key, kept.slots.sums) end
   redis.call('ZADD', key, 0, string.format('=%.0f:%.0f', kept.total, kept.bound))
   if kept.put then redis.call('ZADD', key, string.format('%.0f', kept.put[2]), member(kept.put)) end
-  redis.call('PEXPIREAT', key, goes_at)
+  redis.call('PEXPIREAT', key, expires_at)
 end

@@ -13,16 +13,26 @@ import msgspec
 
 from ...decision import Charge, Correction, Decision, Hit
 from ...errors import StoreError
-from .message import ConflictError, CorrectOperation, HitOperation, Message, Operation, PackedLimits, min_ttl_ms
+from .message import (
+    FORGET,
+    READ,
+    ConflictError,
+    CorrectOperation,
+    HitOperation,
+    KeyOperation,
+    Message,
+    Operation,
+    PackedLimits,
+    min_ttl_ms,
+)
 from .script import GIVEN
 
-__all__ = ["RedisContext", "Steps", "apply_in_steps", "correct_in_steps"]
+__all__ = ["RedisContext", "Steps", "apply_in_steps", "correct_in_steps", "forget_in_steps"]
 
 T = TypeVar("T")
 Steps = Generator[Operation, Any, T]
 
 _HIT: Final = 1
-_READ: Final = 6
 _SHORT_US: Final = 1_000  # until a request that lost every race may try again
 _LONGEST_US: Final = 1 << 53
 
@@ -113,7 +123,7 @@ def _apply_group(
     lost_at: int | None = None
     while lost_at is None or context.has_time():
         try:
-            at, texts = yield ReadOperation([hit.key for hit in without_lua], now)
+            at, texts = yield KeyOperation(READ, [hit.key for hit in without_lua], now)
             plain = HitOperation(hits, at, consume, is_rejected)
             plain.ttl_ms = min_ttl_ms(now)
             return list(
@@ -153,7 +163,7 @@ def _correct_here(change: Correction, now: int | None, context: RedisContext) ->
     algorithm, has_lost = limit.algorithm, False
     while not has_lost or context.has_time():
         try:
-            at, (text,) = yield ReadOperation([key], now)
+            at, (text,) = yield KeyOperation(READ, [key], now)
             state = None if text is None else algorithm.load(text)
             kept = algorithm.charge(state, at, cost) if charge is None else algorithm.give_back(state, at, charge, cost)
             if kept is not state:
@@ -170,30 +180,18 @@ def _correct_here(change: Correction, now: int | None, context: RedisContext) ->
     raise StoreError("Redis: other processes were always faster, so a correction was not made")
 
 
+def forget_in_steps(keys: Sequence[str], context: RedisContext) -> Steps[None]:
+    """Delete keys: one operation for each slot."""
+    for group in _by_slot(keys, context):
+        yield KeyOperation(FORGET, [keys[i] for i in group])
+
+
 def _by_slot(keys: Sequence[str], context: RedisContext) -> list[list[int]]:
     """The positions of the keys of each slot."""
     groups: dict[int, list[int]] = {}
     for i, key in enumerate(keys):
         groups.setdefault(context.slot(key), []).append(i)
     return list(groups.values())
-
-
-class ReadOperation:
-    """Read states as text, and the time."""
-
-    def __init__(self, keys: Sequence[str], now: int | None) -> None:
-        self._keys = keys
-        self._now = now
-        self.key = keys[0]
-        self.size = len(keys)
-
-    def join(self, message: Message) -> None:
-        message.numbers_sent += (_READ, self._now, 0, self.size)
-        message.keys += map(message.name, self._keys)
-        message.add(_given(None, None, 0, True, False, False), GIVEN)
-
-    def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes | None]]:
-        return reply[start - 1], list(reply[start : start + self.size])
 
 
 class SwapOperation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ from .client.server import AsyncServer, Server
 from .client.slots import slot_of
 from .client.tls import tls_context
 from .event_loop import AsyncTarget, EventLoopState
-from .message import HitOperation, Message, Operation, PackedLimits, RedisKeys, read_reply
-from .steps import RedisContext, apply_in_steps, correct_in_steps
+from .message import PROBE, HitOperation, KeyOperation, Message, Operation, PackedLimits, RedisKeys, read_reply
+from .steps import RedisContext, apply_in_steps, correct_in_steps, forget_in_steps
 
 if TYPE_CHECKING:
     import redis
@@ -124,19 +124,37 @@ class RedisStore(Store):
         return await arun(correct_in_steps(changes, now, context), lambda operation: state.ask(operation, deadline))
 
     def forget(self, keys: Iterable[str]) -> None:
-        if names := [self._keys(key) for key in keys]:
-            self._call(lambda target, deadline: target.delete(names, deadline))
+        deadline = time.monotonic() + self._timeout
+        steps = forget_in_steps(list(keys), self._context(deadline, time.monotonic))
+        run(steps, lambda operation: self._ask(operation, deadline))
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        if names := [self._keys(key) for key in keys]:
-            await self._acall(lambda target: target.delete(names))
+        state = self._state()
+        deadline = state.loop.time() + self._timeout
+        steps = forget_in_steps(list(keys), self._context(deadline, state.loop.time))
+        await arun(steps, lambda operation: state.ask(operation, deadline))
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
-        self._call(lambda target, deadline: target.ping(self._probe_key, deadline))
+        deadline = time.monotonic() + self._timeout
+        try:
+            keys = self._target.probe_keys(self._slot, deadline) if isinstance(self._target, Cluster) else ["ping"]
+        except Exception as error:
+            raise as_store_error(error) from error
+        for key in keys:
+            self._ask(KeyOperation(PROBE, [key]), deadline)
 
     async def aping(self) -> None:
-        await self._acall(lambda target: target.ping(self._probe_key))
+        """Async form of `ping`."""
+        state = self._state()
+        deadline = state.loop.time() + self._timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                keys = await state.target.probe_keys(self._slot) if isinstance(state.target, AsyncCluster) else ["ping"]
+        except Exception as error:
+            raise as_store_error(error) from error
+        for key in keys:
+            await state.ask(KeyOperation(PROBE, [key]), deadline)
 
     def close(self) -> None:
         """Close idle connections. A client of the application stays open."""
@@ -159,19 +177,6 @@ class RedisStore(Store):
         if isinstance(result, StoreError):
             raise result
         return result
-
-    def _call(self, call: Callable[[Target, float], None]) -> None:
-        try:
-            call(self._target or _no_client("client"), time.monotonic() + self._timeout)
-        except Exception as error:
-            raise as_store_error(error) from error
-
-    async def _acall(self, call: Callable[[AsyncTarget], Awaitable[None]]) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await call(self._state().target)
-        except Exception as error:
-            raise as_store_error(error) from error
 
     def _state(self) -> EventLoopState:
         loop = asyncio.get_running_loop()
@@ -196,9 +201,6 @@ class RedisStore(Store):
     def _context(self, deadline: float, clock: Callable[[], float]) -> RedisContext:
         slot = self._slot if self._is_cluster else lambda _key: 0
         return RedisContext(self._packed, slot, lambda: clock() < deadline)
-
-    def _probe_key(self, number: int) -> bytes:
-        return self._keys(f"ping{number}")
 
     def _slot(self, key: str) -> int:
         return slot_of(self._keys(key))

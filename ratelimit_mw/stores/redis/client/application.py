@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from ....errors import ConfigError
 from ..message import Message
 from .connect import left
 from .errors import Command
-from .server import aevaluate, evaluate, probe
+from .server import aevaluate, evaluate
 
 __all__ = ["ApplicationClient", "AsyncApplicationClient", "check_client"]
 
@@ -109,12 +109,6 @@ class ApplicationClient:
     def ask(self, message: Message, deadline: float) -> Any:
         return evaluate(partial(self._call, deadline=deadline), message)
 
-    def delete(self, names: Sequence[bytes], deadline: float) -> None:
-        self._call((b"DEL", *names), deadline)
-
-    def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
-        self._call(probe(name(0)), deadline)
-
     def close(self) -> None:
         """The application closes its client."""
 
@@ -132,12 +126,6 @@ class AsyncApplicationClient:
 
     def ask(self, message: Message) -> Awaitable[Any]:
         return aevaluate(self._call, message)
-
-    async def delete(self, names: Sequence[bytes]) -> None:
-        await self._call((b"DEL", *names))
-
-    async def ping(self, name: Callable[[int], bytes]) -> None:
-        await self._call(probe(name(0)))
 
     async def aclose(self) -> None:
         """The application closes its client."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ from .aconnection import AsyncRedisConnectionHolder, aconnect
 from .connection import RedisConnectionPool, connect
 from .errors import Command
 from .run import arun, run
-from .server import aevaluate, evaluate, probe
-from .slots import Hop, Location, Redirects, SlotMap, by_slot, follow_redirects, refresh_map, slot_of
+from .server import aevaluate, evaluate
+from .slots import Hop, Location, Redirects, SlotMap, follow_redirects, refresh_map, slot_of
 
 __all__ = ["AsyncCluster", "Cluster"]
 
@@ -37,14 +37,10 @@ class Cluster:
     def ask(self, message: Message, deadline: float) -> Any:
         return self._send(slot_of(message.keys[0]), lambda call: evaluate(call, message), deadline)
 
-    def delete(self, names: Sequence[bytes], deadline: float) -> None:
-        for slot, group in by_slot(names).items():
-            self._send(slot, lambda call, group=group: call((b"DEL", *group)), deadline)  # type: ignore[misc]
-
-    def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
+    def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
+        """A key on each primary."""
         self._refresh(deadline)
-        for key in self._slots.samples(name):
-            self._send(slot_of(key), lambda call, key=key: call(probe(key)), deadline)  # type: ignore[misc]
+        return self._slots.samples(slot)
 
     def close(self) -> None:
         for pool in list(self._pools.values()):
@@ -87,14 +83,10 @@ class AsyncCluster:
     async def ask(self, message: Message) -> Any:
         return await self._send(slot_of(message.keys[0]), lambda call: aevaluate(call, message))
 
-    async def delete(self, names: Sequence[bytes]) -> None:
-        for slot, group in by_slot(names).items():
-            await self._send(slot, lambda call, group=group: call((b"DEL", *group)))  # type: ignore[misc]
-
-    async def ping(self, name: Callable[[int], bytes]) -> None:
+    async def probe_keys(self, slot: Callable[[str], int]) -> list[str]:
+        """Async form of `Cluster.probe_keys`."""
         await self._refresh()
-        for key in self._slots.samples(name):
-            await self._send(slot_of(key), lambda call, key=key: call(probe(key)))  # type: ignore[misc]
+        return self._slots.samples(slot)
 
     async def aclose(self) -> None:
         for holder in self._holders.values():

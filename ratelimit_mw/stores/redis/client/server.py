@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from .connection import DeadlineCalls, RedisConnectionPool, connect
 from .errors import Command, is_unknown_script
 from .sentinel import afind_primary, find_primary
 
-__all__ = ["AsyncServer", "Server", "aevaluate", "evaluate", "probe"]
+__all__ = ["AsyncServer", "Server", "aevaluate", "evaluate"]
 
 
 class Server:
@@ -27,12 +27,6 @@ class Server:
 
     def ask(self, message: Message, deadline: float) -> Any:
         return evaluate(partial(self._pool.call, deadline=deadline), message)
-
-    def delete(self, names: Sequence[bytes], deadline: float) -> None:
-        self._pool.call((b"DEL", *names), deadline=deadline)
-
-    def ping(self, name: Callable[[int], bytes], deadline: float) -> None:
-        self._pool.call(probe(name(0)), deadline=deadline)
 
     def close(self) -> None:
         self._pool.close()
@@ -54,12 +48,6 @@ class AsyncServer:
     def ask(self, message: Message) -> Awaitable[Any]:
         return aevaluate(self._holder.call, message)
 
-    async def delete(self, names: Sequence[bytes]) -> None:
-        await self._holder.call((b"DEL", *names))
-
-    async def ping(self, name: Callable[[int], bytes]) -> None:
-        await self._holder.call(probe(name(0)))
-
     async def aclose(self) -> None:
         await self._holder.aclose()
 
@@ -67,11 +55,6 @@ class AsyncServer:
         address = self._address
         host, port = await afind_primary(address, self._timeout) if address.service else address.first
         return await aconnect(address, host, port, self._timeout)
-
-
-def probe(name: bytes) -> Command:
-    """A write that leaves nothing. A server that is full, loading or a replica answers PING, but takes no hit."""
-    return (b"SET", name, b"", b"PX", b"1")
 
 
 def evaluate(call: Callable[[Command], Any], message: Message) -> Any:

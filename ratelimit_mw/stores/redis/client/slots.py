@@ -14,7 +14,7 @@ from redis import ResponseError
 from ....errors import StoreError
 from .errors import error_code
 
-__all__ = ["Hop", "Location", "Redirects", "SlotMap", "by_slot", "follow_redirects", "refresh_map", "slot_of"]
+__all__ = ["Hop", "Location", "Redirects", "SlotMap", "follow_redirects", "refresh_map", "slot_of"]
 
 Location = tuple[str, int]
 """Host and port of a server."""
@@ -96,12 +96,11 @@ class SlotMap:
             self.is_stale = True  # other slots may have moved too
         return Hop(location, asking=code == "ASK")
 
-    def samples(self, name: Callable[[int], bytes]) -> list[bytes]:
-        """Of the keys ``name(0)``, ``name(1)``, ... one for each primary that has a fair share of the slots."""
-        keys: dict[Location | None, bytes] = {}
+    def samples(self, slot: Callable[[str], int]) -> list[str]:
+        """Of the keys ``ping0``, ``ping1``, ... one for each primary that has a fair share of the slots."""
+        keys: dict[Location | None, str] = {}
         for i in range(_SAMPLES):
-            key = name(i)
-            keys.setdefault(self._owners[slot_of(key)], key)
+            keys.setdefault(self._owners[slot(f"ping{i}")], f"ping{i}")
             if len(keys) == len(self._primaries):
                 break
         return list(keys.values())
@@ -147,10 +146,3 @@ def slot_of(name: bytes) -> int:
     _, _, rest = name.partition(b"{")
     inside, closed, _ = rest.partition(b"}")
     return crc_hqx(inside if inside and closed else name, 0) % _SLOTS
-
-
-def by_slot(names: Iterable[bytes]) -> dict[int, list[bytes]]:
-    groups: dict[int, list[bytes]] = {}
-    for name in names:
-        groups.setdefault(slot_of(name), []).append(name)
-    return groups

@@ -1,0 +1,205 @@
+"""Clients of the application, credential providers and connection options: the store uses each as redis-py does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
+from redis.retry import Retry
+from redis_handles import PATIENT, address, client, hit, limit_of
+from redis_proxy import proxied
+from servers import HOST, Server, redis_running
+
+from ratelimit_mw import ConfigError, StoreError
+from ratelimit_mw.stores import RedisStore, open_store
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_calls_go_through_the_clients_of_the_application(redis_server: Server, decodes: bool) -> None:
+    """Blocking and async calls share one state, many requests share a call, and the clients stay open."""
+    limit = limit_of("500/hour")
+    options: dict[str, Any] = {"host": HOST, "port": redis_server.port, "decode_responses": decodes}
+    with redis.Redis(client_name="shop", **options) as own:
+        store = RedisStore(client=own, timeout_us=PATIENT)
+
+        async def run() -> None:
+            aown = redis.asyncio.Redis(client_name="shop", **options)
+            both = RedisStore(client=own, aclient=aown, timeout_us=PATIENT)
+            assert (await both.aapply([hit(limit)]))[0].remaining == 498
+            decisions = await asyncio.gather(*(both.aapply([hit(limit)]) for _ in range(100)))
+            assert min(each[0].remaining for each in decisions) == 398
+            await both.aping()
+            await both.aforget([hit(limit).key])
+            await both.aclose()
+            assert await aown.ping()
+            await aown.aclose()
+
+        assert store.apply([hit(limit)])[0].remaining == 499
+        asyncio.run(run())
+        assert store.apply([hit(limit), hit(limit_of("5/hour"))])[0].remaining == 499
+        store.ping()
+        store.close()
+        del store
+        assert own.ping()
+        with client(redis_server) as admin:
+            assert {each["name"] for each in admin.client_list() if each["name"]} == {"shop"}
+
+
+def test_a_client_of_the_application_sends_nothing_twice(redis_server: Server) -> None:
+    """The store switches the retries of the client off for its own calls. The application keeps its retries."""
+    limit = limit_of("500/hour")
+    with proxied(redis_server.port) as proxy:
+        errors = [redis.ConnectionError, redis.TimeoutError]
+        with redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 3), retry_on_error=errors) as own:
+            store = RedisStore(client=own, timeout_us=200_000)
+            store.apply([hit(limit)])
+            proxy.heard.clear()
+            proxy.swallows = True
+            with pytest.raises(StoreError, match="time budget"):
+                store.apply([hit(limit)])
+            assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
+            proxy.swallows = False
+            proxy.heard.clear()
+            proxy.hears = lambda command: proxy.cut() if command[0] == b"GET" else None
+            with pytest.raises(redis.ConnectionError):
+                own.get("a key")
+            assert [command[0] for command in proxy.heard if command[0] == b"GET"] == [b"GET"] * 4
+
+        async def run() -> None:
+            aown = redis.asyncio.Redis(port=proxy.port, retry=AsyncRetry(NoBackoff(), 3), retry_on_error=errors)
+            astore = RedisStore(aclient=aown, timeout_us=200_000)
+            await astore.aapply([hit(limit)])
+            proxy.heard.clear()
+            proxy.swallows = True
+            with pytest.raises(StoreError, match="time budget"):
+                await astore.aapply([hit(limit)])
+            assert [command[0] for command in proxy.heard if command[0] != b"CLIENT"] == [b"EVALSHA"]
+            proxy.swallows = False
+            assert (await astore.aapply([hit(limit)]))[0].allowed
+            await aown.aclose()
+
+        proxy.hears = lambda command: None
+        asyncio.run(run())
+
+
+def test_a_call_without_its_client_is_an_error_of_the_configuration(redis_server: Server) -> None:
+    """Only client=: blocking calls work, and an async call names the missing argument. And the reverse."""
+    one = hit(limit_of("5/hour"))
+
+    async def run() -> None:
+        aown = redis.asyncio.Redis(port=redis_server.port)
+        astore = RedisStore(aclient=aown, timeout_us=PATIENT)
+        assert (await astore.aapply([one]))[0].allowed
+        with pytest.raises(ConfigError, match=r"cannot make blocking calls\. Pass client="):
+            astore.apply([one])
+        await aown.aclose()
+
+    asyncio.run(run())
+    with redis.Redis(port=redis_server.port) as own:
+        store = RedisStore(client=own, timeout_us=PATIENT)
+        assert store.apply([one])[0].allowed
+        with pytest.raises(ConfigError, match=r"cannot make async calls\. Pass aclient="):
+            asyncio.run(store.aapply([one]))
+
+
+def test_arguments_that_do_not_fit_are_rejected() -> None:
+    """No server, two servers, a client of the other kind, two logins, a client with one connection."""
+    provider = CredentialProvider()
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({}, "either a URL, or client="),
+        ({"url": "redis://", "client": redis.Redis()}, "either a URL, or client="),
+        ({"client": redis.asyncio.Redis()}, "client: expected a redis.Redis; got a Redis"),
+        ({"aclient": redis.Redis()}, "aclient: expected a redis.asyncio.Redis"),
+        ({"client": "redis://"}, r"client: expected a redis\.Redis; got a str"),
+        ({"client": redis.Redis(), "credential_provider": provider}, "credential_provider= needs a URL"),
+        ({"url": "redis://:s3cret@localhost", "credential_provider": provider}, "either a login in the URL"),
+        ({"url": "redis://localhost?colour=red"}, "no option 'colour'"),
+    ]
+    for arguments, message in mistakes:
+        with pytest.raises(ConfigError, match=message) as caught:
+            RedisStore(**arguments)
+        assert "s3cret" not in str(caught.value)
+
+
+class Rotating(CredentialProvider):
+    """A provider that only has a blocking method, as AWS examples do."""
+
+    def __init__(self, wait: threading.Event | None = None) -> None:
+        self.calls: list[str] = []
+        self._wait = wait
+
+    def get_credentials(self) -> tuple[str, str]:
+        self.calls.append(threading.current_thread().name)
+        if self._wait is not None:
+            self._wait.wait(20)
+        return "default", "s3cret"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with redis_running(Path(tmp_path_factory.mktemp("redis")), "--requirepass", "s3cret") as server:
+        yield server
+
+
+def test_a_credential_provider_logs_in(guarded: Server) -> None:
+    """Blocking and async connections ask the provider, in a thread of its own."""
+    provider, limit = Rotating(), limit_of("5/hour")
+
+    async def run(store: RedisStore) -> int:
+        try:
+            return (await store.aapply([hit(limit)]))[0].remaining
+        finally:
+            await store.aclose()
+
+    for protocol in (2, 3):
+        url = f"redis://{HOST}:{guarded.port}/{protocol}?protocol={protocol}"
+        store = RedisStore(url, timeout_us=PATIENT, credential_provider=provider)
+        assert store.apply([hit(limit)])[0].remaining == 4
+        assert asyncio.run(run(store)) == 3
+        store.close()
+    assert provider.calls == ["ratelimit_mw background"] * 4
+
+
+def test_a_slow_credential_provider_is_within_the_budget(guarded: Server) -> None:
+    """A call ends by its deadline, and the next call gets the credentials that the provider was asked for."""
+    wait = threading.Event()
+    provider = Rotating(wait)
+    store = RedisStore(address(guarded), timeout_us=50_000, credential_provider=provider)
+    patient = RedisStore(address(guarded), timeout_us=PATIENT, credential_provider=provider)
+    for _ in range(3):
+        with pytest.raises(StoreError, match="time budget"):
+            store.apply([hit(limit_of("5/hour"))])
+
+    async def run() -> None:
+        with pytest.raises(StoreError, match="time budget"):
+            await store.aapply([hit(limit_of("5/hour"))])
+        await store.aclose()
+
+    asyncio.run(run())
+    assert len(provider.calls) == 1
+    wait.set()
+    assert patient.apply([hit(limit_of("5/hour"))])[0].allowed
+    patient.close()
+
+
+def test_connection_options_of_the_url_apply(guarded: Server) -> None:
+    """The login, client name, protocol and database may be options, as in the URLs of redis-py."""
+    limit = limit_of("5/hour")
+    options = "username=default&password=s3cret&client_name=limits&protocol=3&db=5"
+    store = open_store(f"redis://{HOST}:{guarded.port}?{options}", PATIENT)
+    store.apply([hit(limit)])
+    with redis.Redis(port=guarded.port, password="s3cret", db=5) as admin:
+        (connection,) = [each for each in admin.client_list() if each["name"] == "limits"]
+        assert connection["db"] == "5"
+        assert connection.get("resp", "3") == "3"
+        assert len(list(admin.scan_iter())) >= 1
+    store.close()
