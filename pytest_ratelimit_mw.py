@@ -1,6 +1,7 @@
-"""The pytest plugin. Every run of pytest beside which the package is installed imports it, so it imports nothing of it.
+"""The pytest plugin, with the fixtures `ratelimit_clock` and `ratelimit_off`.
 
-That is why it stands beside the package and not in it.
+Every pytest run imports this module when the package is installed. The module is therefore outside of the package, and
+imports the package only inside of a fixture.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ratelimit_clock", "ratelimit_off"]
 
-_NOON = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC; every window of up to an hour begins here, whenever a test runs
+_NOON = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC, the beginning of a minute and of an hour
 
 
 @pytest.fixture
 def ratelimit_clock() -> Iterator[ManualClock]:
-    """Rate limits on a clock set by hand, each test with counts of its own: ratelimit_clock.advance(60)."""
+    """Put all rate limits on a clock that only the test moves, with empty counts: ratelimit_clock.advance(60)."""
     from ratelimit_mw.testing import ManualClock, limits_timed_by
 
     clock = ManualClock(_NOON)
@@ -30,7 +31,7 @@ def ratelimit_clock() -> Iterator[ManualClock]:
 
 @pytest.fixture
 def ratelimit_off() -> Iterator[None]:
-    """No rate limits: every request is allowed, nothing is counted, and limited views may be called directly."""
+    """Turn all rate limits off: every request is allowed, and limited views can be called directly."""
     from ratelimit_mw.testing import limits_off
 
     with limits_off():

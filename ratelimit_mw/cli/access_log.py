@@ -1,6 +1,6 @@
-"""Lines of Apache's and nginx's access logs, common and combined format, into requests. Pure; knows no rules.
+"""Parses lines of the access logs of Apache and nginx, in the common and the combined format.
 
-A log is hostile text: clients write most of it. Nothing here takes longer than the line is long.
+Clients write most of a log, so its text is hostile. Parsing takes time proportional to the length of the line.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-__all__ = ["LONGEST_LINE", "LogEntry", "Target", "UnreadableLineError", "parse_line", "parse_target"]
+__all__ = ["LONGEST_LINE", "LogEntry", "Target", "InvalidLineError", "parse_line", "parse_target"]
 
 LONGEST_LINE: Final = 65_536
-"""Bytes; Apache's longest request line and headers fit several times."""
+"""In bytes, several times the longest request line and headers that Apache accepts."""
 
-_ABSENT: Final = ("-", '""', "")
+_MISSING: Final = ("-", '""', "")
 _MONTHS: Final = ("", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MOST_FIELDS: Final = 1000
+_MAX_FIELDS: Final = 1000
 
-# Possessive (++, *+): a line that does not fit is given up at once, not tried in every other way.
+# Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
 _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
-# The last field may be cut off: that a line is damaged at its end takes nothing from who asked for what.
+# The last field may be truncated: the fields before it are complete.
 _LAST_QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)'
 _LINE = re.compile(
     rf"(\S+) \S+ (.*?) ?\[([^\]\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?: {_QUOTED} {_LAST_QUOTED})?", re.ASCII
@@ -33,12 +33,12 @@ _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _CONTROLS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"\v"}
 
 
-class UnreadableLineError(ValueError):
-    """A line that is not a request; the message says why."""
+class InvalidLineError(ValueError):
+    """The line is not a request. The message gives the reason."""
 
 
 class Target(NamedTuple):
-    """What a request asks for. ``path`` is decoded once, ``host`` is "" unless the target names one."""
+    """The target of a request. ``path`` is decoded once; ``host`` is "" unless the target contains one."""
 
     path: str
     query: str = ""
@@ -46,15 +46,15 @@ class Target(NamedTuple):
 
     @property
     def fields(self) -> dict[str, str] | None:
-        """The last value of each field of the query; None when there are too many to read."""
+        """The last value of each query field, or None when there are too many fields."""
         try:
-            return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+            return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
         except ValueError:
             return None
 
 
 class LogEntry(NamedTuple):
-    """One request. ``time`` is in seconds since 1970; what the server logged as "-" is None."""
+    """One request. ``time`` is in seconds since 1970. A field that the server logged as "-" is None."""
 
     client: str | None
     user: str | None
@@ -67,39 +67,40 @@ class LogEntry(NamedTuple):
 
 
 def parse_line(line: bytes | str) -> LogEntry:
-    """One line, with or without its end. What follows the fields of the combined format is left unread.
+    """Parse one line, with or without its line end. Text after the fields of the combined format is ignored.
 
     >>> entry = parse_line('192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a%20b?c=1 HTTP/1.1" 200 12')
     >>> entry.client, entry.method, entry.target.path, entry.status, entry.time
     ('192.0.2.7', 'GET', '/a b', 200, 1431857103)
 
-    Raises ``UnreadableLineError``.
+    Raises:
+        InvalidLineError: The line is not a request.
     """
     if len(line) > LONGEST_LINE:
-        raise UnreadableLineError(f"longer than {LONGEST_LINE} bytes")
+        raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
     text = line if isinstance(line, str) else line.decode("utf-8", "replace")
-    found = _LINE.match(text)
-    if found is None:
-        raise UnreadableLineError("not a line of the common or combined format")
-    client, user, time, request, status, referer, user_agent = found.groups()
-    asked = _REQUEST.fullmatch(_unescaped(request))
-    if asked is None:
-        raise UnreadableLineError("the request is not HTTP")
-    method, target = asked.groups()
+    match = _LINE.match(text)
+    if match is None:
+        raise InvalidLineError("not in the common or combined format")
+    client, user, time, request, status, referer, user_agent = match.groups()
+    request_line = _REQUEST.fullmatch(_unescape(request))
+    if request_line is None:
+        raise InvalidLineError("not an HTTP request")
+    method, target = request_line.groups()
     return LogEntry(
-        _known(client),
-        _known(user),
+        _value(client),
+        _value(user),
         _seconds(time),
         method.upper(),
         parse_target(target),
         int(status),
-        _known(referer),
-        _known(user_agent),
+        _value(referer),
+        _value(user_agent),
     )
 
 
 def parse_target(target: str) -> Target:
-    """The target of a request line: a path with its query, or a whole address as proxies are asked for.
+    """Parse the target of a request line: a path with its query, or a whole URL as clients send it to a proxy.
 
     >>> parse_target("/caf%C3%A9?a=1")
     Target(path='/café', query='a=1', host='')
@@ -112,36 +113,36 @@ def parse_target(target: str) -> Target:
             split = urlsplit(target)
             host, target = split.hostname or "", f"{split.path or '/'}?{split.query}"
         except ValueError:
-            raise UnreadableLineError("the request's address is not one") from None
+            raise InvalidLineError("the URL of the request is invalid") from None
     path, _, query = target.partition("?")
     return Target(unquote(path) if "%" in path else path, query, host)
 
 
-def _known(field: str | None) -> str | None:
-    return None if field is None or field in _ABSENT else _unescaped(field)
+def _value(field: str | None) -> str | None:
+    return None if field is None or field in _MISSING else _unescape(field)
 
 
-def _unescaped(field: str) -> str:
-    r"""Both servers write what is not printable as ``\xHH``; Apache puts a backslash before quotes, too."""
+def _unescape(field: str) -> str:
+    r"""Undo ``\xHH``, which both servers write for bytes, and the backslash of Apache before quotes."""
     if "\\" not in field:
         return field
-    return _ESCAPE.sub(_original, field.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    return _ESCAPE.sub(_unescape_match, field.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
 
 
-def _original(escape: re.Match[bytes]) -> bytes:
+def _unescape_match(escape: re.Match[bytes]) -> bytes:
     code = escape[1]
     return bytes.fromhex(code[1:].decode()) if len(code) == 3 else _CONTROLS.get(code, code)
 
 
-@lru_cache(1024)  # many lines share a second
+@lru_cache(1024)  # many lines have the same second
 def _seconds(text: str) -> int:
-    """Seconds since 1970 of "17/May/2015:10:05:03 +0000"."""
-    found = _DAY_AND_TIME.fullmatch(text)
-    if found is None:
-        raise UnreadableLineError("the date is not one")
-    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = found.groups()
+    """Parse "17/May/2015:10:05:03 +0000" into seconds since 1970."""
+    match = _DAY_AND_TIME.fullmatch(text)
+    if match is None:
+        raise InvalidLineError("the date is invalid")
+    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = match.groups()
     try:
-        # A leap second is the one before: datetime has none.
+        # datetime has no leap seconds, so a leap second becomes the second before.
         moment = datetime(
             int(year), _MONTHS.index(month), int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC
         )
@@ -150,5 +151,5 @@ def _seconds(text: str) -> int:
     except (ValueError, OverflowError):
         seconds = -1
     if seconds < 0 or int(second) > 60:
-        raise UnreadableLineError("the date is impossible")
+        raise InvalidLineError("the date does not exist")
     return seconds

@@ -1,6 +1,6 @@
-"""An application as commands see it: imported as servers do, with the limiter and the routes that it would have.
+"""``--app``: imports an application as a server does, and finds its limiter and its routes.
 
-Nothing of it runs: it is not started, and no request is made. Its middleware is built, which opens no connection.
+The application is not started and gets no request. Its middleware is built, which opens no connection.
 """
 
 from __future__ import annotations
@@ -25,103 +25,101 @@ from ..rules.overview import Overview
 from ..wsgi import middleware as wsgi
 from .output import Failure, Misuse
 
-__all__ = ["Application", "OfApplication", "application_option"]
+__all__ = ["Application", "ApplicationCommand", "application_option"]
 
-_DEEPEST: Final = 64
-_AT_HOME: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
-_APP: Final = "ratelimit_mw.app"
+_MAX_LAYERS: Final = 64
+_FRAMEWORK_COMMANDS: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
+_HAS_APP: Final = "ratelimit_mw.app"
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-class OfApplication(click.Command):
+class ApplicationCommand(click.Command):
     """A command that takes either FILE or ``--app``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_APP] = any(arg.partition("=")[0] == "--app" for arg in args)
+        ctx.meta[_HAS_APP] = any(arg.partition("=")[0] == "--app" for arg in args)
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         params = super().get_params(ctx)
-        return [param for param in params if param.name != "file"] if ctx.meta.get(_APP) else params
+        return [param for param in params if param.name != "file"] if ctx.meta.get(_HAS_APP) else params
 
 
 def application_option(function: AnyFunction) -> AnyFunction:
-    """``--app``: in place of FILE."""
-    said = "In place of FILE: an application with RateLimitMiddleware, its decorators and routes included."
-    return click.option("--app", metavar="MODULE:NAME", callback=_opened, help=said)(function)
+    """Add ``--app``, which takes the place of FILE."""
+    help_text = "Use an application with RateLimitMiddleware in place of FILE, with its decorators and routes."
+    return click.option("--app", metavar="MODULE:NAME", callback=_open_application, help=help_text)(function)
 
 
 class Application:
-    """One with the middleware of ASGI or WSGI. ``ConfigError`` for limits that cannot work."""
+    """An application with the middleware of ASGI or WSGI. Raises `ConfigError` for invalid limits."""
 
     def __init__(self, name: str, app: Any) -> None:
         self.name = name
         self._index: RouteIndex | None = None
         self._scope: dict[str, Any] = {}
-        middleware = self._middleware_of(app)
+        middleware = self._find_middleware(app)
         if isinstance(middleware, asgi.RateLimitMiddleware):
             self._index = middleware._index_of({"type": "http", **self._scope})
         self.limiter: Limiter = middleware.limiter
         routes = () if self._index is None else routes_of(self._index)
         self.overview = Overview(self.limiter.rules, self.limiter.settings.overrides, routes)
 
-    def going(self, method: str, path: str, host: str) -> tuple[ViewMarks, dict[str, str]]:
-        """What is marked where a request goes, and what is known of it there: ``endpoint``, ``path:id``."""
+    def route(self, method: str, path: str, host: str) -> tuple[ViewMarks, dict[str, str]]:
+        """Return the marks of the view that a request is routed to, and its features ``endpoint`` and ``path:...``."""
         if self._index is None:
             return ViewMarks(), {}
         headers = [(b"host", host.encode("latin-1", "replace"))]
-        asked = {"method": method, "path": path, "query_string": b"", "headers": headers, **self._scope}
-        endpoint, view, params = going(self._index, ASGIRequest({**asked, "type": "http"}))
+        scope = {"method": method, "path": path, "query_string": b"", "headers": headers, **self._scope}
+        endpoint, view, params = going(self._index, ASGIRequest({**scope, "type": "http"}))
         if endpoint == UNMATCHED and method == "GET":  # it may be the handshake of a WebSocket
-            endpoint, view, params = going(self._index, ASGIRequest({**asked, "type": "websocket"}))
+            endpoint, view, params = going(self._index, ASGIRequest({**scope, "type": "websocket"}))
         return view, {"endpoint": endpoint, **{f"path:{name}": str(value) for name, value in params.items()}}
 
-    def _middleware_of(self, app: Any) -> asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware:
+    def _find_middleware(self, app: Any) -> asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware:
         for layer in self._layers(app):
             if isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware):
                 return layer
-        for kind in type(app).__mro__:
-            if command := _AT_HOME.get(kind.__module__.partition(".")[0]):
-                own = command.format(self.name.partition(":")[0])
-                raise Misuse(f"{self.name} is looked at by a command of its own framework: {own}")
+        for cls in type(app).__mro__:
+            if command := _FRAMEWORK_COMMANDS.get(cls.__module__.partition(".")[0]):
+                command = command.format(self.name.partition(":")[0])
+                raise Misuse(f"{self.name}: use the command of its framework: {command}")
         raise Failure(f"{self.name} has no RateLimitMiddleware")
 
     def _layers(self, app: Any) -> Iterator[Any]:
-        """An application and what it is wrapped around, the outermost first; of Starlette's, its whole stack."""
-        for _ in range(_DEEPEST):
+        """Yield an application and everything that it wraps, the outermost layer first."""
+        for _ in range(_MAX_LAYERS):
             yield app
-            if hasattr(app, "build_middleware_stack"):
+            if hasattr(app, "build_middleware_stack"):  # Starlette builds its layers at the first request
                 self._scope = {"app": app}
                 app = app.build_middleware_stack()
             else:
                 app = getattr(app, "app", None) or getattr(app, "wsgi_app", None)
 
 
-def _opened(_ctx: click.Context, _param: click.Parameter, name: str | None) -> Application | None:
-    if name is None:
-        return None
-    return Application(name, _imported(name))
+def _open_application(_ctx: click.Context, _param: click.Parameter, name: str | None) -> Application | None:
+    return None if name is None else Application(name, _import(name))
 
 
-def _imported(name: str) -> Any:
-    """What a server would import by this name: "shop:app", or "shop:create()". What it prints then goes to stderr."""
+def _import(name: str) -> Any:
+    """Import "shop:app" or "shop:create()", as a server does. Text printed by the module goes to stderr."""
     module, colon, attributes = name.partition(":")
     if not (module and colon and attributes) or module.startswith("."):
-        raise click.BadParameter(f"expected MODULE:NAME, such as shop:app; got {name!r}")
+        raise click.BadParameter(f"expected MODULE:NAME, for example shop:app; got {name!r}")
     with contextlib.redirect_stdout(sys.stderr):
-        found = _module(module)
+        value = _import_module(module)
         for attribute in attributes.removesuffix("()").split("."):
-            if not hasattr(found, attribute):
-                raise click.BadParameter(f"{module} has no {attributes!r}")
-            found = getattr(found, attribute)
-        return found() if attributes.endswith("()") else found
+            if not hasattr(value, attribute):
+                raise click.BadParameter(f"module {module!r} has no {attributes!r}")
+            value = getattr(value, attribute)
+        return value() if attributes.endswith("()") else value
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise click.BadParameter(f"there is no module {error.name!r} here") from None
+        raise click.BadParameter(f"no module {error.name!r} in the current folder or installed") from None

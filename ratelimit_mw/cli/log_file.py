@@ -1,4 +1,4 @@
-"""Reading an access log: plain or gzip, from a file or a pipe, line by line in bounded memory. Knows no rules."""
+"""Reads an access log line by line in bounded memory: plain or gzip, from a file or a pipe."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Final, NamedTuple, cast
 
-from .access_log import LONGEST_LINE, LogEntry, UnreadableLineError, parse_line
+from .access_log import LONGEST_LINE, InvalidLineError, LogEntry, parse_line
 
-__all__ = ["DamagedLogError", "LogReader", "UnreadableLine", "in_order"]
+__all__ = ["DamagedLogError", "LogReader", "InvalidLine", "in_order"]
 
 _GZIP: Final = b"\x1f\x8b"
-_SHOWN: Final = 5
-_KEPT: Final = 200
-_TOLD_EVERY: Final = 500
-_REORDERED_WITHIN: Final = 10_000
+_MAX_EXAMPLES: Final = 5
+_EXAMPLE_BYTES: Final = 200
+_PROGRESS_LINES: Final = 500
+_SORTED_LINES: Final = 10_000
 
 
 class DamagedLogError(Exception):
-    """A compressed log that is cut off or broken. What was read until then is not the whole."""
+    """A compressed log is truncated or corrupt, so the requests read before are not all of it."""
 
 
-class UnreadableLine(NamedTuple):
+class InvalidLine(NamedTuple):
     number: int
-    why: str
+    reason: str
     text: str
 
 
 class LogReader:
-    """Iterates over the requests of a log, and notes what it could not read.
+    """Iterates over the requests of a log, counts its lines, and keeps examples of invalid lines.
 
-    ``progress`` is told from time to time how many lines and how many bytes of the file were read.
+    ``progress`` is called every 500 lines with the number of lines and of bytes.
     """
 
     def __init__(self, file: IO[bytes], progress: Callable[[int, int], None] = lambda _lines, _bytes: None) -> None:
@@ -41,26 +41,26 @@ class LogReader:
         self._progress = progress
         self.lines = 0
         self.invalid = 0
-        self.examples: list[UnreadableLine] = []
+        self.examples: list[InvalidLine] = []
 
     def __iter__(self) -> Iterator[LogEntry]:
         buffered = io.BufferedReader(cast(io.RawIOBase, self._file))
         try:
-            yield from self._entries(_plain(buffered))
+            yield from self._entries(_decompressed(buffered))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DamagedLogError(str(error)) from None
         finally:
-            buffered.detach()  # or it would close a file that is not its own
+            buffered.detach()  # or it would close the file of the caller
 
     def _entries(self, file: io.BufferedIOBase) -> Iterator[LogEntry]:
         for line in _lines(file):
             self.lines += 1
-            if self.lines % _TOLD_EVERY == 0:
+            if self.lines % _PROGRESS_LINES == 0:
                 self._progress(self.lines, self._position())
             try:
                 yield parse_line(line)
-            except UnreadableLineError as error:
-                self._note(line, str(error))
+            except InvalidLineError as error:
+                self._add_invalid(line, str(error))
 
     def _position(self) -> int:
         try:
@@ -68,19 +68,21 @@ class LogReader:
         except OSError:  # a pipe
             return 0
 
-    def _note(self, line: bytes, why: str) -> None:
+    def _add_invalid(self, line: bytes, reason: str) -> None:
         if not line.strip():
             return
         self.invalid += 1
-        if len(self.examples) < _SHOWN:
-            self.examples.append(UnreadableLine(self.lines, why, line[:_KEPT].decode("utf-8", "replace").rstrip()))
+        if len(self.examples) < _MAX_EXAMPLES:
+            self.examples.append(
+                InvalidLine(self.lines, reason, line[:_EXAMPLE_BYTES].decode("utf-8", "replace").rstrip())
+            )
 
 
-def in_order(entries: Iterable[LogEntry], within: int = _REORDERED_WITHIN) -> Iterator[LogEntry]:
-    """The requests by time, where they are no further out of place than ``within`` lines.
+def in_order(entries: Iterable[LogEntry], within: int = _SORTED_LINES) -> Iterator[LogEntry]:
+    """Yield the requests by time, when none of them is more than ``within`` lines out of place.
 
-    Servers write a line when its request is done, and some logs are shuffled within each minute. A line with a time
-    of its own far ahead waits for the end; it does not drag the others along.
+    Servers write a line at the end of its request, and some logs are shuffled within each minute. A line with a wrong
+    time far in the future comes last and does not affect the others.
     """
     waiting: list[tuple[int, int, LogEntry]] = []
     for number, entry in enumerate(entries):
@@ -93,13 +95,13 @@ def in_order(entries: Iterable[LogEntry], within: int = _REORDERED_WITHIN) -> It
         yield heapq.heappop(waiting)[2]
 
 
-def _plain(file: io.BufferedReader[io.RawIOBase]) -> io.BufferedIOBase:
-    """The file without its compression, which shows in its first bytes and not in its name."""
+def _decompressed(file: io.BufferedReader[io.RawIOBase]) -> io.BufferedIOBase:
+    """Decompress gzip, which is detected by the first bytes and not by the file name."""
     return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file
 
 
 def _lines(file: io.BufferedIOBase) -> Iterator[bytes]:
-    """Lines; of one that is longer than any may be only the beginning, one byte too long."""
+    """Yield the lines. Of a line over the maximum only the beginning is read, one byte more than the maximum."""
     while line := file.readline(LONGEST_LINE + 1):
         yield line
         while len(line) > LONGEST_LINE and not line.endswith(b"\n"):

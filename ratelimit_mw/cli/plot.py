@@ -1,4 +1,4 @@
-"""Draws a replay: requests and rejections over time, and the clients rejected most. Needs matplotlib."""
+"""Draws a replay with matplotlib: requests and rejections over time, and the clients with most rejections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from ..errors import MissingExtraError
 from .output import count_text, printable
-from .simulation import Report
+from .simulation import ReplayReport
 
 try:
     from matplotlib.axes import Axes
@@ -22,12 +22,12 @@ except ImportError:
 
 __all__ = ["draw"]
 
-_SERVED: Final = "#8fb3d9"
+_ALLOWED: Final = "#8fb3d9"
 _REJECTED: Final = "#c8342f"
 _INK: Final = "#333333"
 _DAY: Final = 86_400
-_MOST_BARS: Final = 120
-_FEWEST_BARS: Final = 20
+_MAX_BARS: Final = 120
+_MIN_BARS: Final = 20
 _STEPS: Final = {
     1: "second", 5: "5 seconds", 15: "15 seconds", 60: "minute", 300: "5 minutes", 900: "15 minutes",
     3600: "hour", 3 * 3600: "3 hours", 6 * 3600: "6 hours",
@@ -35,8 +35,8 @@ _STEPS: Final = {
 }  # fmt: skip
 
 
-def draw(report: Report, path: Path, top: int) -> None:
-    """Write the picture, a PNG. Draws with Agg alone: no window, no display."""
+def draw(report: ReplayReport, path: Path, top: int) -> None:
+    """Write a PNG. The drawing needs no window and no display."""
     clients = report.most_rejected(top) or [client for client, _ in report.requests.most_common(top)]
     bottom = 0.9 + 0.33 * len(clients)
     figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained")
@@ -47,17 +47,17 @@ def draw(report: Report, path: Path, top: int) -> None:
     figure.savefig(path, format="png")
 
 
-def _over_time(axes: Axes, report: Report) -> None:
+def _over_time(axes: Axes, report: ReplayReport) -> None:
     step = _step(report)
     every = Counter(time // step for time in report.times)
     rejected = Counter(time // step for time in report.rejected_times)
     bins = sorted(every)
     starts = [b * step / _DAY for b in bins]  # days since 1970, as matplotlib counts
-    served = [every[b] - rejected[b] for b in bins]
+    allowed = [every[b] - rejected[b] for b in bins]
     width = step / _DAY * 0.92
-    axes.bar(starts, served, width, align="edge", color=_SERVED, label="served")
-    axes.bar(starts, [rejected[b] for b in bins], width, served, align="edge", color=_REJECTED, label="rejected")
-    axes.set_xlim(starts[0], max(starts[-1] + step / _DAY, starts[0] + _FEWEST_BARS * step / _DAY))
+    axes.bar(starts, allowed, width, align="edge", color=_ALLOWED, label="allowed")
+    axes.bar(starts, [rejected[b] for b in bins], width, allowed, align="edge", color=_REJECTED, label="rejected")
+    axes.set_xlim(starts[0], max(starts[-1] + step / _DAY, starts[0] + _MIN_BARS * step / _DAY))
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
@@ -68,24 +68,24 @@ def _over_time(axes: Axes, report: Report) -> None:
     first, last = (datetime.fromtimestamp(time, UTC) for time in (report.first, report.last))
     axes.set_xlabel(f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC", color=_INK)
     total, lost = len(report.times), len(report.rejected_times)
-    _titled(axes, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
+    _set_title(axes, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
 
 def _dates(locator: AutoDateLocator) -> ConciseDateFormatter:
-    """Short dates, days before months; the year stands below."""
+    """Format dates with the day before the month. The label of the axis contains the year."""
     formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
     zeros = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
     return ConciseDateFormatter(locator, UTC, formats, zero_formats=zeros, show_offset=False)  # type: ignore[no-untyped-call]
 
 
-def _by_client(axes: Axes, report: Report, clients: Sequence[str]) -> None:
+def _by_client(axes: Axes, report: ReplayReport, clients: Sequence[str]) -> None:
     rows = range(len(clients))
     rejected = [report.rejected[client] for client in clients]
-    served = [report.requests[client] - report.rejected[client] for client in clients]
+    allowed = [report.requests[client] - report.rejected[client] for client in clients]
     axes.barh(rows, rejected, 0.7, color=_REJECTED)
-    axes.barh(rows, served, 0.7, rejected, color=_SERVED)
+    axes.barh(rows, allowed, 0.7, rejected, color=_ALLOWED)
     names = [printable(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
     axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
@@ -95,18 +95,20 @@ def _by_client(axes: Axes, report: Report, clients: Sequence[str]) -> None:
     axes.set_xlim(0, max(report.requests[client] for client in clients) * 1.12)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlabel("requests: rejected, then served", color=_INK)
-    _titled(axes, "Clients rejected most" if any(rejected) else "No client was rejected; the busiest")
+    axes.set_xlabel("requests: rejected, then allowed", color=_INK)
+    _set_title(
+        axes, "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
+    )
 
 
-def _titled(axes: Axes, title: str) -> None:
+def _set_title(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK, pad=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=_INK, labelsize=10)
     axes.set_axisbelow(True)
 
 
-def _step(report: Report) -> int:
-    """Seconds to a bar: the shortest with which not too many bars stand side by side."""
+def _step(report: ReplayReport) -> int:
+    """Return the seconds per bar: the shortest step with at most 120 bars."""
     span = report.last - report.first
-    return next((step for step in _STEPS if span / step <= _MOST_BARS), max(_STEPS))
+    return next((step for step in _STEPS if span / step <= _MAX_BARS), max(_STEPS))

@@ -1,4 +1,4 @@
-"""Rules against recorded requests, at the requests' own times. Counts what would have happened; prints nothing."""
+"""Applies rules to recorded requests at the time of each request, and counts the decisions."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import LogEntry
 
-__all__ = ["Report", "RuleReport", "Simulation", "log_tells"]
+__all__ = ["ReplayReport", "RuleReport", "Simulation", "log_has"]
 
 _READERS: Final[dict[str, Callable[[LogEntry], Any]]] = {
     "user": lambda entry: entry.user,
     "header:user-agent": lambda entry: entry.user_agent,
     "header:referer": lambda entry: entry.referer,
 }
-_ALWAYS_TOLD: Final = ("ip", "method", "path")
+_ALWAYS_LOGGED: Final = ("ip", "method", "path")
 
 
 class RuleReport:
-    """What one rule did. Of a shadow rule: what it would have done."""
+    """The counts of one rule. The counts of a shadow rule are what it would have rejected."""
 
     def __init__(self, rule: CompiledRule) -> None:
         self.name = rule.name
         self.shadow = rule.shadow
-        self.looked = 0
+        self.matched = 0
         self.delayed = 0
-        # The rule's own limits, then those of some clients, once they have rejected.
+        # The limits of the rule first. A limit of a single client is added when it rejects.
         self.rejected_by_limit: Counter[str] = Counter({str(limit.quota): 0 for limit in rule.limits})
         self.clients: Counter[str] = Counter()
         """Rejections by client."""
@@ -46,8 +46,8 @@ class RuleReport:
         return self.clients.total()
 
 
-class Report:
-    """What came of a whole log. Times are in seconds since 1970."""
+class ReplayReport:
+    """The counts of a whole log. Times are in seconds since 1970."""
 
     def __init__(self, rules: Iterable[CompiledRule]) -> None:
         self.rules = {rule.name: RuleReport(rule) for rule in rules}
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def first(self) -> int:
-        """The time of the earliest request; there has to be one."""
+        """The time of the earliest request. The report must contain one."""
         return min(self.times)
 
     @property
@@ -67,28 +67,28 @@ class Report:
         return max(self.times)
 
     def most_rejected(self, top: int) -> list[str]:
-        """Clients, those rejected most first; equals by their number of requests, then by name."""
+        """Return the clients with the most rejections; ties by number of requests, then by name."""
         return sorted(self.rejected, key=lambda client: (-self.rejected[client], -self.requests[client], client))[:top]
 
     def rejecting_rules(self, client: str) -> list[str]:
-        """The enforced rules that rejected a client."""
+        """Return the enforced rules that rejected a client."""
         return [rule.name for rule in self.rules.values() if not rule.shadow and rule.clients[client]]
 
 
 class Simulation:
-    """Replays requests, in the memory store, on a clock that stands at each request's time."""
+    """Replays requests in the memory store. The clock has the time of each request."""
 
     def __init__(self, settings: Settings) -> None:
         self._now = 0
         self._latest = 0
         store = settings.store if settings.store.startswith("memory:") else "memory://"
-        # No decorator is here whose rule could be changed.
+        # Without the application there is no rule of a decorator to override.
         self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
         self._readers = [(name, read) for name in self._limiter.rules.needs if (read := _reader(name))]
         self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
-        self.report = Report(self._limiter.rules.rules)
+        self.report = ReplayReport(self._limiter.rules.rules)
 
-    def replay(self, entries: Iterable[LogEntry]) -> Report:
+    def replay(self, entries: Iterable[LogEntry]) -> ReplayReport:
         for entry in entries:
             self._replay(entry)
         return self.report
@@ -107,7 +107,7 @@ class Simulation:
         self._count(entry.time, client, verdict)
 
     def _client(self, text: str | None) -> str:
-        """Addresses as the middleware writes them; the names that Apache may log instead tell clients apart as well."""
+        """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
         if text is None or text.startswith("unix:"):
             return UNKNOWN_IP
         return self._ip(text) or text.lower()
@@ -122,7 +122,7 @@ class Simulation:
             report.rejected[client] += 1
             report.rejected_times.append(time)
         for name in verdict.rules:
-            report.rules[name].looked += 1
+            report.rules[name].matched += 1
         rejecting = [decision for decision in verdict.decisions if not decision.allowed]
         for decision in rejecting:
             report.rules[decision.rule].rejected_by_limit[str(decision.quota)] += 1
@@ -133,9 +133,9 @@ class Simulation:
                 report.rules[name].delayed += 1
 
 
-def log_tells(feature: str) -> bool:
-    """Whether an access log holds a feature."""
-    return feature in _ALWAYS_TOLD or _reader(feature) is not None
+def log_has(feature: str) -> bool:
+    """Return whether an access log contains a feature."""
+    return feature in _ALWAYS_LOGGED or _reader(feature) is not None
 
 
 def _reader(feature: str) -> Callable[[LogEntry], Any] | None:

@@ -82,7 +82,7 @@ class AlgorithmCompliance:
                     (allowed <= full, decision.remaining), (True, full - allowed), f"{allowed} allowed at one instant"
                 )
         if not self.counts_rejected:
-            check_equal(algorithm.decide(state, START, 0)[1].remaining, full - allowed, "what remains")
+            check_equal(algorithm.decide(state, START, 0)[1].remaining, full - allowed, "the remaining cost")
 
     def test_a_cost_over_the_limit_never_fits(self, algorithm: Algorithm) -> None:
         """It is rejected without a retry time, in any state. Every other rejection has a retry time."""
@@ -113,7 +113,7 @@ class AlgorithmCompliance:
                 check_equal(step.kept is step.state, True, f"the state after cost {step.cost}, {step.decision.allowed}")
             check_equal(step.cost == 0 and not step.decision.allowed, False, "a peek is always allowed")
 
-    def test_remaining_is_what_still_fits(self, algorithm: Algorithm) -> None:
+    def test_remaining_is_exact(self, algorithm: Algorithm) -> None:
         """That cost is allowed at the same instant, and a cost of one more is rejected."""
         for step in self._steps(algorithm):
             left = step.decision.remaining
@@ -148,7 +148,7 @@ class AlgorithmCompliance:
                 check_equal(
                     algorithm.decide(charged, step.now, 0)[1].remaining,
                     0,
-                    "what remains after a charge beyond the limit",
+                    "remaining after a charge beyond the limit",
                 )
 
     def test_a_refund_at_once_undoes_the_hit(self, algorithm: Algorithm) -> None:

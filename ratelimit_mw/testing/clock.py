@@ -58,7 +58,7 @@ class ManualClock:
 def limits_timed_by(clock: Clock) -> Iterator[None]:
     """Put all limits on your clock, with empty counts, until the end of the block.
 
-    Every limiter without a clock of its own is affected, whenever it was built and whatever its store is. Counts from
+    Every limiter without a clock of its own is affected, also an older one, with any store. Counts from
     outside the block are not visible inside it, and the other way round.
 
     Args:

@@ -74,7 +74,7 @@ class StoreCompliance(DecisionTests, CorrectionTests, TimeTests):
             requests = [hits_of(wide, narrow), hits_of(narrow, wide)] * 60
             allowed = sum(all(d.allowed for d in decisions) for decisions in store.together(requests, NOW))
             check_equal(allowed <= 20, True, f"{allowed} allowed by a limit of 20")
-            check_equal(store.peek(wide).remaining, 100 - allowed, f"what remains of 100 after {allowed}")
+            check_equal(store.peek(wide).remaining, 100 - allowed, f"remaining of 100 after {allowed}")
             remaining = store.peek(narrow).remaining
             # With count_rejected, a rejection may be caused by a hit that was refunded afterwards.
             least = 0 if spec == COUNTS_REJECTED else 20 - allowed

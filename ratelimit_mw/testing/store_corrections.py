@@ -22,7 +22,7 @@ class CorrectionTests(StoreSuite):
             refund = Correction(limit, limit.prefix + CLIENT, 5, Charge(decision.at_us, 5, decision.delay_us))
             check_equal(store.correct([refund], NOW), [NOW], "the time of the correction")
             state = store.peek(limit)
-            check_equal((state.remaining, state.reset_us), (5, 0), "what remains")
+            check_equal((state.remaining, state.reset_us), (5, 0), "remaining")
             check_equal(store.hit(limit, cost=5).allowed, True, "the same hit again")
 
     def test_a_late_refund_returns_nothing(self, way: str, spec: Spec) -> None:
@@ -58,6 +58,6 @@ class CorrectionTests(StoreSuite):
                 store.hit(limit, NOW, 5, client)
             store.forget([limit.prefix + client for client in ("a", "c", "no such client")])
             remaining = [store.hit(limit, NOW, 0, client).remaining for client in "abc"]
-            check_equal(remaining, [5, 0, 5], "what remains for a, b, c after a and c were deleted")
+            check_equal(remaining, [5, 0, 5], "remaining for a, b, c after a and c were deleted")
             store.forget(limit.prefix + client for client in "b")
             check_equal(store.hit(limit, NOW, 5, "b").allowed, True, "b after it was deleted, too")

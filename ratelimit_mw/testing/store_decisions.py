@@ -117,7 +117,7 @@ class DecisionTests(StoreSuite):
         with self.opened(way) as store:
             store.hit(limit, NOW)
             store.ping()
-            check_equal(store.peek(limit).remaining, 4, "what remains after a ping")
+            check_equal(store.peek(limit).remaining, 4, "remaining after a ping")
 
     def test_a_changed_amount_keeps_what_was_consumed(self, way: str, spec: Spec) -> None:
         """A limit with another amount and the same period continues with the same key."""

@@ -62,7 +62,7 @@ class StoreSuite:
         """Return a second handle on the state of a store, as another worker process has one.
 
         Args:
-            store: What `make_store` returned.
+            store: The store that `make_store` returned.
 
         Returns:
             A new handle, or ``store`` itself when there can be no other. The suite then checks that the blocking and

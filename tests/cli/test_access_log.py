@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, Target, UnreadableLineError, parse_line, parse_target
+from ratelimit_mw.cli.access_log import LONGEST_LINE, InvalidLineError, LogEntry, Target, parse_line, parse_target
 
 COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
 NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
@@ -29,7 +29,7 @@ def line(**fields: str) -> str:
 
 
 def why_not(text: bytes | str) -> str:
-    with pytest.raises(UnreadableLineError) as error:
+    with pytest.raises(InvalidLineError) as error:
         parse_line(text)
     return str(error.value)
 
@@ -126,13 +126,13 @@ def test_time_in_any_zone(text: str, seconds: int) -> None:
 )
 def test_impossible_dates(text: str) -> None:
     """A date that no calendar has, or one before 1970, makes the line invalid and says so."""
-    assert why_not(line(time=text)) == "the date is impossible"
+    assert why_not(line(time=text)) == "the date does not exist"
 
 
 def test_no_date_at_all() -> None:
     """Other text where the date belongs makes the line invalid, digits of other scripts included."""
-    assert why_not(line(time="yesterday")) == "the date is not one"
-    assert why_not(line(time="\u0661\u0667/May/2015:10:05:03 +0000")) == "the date is not one"
+    assert why_not(line(time="yesterday")) == "the date is invalid"
+    assert why_not(line(time="\u0661\u0667/May/2015:10:05:03 +0000")) == "the date is invalid"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_no_date_at_all() -> None:
 )
 def test_requests_that_are_not_http(request_line: str) -> None:
     """What the server answered before any application saw it is not a request."""
-    assert why_not(line(request=request_line)) == "the request is not HTTP"
+    assert why_not(line(request=request_line)) == "not an HTTP request"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_requests_that_are_not_http(request_line: str) -> None:
 )
 def test_other_text(text: str) -> None:
     """Anything else is not a line of these formats."""
-    assert why_not(text) == "not a line of the common or combined format"
+    assert why_not(text) == "not in the common or combined format"
 
 
 def test_longest_line() -> None:
@@ -157,7 +157,7 @@ def test_longest_line() -> None:
     fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
     assert len(fits) == LONGEST_LINE
     assert parse_line(fits).status == 200
-    assert why_not(fits + "x") == f"longer than {LONGEST_LINE} bytes"
+    assert why_not(fits + "x") == f"longer than {LONGEST_LINE:,} bytes"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_targets(target: str, expected: Target) -> None:
 
 def test_address_that_is_none() -> None:
     """A proxy request for a malformed address is not a request."""
-    assert why_not(line(request="GET http://[::1/ HTTP/1.1")) == "the request's address is not one"
+    assert why_not(line(request="GET http://[::1/ HTTP/1.1")) == "the URL of the request is invalid"
 
 
 def test_method_and_spaces() -> None:
@@ -216,10 +216,10 @@ def test_no_line_is_tried_in_every_way(hostile: str) -> None:
 
 @given(st.binary(max_size=300) | st.text(max_size=300))
 def test_any_input_is_read_or_rejected(noise: bytes | str) -> None:
-    """Whatever a log holds, a line gives an entry or an ``UnreadableLineError``, and nothing else."""
+    """Whatever a log holds, a line gives an entry or an ``InvalidLineError``, and nothing else."""
     try:
         entry = parse_line(noise)
-    except UnreadableLineError:
+    except InvalidLineError:
         return
     assert entry.time >= 0
 

@@ -110,7 +110,20 @@ def test_the_example_is_right() -> None:
     """The example settings pass the check."""
     assert run("check", EXAMPLE).exit_code == 0
     answer = json.loads(run("explain", EXAMPLE, "POST", "/login", "--json").stdout)
-    assert [rule["rule"] for rule in answer["rules"] if rule["looks"]] == ["login", "site", "burst"]
+    assert [rule["rule"] for rule in answer["rules"] if rule["applies"]] == ["login", "site", "burst"]
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"), [(["check", "SETTINGS", "--json"], 1), (["explain", "SETTINGS", "--json"], 2)]
+)
+def test_json_option_prints_errors_as_json(words: list[str], exit_code: int, settings: Any) -> None:
+    """An error of the settings and a missing argument are JSON on stdout, and a message on stderr."""
+    path = settings("rules = 5")
+    result = run(*(path if word == "SETTINGS" else word for word in words))
+    (message,) = json.loads(result.stdout).values()
+    assert result.exit_code == exit_code
+    assert f"Error: {message}\n" in result.stderr
+    assert list(json.loads(result.stdout)) == ["error"]
 
 
 # -- what may reach a terminal -------------------------------------------------------------------------------

@@ -107,7 +107,7 @@ def explained(*words: str) -> dict[str, Any]:
 
 
 def looking(answer: dict[str, Any]) -> list[str]:
-    return [rule["rule"] for rule in answer["rules"] if rule["looks"]]
+    return [rule["rule"] for rule in answer["rules"] if rule["applies"]]
 
 
 def test_explain_knows_routes_and_parameters() -> None:
@@ -117,7 +117,7 @@ def test_explain_knows_routes_and_parameters() -> None:
     assert answer["features"]["path:number"] == "7"
     assert looking(answer) == ["site", "big", "outer", "item"]
     assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "path:number=7"
-    assert [rule["why_not"] for rule in answer["rules"] if not rule["looks"]] == ["stands on /v1/outer/inner/late"]
+    assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["stands on /v1/outer/inner/late"]
 
 
 def test_explain_knows_what_is_decided_on_the_way() -> None:
@@ -125,17 +125,17 @@ def test_explain_knows_what_is_decided_on_the_way() -> None:
     answer = explained("shop:app", "POST", "/v1/outer/inner/late", "--feature", "user=ann")
     assert looking(answer) == ["site", "big", "outer", "late"]
     unknown = explained("shop:app", "POST", "/v1/outer/inner/late")
-    assert [rule["why_not"] for rule in unknown["rules"] if rule["rule"] == "late"] == ["key: user is unknown"]
+    assert [rule["reason"] for rule in unknown["rules"] if rule["rule"] == "late"] == ["key: user is missing"]
 
 
 def test_explain_says_where_a_request_goes() -> None:
     """In words: the template, or that no route answers."""
     assert (
-        "GET /v1/outer/inner/items/7 is answered by /v1/outer/inner/items/{number}"
+        "GET /v1/outer/inner/items/7 is routed to /v1/outer/inner/items/{number}"
         in run("explain", "--app", "shop:app", "GET", "/v1/outer/inner/items/7").stdout.splitlines()
     )
     nowhere = run("explain", "--app", "shop:app", "GET", "/nowhere")
-    assert "GET /nowhere is answered by unmatched" in nowhere.stdout.splitlines()
+    assert "GET /nowhere is routed to unmatched" in nowhere.stdout.splitlines()
 
 
 def test_a_middleware_around_an_application() -> None:
@@ -143,7 +143,7 @@ def test_a_middleware_around_an_application() -> None:
     answer = explained("shop:wrapped", "GET", "/below/hello")
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/hello", ["site", "big", "hello"])
     chat = explained("shop:wrapped", "GET", "/below/hello")["rules"][-1]
-    assert (chat["rule"], chat["why_not"]) == ("chat", "stands on /below/chat")
+    assert (chat["rule"], chat["reason"]) == ("chat", "stands on /below/chat")
     assert "chat   @messages" in run("check", "--app", "shop:wrapped").stdout
 
 
@@ -151,7 +151,7 @@ def test_a_websocket_is_known_by_its_handshake() -> None:
     """A GET of a WebSocket's route meets the rules of its handshake; those of its messages count later."""
     answer = explained("shop:wrapped", "GET", "/below/chat")
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/chat", ["site", "big"])
-    why = {rule["rule"]: rule.get("why_not") for rule in answer["rules"]}
+    why = {rule["rule"]: rule.get("reason") for rule in answer["rules"]}
     assert why["chat"] == "it counts the messages that come afterwards"
     assert explained("shop:wrapped", "POST", "/below/chat")["features"]["endpoint"] == "unmatched"
 
@@ -174,15 +174,15 @@ def test_check_as_json() -> None:
     """Programs are told who gives each rule and where it stands; what is wrong is found, with exit code 1."""
     result = run("check", "--app", "shop:app", "--json")
     answer = json.loads(result.stdout)
-    assert {rule["name"]: (rule["given_by"], rule["looks_at"]) for rule in answer["rules"]} == {
+    assert {rule["name"]: (rule["source"], rule["applies_to"]) for rule in answer["rules"]} == {
         "site": ("settings", ["all"]),
         "big": ("settings", ["all"]),
         "outer": ("@limit", ["/v1/outer/inner/items/{number}, /v1/outer/inner/late"]),
         "item": ("@limit", ["/v1/outer/inner/items/{number}"]),
         "late": ("@limit", ["/v1/outer/inner/late"]),
     }
-    assert (answer["exempt"], answer["needs_from_application"]) == ([], {})
-    assert answer["problems"] == ["big rejects every request: its cost 9 can never fit in 5/day"]
+    assert (answer["exempt"], answer["required_features"]) == ([], {})
+    assert answer["problems"] == ["big rejects every request: its cost 9 is greater than the limit 5/day"]
     assert result.exit_code == 1
 
 
@@ -199,9 +199,9 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
     "Flask": (["flasks:app"], 2, "flask --app flasks ratelimit"),
     "Django": (["flasks:django"], 2, "manage.py ratelimit"),
-    "no such module": (["nowhere:app"], 2, "there is no module 'nowhere' here"),
-    "no such name": (["shop:appl"], 2, "shop has no 'appl'"),
-    "no name": (["shop"], 2, "expected MODULE:NAME, such as shop:app; got 'shop'"),
+    "no such module": (["nowhere:app"], 2, "no module 'nowhere' in the current folder"),
+    "no such name": (["shop:appl"], 2, "module 'shop' has no 'appl'"),
+    "no name": (["shop"], 2, "expected MODULE:NAME, for example shop:app; got 'shop'"),
     "nothing": ([""], 2, "expected MODULE:NAME"),
     "a relative module": ([".shop:app"], 2, "expected MODULE:NAME"),
     "two applications": (["shop:app", "shop.toml"], 2, "unexpected extra argument"),

@@ -46,7 +46,7 @@ def test_check_shows_limits_of_some_clients(settings: Any) -> None:
 
 def test_check_says_what_the_application_supplies(settings: Any) -> None:
     """Features that no request shows by itself are named, each with the rules that need it."""
-    notes = json.loads(run("check", settings(RULES), "--json").stdout)["needs_from_application"]
+    notes = json.loads(run("check", settings(RULES), "--json").stdout)["required_features"]
     assert notes == {"user": ["api"], "region": ["api"], "plan": ["api"]}
 
 
@@ -57,27 +57,27 @@ def test_check_knows_what_requests_show(settings: Any) -> None:
         'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a", "json:a", "form:a",'
         ' "email"]'
     )
-    assert json.loads(run("check", path, "--json").stdout)["needs_from_application"] == {}
+    assert json.loads(run("check", path, "--json").stdout)["required_features"] == {}
 
 
 @pytest.mark.parametrize(
     ("text", "note"),
     [
-        ("", "there are no rules: nothing is limited"),
+        ("", "there are no rules, so no request is limited"),
         (
             '[[rules]]\noverrides = "login"\nlimits = "1/s"',
             "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
         ),
-        ('[[rules]]\nlimits = "5/minute"', "called by its place"),
-        ('[[rules]]\nname = "a"\nlimits = "5/minute"', "counts in each process by itself"),
+        ('[[rules]]\nlimits = "5/minute"', "named by its position"),
+        ('[[rules]]\nname = "a"\nlimits = "5/minute"', "counts in each process separately"),
         (
             '[[rules]]\nname = "a"\nlimits = ["100/minute", "50/hour"]',
-            "a: 100/minute hardly ever rejects, 50/hour is reached first",
+            "a: 100/minute hardly ever rejects, because 50/hour rejects first",
         ),
-        ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "has to supply the feature region, for a"),
+        ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "must provide the feature region, for a"),
         (
             'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
-            "region_header is only taken from trusted_proxies, and the file names none",
+            "region_header is read from trusted_proxies only",
         ),
         ('email_field = ""\n[[rules]]\nname = "a"\nkey = "email"\nlimits = "5/s"', "the feature email, for a"),
     ],
@@ -92,7 +92,7 @@ def test_check_notes(settings: Any, text: str, note: str) -> None:
 def test_check_does_not_call_nothing_what_changes_a_decorators_rule(settings: Any) -> None:
     """A file that only changes rules of decorators limits what they stand on."""
     result = run("check", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "--json")
-    assert "nothing is limited" not in result.stdout
+    assert "no request is limited" not in result.stdout
     assert len(json.loads(result.stdout)["notes"]) == 2
 
 
@@ -106,7 +106,7 @@ def test_check_finds_a_cost_that_never_fits(settings: Any) -> None:
     path = settings('[[rules]]\nname = "big"\nlimits = "5/minute"\ncost = 6')
     result = run("check", path)
     assert result.exit_code == 1
-    assert "wrong: big rejects every request: its cost 6 can never fit in 5/minute" in result.stdout
+    assert "problem: big rejects every request: its cost 6 is greater than the limit 5/minute" in result.stdout
     result = run("check", path, "--json")
     assert result.exit_code == 1
     assert len(json.loads(result.stdout)["problems"]) == 1

@@ -46,7 +46,7 @@ def test_explain_as_json(settings: Any) -> None:
     assert [rule["rule"] for rule in answer["rules"]] == ["login", "api", "rule-3"]
     assert answer["rules"][2] == {
         "rule": "rule-3",
-        "looks": True,
+        "applies": True,
         "mode": "enforce",
         "key": "",
         "rejects": None,
@@ -59,21 +59,21 @@ def test_explain_says_why_not(settings: Any) -> None:
     """Path, method, host, feature and key: the first that does not fit is named, with what was found."""
     path = settings(RULES)
     api = ("GET", "/api/x", "--host", "www.example.com:8000")
-    assert explained(path, "GET", "/")["login"]["why_not"] == "path: not /login"
-    assert explained(path, "GET", "/login")["login"]["why_not"] == "method: not POST"
-    assert explained(path, "GET", "/api/x")["api"]["why_not"] == "host: not *.example.com"
-    assert explained(path, *api)["api"]["why_not"] == "feature: region is unknown, not AT or DE"
+    assert explained(path, "GET", "/")["login"]["reason"] == "path: not /login"
+    assert explained(path, "GET", "/login")["login"]["reason"] == "method: not POST"
+    assert explained(path, "GET", "/api/x")["api"]["reason"] == "host: not *.example.com"
+    assert explained(path, *api)["api"]["reason"] == "feature: region is missing, not AT or DE"
     us = explained(path, *api, "--feature", "region=US")["api"]
-    assert us["why_not"] == "feature: region is US, not AT or DE"
-    assert explained(path, *api, "--feature", "region=AT")["api"]["looks"]
+    assert us["reason"] == "feature: region is US, not AT or DE"
+    assert explained(path, *api, "--feature", "region=AT")["api"]["applies"]
     login = explained(path, "POST", "/login", exit_code=1)["login"]
-    assert login["why_not"] == "key: email is unknown"
+    assert login["reason"] == "key: email is missing"
 
 
 def test_explain_leaves_pre_flights_alone(settings: Any) -> None:
     """OPTIONS meets no rule that does not name it, and the reason is said."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\n")
-    assert explained(path, "OPTIONS", "/", exit_code=1)["a"]["why_not"].startswith("method: pre-flights")
+    assert explained(path, "OPTIONS", "/", exit_code=1)["a"]["reason"].startswith("method: OPTIONS")
 
 
 def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
@@ -89,15 +89,15 @@ def test_explain_a_rule_that_rejects_unknown_keys(settings: Any) -> None:
     """A rule that rejects whom it cannot tell apart looks at the request, and says that it rejects."""
     path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_missing = 'reject'")
     rule = explained(path, "GET", "/", "--feature", "user=bob")["a"]
-    assert (rule["looks"], rule["key"], rule["rejects"]) == (True, None, "email is unknown")
-    assert "rejected: email and user is unknown" in run("explain", path, "GET", "/").stdout
+    assert (rule["applies"], rule["key"], rule["rejects"]) == (True, None, "email is missing")
+    assert "rejected: email and user is missing" in run("explain", path, "GET", "/").stdout
 
 
 def test_explain_nothing_limits_this_request(settings: Any) -> None:
     """When no rule looks at a request that is said on stderr, and the exit code is 1."""
     result = run("explain", settings(""), "GET", "/")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "nothing limits this request\n"
+    assert result.stderr == "no rule limits this request\n"
 
 
 def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> None:
@@ -106,7 +106,7 @@ def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> Non
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
         "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
-        "nothing else limits this request",
+        "no other rule limits this request",
     ]
 
 
@@ -121,7 +121,7 @@ def test_explain_asks_for_an_address(settings: Any) -> None:
 
 def test_explain_one_for_everybody(settings: Any) -> None:
     """A rule without a key is shown as one count for all."""
-    assert "(one for everybody)" in run("explain", settings(RULES), "GET", "/").stdout
+    assert "(one for all clients)" in run("explain", settings(RULES), "GET", "/").stdout
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_explain_agrees_with_the_limiter(
     result = run("explain", file, method, path, "--host", host, *given_features, "--json")
     answer = json.loads(result.stdout)
     plan = RuleSet(load_settings(file).rules).plan(method, path, host)
-    looking = [rule for rule in answer["rules"] if rule["looks"]]
+    looking = [rule for rule in answer["rules"] if rule["applies"]]
     rejecting = [rule["rule"] for rule in looking if rule["rejects"]]
     shown = [
         (limit["policy"], limit["limit"], rule["key"], limit["cost"]) for rule in looking for limit in rule["limits"]

@@ -135,7 +135,7 @@ def test_sample_is_a_rejection_that_keeps_its_promise(demo_run: subprocess.Compl
     assert len(body) == int(headers["content-length"])
     assert "violated-policies" in body
     assert headers["content-type"] == "application/problem+json"
-    retried = re.search(r"The same request (\d+) s later, as Retry-After says: (\d+)", demo_run.stdout)
+    retried = re.search(r"The same request after Retry-After \((\d+) s\): (\d+)", demo_run.stdout)
     assert retried
     assert retried[1] == headers["retry-after"]
     assert retried[2] in ("200", "401")

@@ -83,7 +83,7 @@ def test_wrong_order_is_said(rules: Write, log: Write) -> None:
     """Two logs joined newest first get a message."""
     newest_first = [line(at=90_000 + i // 1000) for i in range(10_001)] + [line(at=i) for i in range(5)]
     result = run("replay", rules(), log(newest_first), "--json")
-    assert "5 requests came long after later ones" in result.stderr
+    assert "5 requests are after much later ones" in result.stderr
     assert json.loads(result.stdout)["out_of_order"] == 5
 
 
@@ -104,18 +104,18 @@ def test_unreadable_lines_are_counted_and_shown(rules: Write, log: Write) -> Non
     result = run("replay", rules(SITE), log(content), "--json")
     report = json.loads(result.stdout)
     assert (report["requests"], report["lines"], report["invalid"]) == (2, 10, 7)
-    shown = [(example["number"], example["why"]) for example in report["unreadable_examples"]]
+    shown = [(example["number"], example["reason"]) for example in report["invalid_examples"]]
     assert shown == [
-        (3, "not a line of the common or combined format"),
-        (4, "the date is impossible"),
-        (5, "the request is not HTTP"),
-        (6, "the request is not HTTP"),
-        (7, "longer than 65536 bytes"),
+        (3, "not in the common or combined format"),
+        (4, "the date does not exist"),
+        (5, "not an HTTP request"),
+        (6, "not an HTTP request"),
+        (7, "longer than 65,536 bytes"),
     ]
-    assert all(len(example["text"]) <= 200 for example in report["unreadable_examples"])
+    assert all(len(example["text"]) <= 200 for example in report["invalid_examples"])
     first, *examples = result.stderr.splitlines()
-    assert first == "7 of 10 lines could not be read, the first of them:"
-    assert examples[0] == "  line 3: not a line of the common or combined format: \\x1b[31mred\\x07\ufffd\ufffd"
+    assert first == "7 of 10 lines cannot be parsed. The first of them:"
+    assert examples[0] == "  line 3: not in the common or combined format: \\x1b[31mred\\x07\ufffd\ufffd"
     assert len(examples) == 5
     assert all(text.isprintable() and len(text) < 200 for text in examples)
 
@@ -136,7 +136,7 @@ def test_logs_without_requests(rules: Write, log: Write, content: bytes) -> None
     """An empty log, or a file that is no log at all, is something wrong, and said."""
     result = run("replay", rules(SITE), log(content))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.endswith("access.log: there is no request in it\n")
+    assert result.stderr.endswith("access.log: contains no request\n")
 
 
 def test_last_line_without_an_end(rules: Write, log: Write) -> None:
@@ -183,7 +183,7 @@ def test_damaged_compression(rules: Write, log: Write, number: int) -> None:
     """A compressed log that is cut off or broken gives no half report, but a message and exit code 1."""
     result = run("replay", rules(SITE), log(damaged()[number]))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "access.log: cannot be read to its end: " in result.stderr
+    assert "access.log: cannot read the compressed file to its end: " in result.stderr
 
 
 def test_log_that_is_not_there(rules: Write, tmp_path: Path) -> None:

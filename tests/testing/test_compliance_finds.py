@@ -372,7 +372,7 @@ ALGORITHMS = {
     CopiesState: "test_rejections_and_peeks_return_the_same_state",
     RetriesEarly: "test_retry_after_is_exact",
     RetriesLate: "test_retry_after_is_exact",
-    ReportsMoreRemaining: "test_remaining_is_what_still_fits",
+    ReportsMoreRemaining: "test_remaining_is_exact",
     ResetsEarly: "test_reset_after_is_exact",
     LivesTooShort: "test_lifetime_bounds_reset_after",
     RefundsLateHits: "test_a_late_refund_allows_nothing_extra",

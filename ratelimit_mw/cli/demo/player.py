@@ -114,7 +114,7 @@ def _count(playback: Playback, request: DemoRequest, response: httpx.Response) -
 
 
 async def _retry(client: httpx.AsyncClient, sample: RejectionSample | None) -> None:
-    """Do as the rejection says: wait, and send the request again."""
+    """Wait for Retry-After, and send the request again."""
     if sample is not None and sample.retry_after <= _MAX_RETRY:
         await asyncio.sleep(sample.retry_after)
         with suppress(httpx.HTTPError):

@@ -64,7 +64,7 @@ def _show_sample(sample: RejectionSample) -> None:
         print_text(line, "cyan")
     if sample.retried:
         click.echo()
-        print_text(f"The same request {sample.retry_after} s later, as Retry-After says: {sample.retried}", "green")
+        print_text(f"The same request after Retry-After ({sample.retry_after} s): {sample.retried}", "green")
     click.echo()
 
 

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 __all__ = ["TRAFFIC_KINDS", "DemoRequest", "make_traffic"]
 
-TRAFFIC_KINDS: Final = "readers", "a steady crawler", "people logging in", "attack from one IP", "attack on one user"
+TRAFFIC_KINDS: Final = ("readers", "a crawler", "people logging in", "attack from one IP", "attack on one account")
 _READERS, _CRAWLER, _PEOPLE, _ONE_IP, _ONE_ACCOUNT = TRAFFIC_KINDS
 
-# Kind, percent of all requests, first and last time as a share of the run, client, account and password.
+# Kind, percent of all requests. First and last time as shares of the run. Client, account, password.
 _LOGINS: Final = (
     (_PEOPLE, 2, 0.0, 1.0, "198.19.{0}.{1}", "person{3}", "correct-horse"),
     (_ONE_IP, 9, 0.1, 0.6, "203.0.113.66", "person{3}", "123456"),
