@@ -1,8 +1,8 @@
 """Share calls to a server on an event loop: operations that arrive while calls are out join the next call.
 
-No timer delays a call. An operation that finds no call out leaves at once: alone within its own task if the last call
-had one operation, else with all that arrive in the same turn of the loop. A call that fails fails only its own
-operations, and each operation has its own deadline.
+No timer delays a call. An operation that finds no call out leaves at once. If the last call had one operation, it calls
+within its own task; else it leaves with all that arrive in the same turn of the loop. A call that fails fails only its
+own operations, and each operation has its own deadline.
 """
 
 from __future__ import annotations

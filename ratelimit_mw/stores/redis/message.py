@@ -159,7 +159,7 @@ class HitOperation:
 
 
 class CorrectOperation:
-    """Corrections of what earlier hits consumed."""
+    """Corrections of earlier hits."""
 
     size: Final = 0
 

@@ -1,9 +1,9 @@
 -- Everything that is the same for all algorithms: time, all or nothing, expiry, reply. The counterpart of message.py.
 --
--- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and for each
--- operation its kind, its time (nil: the time of the server), the milliseconds that its keys stay at least, the count
--- of its keys, and the numbers of each key. The reply has, for each operation, its time and the values of its keys, or
--- the text of its error. Times and amounts are whole numbers below 2^53, which Lua holds exactly.
+-- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and numbers.
+-- An operation starts with its kind, its time (nil: the time of the server), the least milliseconds that its keys stay,
+-- and the count of its keys. The numbers of each key follow. The reply has, for each operation, its time and the values
+-- of its keys, or the text of its error. Times and amounts are whole numbers below 2^53: Lua is exact there.
 
 local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT, READ, FORGET, PROBE = 1, 2, 3, 4, 5, 6, 7, 8
 local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0} -- of each key: limit and cost; CORRECT also time, cost and delay of the charge

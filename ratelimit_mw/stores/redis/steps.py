@@ -38,7 +38,7 @@ _LONGEST_US: Final = 1 << 53
 
 
 class RedisContext(NamedTuple):
-    """What the steps need to know of their store."""
+    """The parts of a store that its steps need."""
 
     packed: PackedLimits
     slot: Callable[[str], int]
@@ -56,7 +56,7 @@ class Group(NamedTuple):
 def apply_in_steps(hits: Sequence[Hit], now: int | None, consume: bool, context: RedisContext) -> Steps[list[Decision]]:
     """Decide all hits: in one operation if one slot has their keys, else slot by slot.
 
-    When a slot rejects, the steps give back what earlier slots have consumed. No limit admits more than it may; another
+    When a slot rejects, the steps refund the earlier slots. No limit admits more than it may; another
     request can be rejected in between.
     """
     groups = [Group(group, [hits[i] for i in group]) for group in _by_slot([hit.key for hit in hits], context)]

@@ -60,7 +60,7 @@ class Turn:
 
 
 class AsyncCalls:
-    """What this package adds to redis-py's connections: a bounded connect, and calls that share the connection."""
+    """Adds a bounded connect and calls that share the connection to a connection of redis-py."""
 
     host: str
     port: int

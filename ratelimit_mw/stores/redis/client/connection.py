@@ -54,7 +54,7 @@ class DeadlineSocket:
 
 
 class DeadlineCalls:
-    """What this package adds to redis-py's connections: a bounded connect, and a deadline for each call."""
+    """Adds a bounded connect and a deadline for each call to a connection of redis-py."""
 
     host: str
     port: int
