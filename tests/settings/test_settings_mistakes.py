@@ -102,8 +102,8 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ({"store": "redis://ann:secret@[::1"}, "store: cannot parse the store URL: its login or its host is"),
         ({"store": "memory://?maxkeys=5"}, "store: memory:// has no option 'maxkeys'"),
         ({"store": "memory://?max_keys=0"}, "store: max_keys must be a whole number of at least 1"),
-        ({"store": "lmdb://relative"}, "store: lmdb:// is followed by the absolute path of a directory"),
-        ({"store": "lmdb:///x?size=1KiB"}, "store: the size is a whole number of bytes from 4 MiB on"),
+        ({"store": "lmdb://relative"}, "store: lmdb:// needs the absolute path of a directory"),
+        ({"store": "lmdb:///x?size=1KiB"}, "store: lmdb:// option size: got 1024. Expected a whole number of bytes"),
         ({"store": "redis://localhost/zero"}, "store: expected the number of a database"),
         ({"store": "redis://localhost:99999"}, "store.host: expected NAME or NAME:PORT"),
         (

@@ -1,30 +1,36 @@
-"""Forks while threads are inside the LMDB store, as a program: a test runner's own threads and tracers know no forks.
+"""Forks while threads use the LMDB store, as a program of its own: pytest's threads and tracers do not survive a fork.
 
-`python lmdb_forks.py busy FOLDER` and `python lmdb_forks.py waiting FOLDER`; exit code 0 when what has to hold holds.
+`python lmdb_forks.py SCENE FOLDER`. The exit code is 0 when the scene holds.
 """
 
+import ctypes
 import os
 import signal
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from lmdb_kit import hit, limit_of, open_at
+from lmdb_kit import NOW, hit, limit_of, open_at
 
+from ratelimit_mw import forksafe
 from ratelimit_mw.algorithms.fixed_window import FixedWindow, State
 from ratelimit_mw.decision import Decision
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.lmdb import registry
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 PLENTY = "10000000/day"
 
 
-def one_forked_hit(store: LmdbStore) -> int:
-    """The exit code of a child that makes one hit: 0 allowed, 3 a StoreError; it is killed after 20 seconds."""
-    pid = os.fork()
+def clock() -> int:
+    return NOW * 1_000_000
+
+
+def one_hit_in_child(store: LmdbStore, fork: Callable[[], int] = os.fork) -> int:
+    """The exit code of a child that makes one hit: 0 allowed, 3 a StoreError. After 20 seconds it is killed."""
+    pid = fork()
     if pid == 0:
         signal.alarm(20)
         code = 1
@@ -38,8 +44,8 @@ def one_forked_hit(store: LmdbStore) -> int:
 
 
 def busy(path: Path) -> bool:
-    """Forty forks beside a thread that never stops: every child is served."""
-    with closing(open_at(path, timeout_us=2_000_000)) as store:
+    """Forty forks beside a thread that never pauses: each child is served."""
+    with closing(open_at(path, clock=clock)) as store:
         over = threading.Event()
 
         def work() -> None:
@@ -49,16 +55,16 @@ def busy(path: Path) -> bool:
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            return [one_forked_hit(store) for _ in range(40)] == [0] * 40
+            return [one_hit_in_child(store) for _ in range(40)] == [0] * 40
         finally:
             over.set()
             thread.join()
 
 
 def waiting(path: Path) -> bool:
-    """A fork beside a thread that stays inside for longer than a fork waits: an answer or a StoreError."""
-    registry._FORK_SECONDS = 0.02  # type: ignore[misc]
-    with closing(open_at(path)) as store:
+    """A fork while a thread is in its transaction for longer than a fork waits: a decision or a StoreError."""
+    forksafe._SECONDS = 0.02  # type: ignore[misc]
+    with closing(open_at(path, timeout_us=50_000, clock=clock)) as store:
         hit(store, limit_of(PLENTY))
         inside, over = threading.Event(), threading.Event()
 
@@ -75,13 +81,25 @@ def waiting(path: Path) -> bool:
         try:
             inside.wait(20)
             threading.Timer(0.2, over.set).start()
-            code = one_forked_hit(store)
+            code = one_hit_in_child(store)
         finally:
             over.set()
             thread.join()
+    with closing(open_at(path, clock=clock)) as store:
         return code in (0, 3) and hit(store, limit_of(PLENTY), "b").remaining == 9_999_998
 
 
+def without_hooks(path: Path) -> bool:
+    """A fork by C code, as uWSGI does: Python's hooks do not run, and the child opens the files itself."""
+    with closing(open_at(path, clock=clock)) as store:
+        hit(store, limit_of(PLENTY))
+        fork = ctypes.PyDLL(None).fork
+        codes = [one_hit_in_child(store, fork) for _ in range(3)]
+        return codes == [0] * 3 and hit(store, limit_of(PLENTY)).remaining == 9_999_995
+
+
+SCENES = {"busy": busy, "waiting": waiting, "without hooks": without_hooks}
+
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of what is tested here
-    sys.exit(not {"busy": busy, "waiting": waiting}[sys.argv[1]](Path(sys.argv[2])))
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+    sys.exit(not SCENES[sys.argv[1]](Path(sys.argv[2])))

@@ -1,4 +1,4 @@
-"""What the tests of the LMDB store share: short ways to ask it, to look into its files, and to run processes."""
+"""Helpers for the tests of the LMDB store: short calls, a look into its files, and worker processes."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Signalling(FixedWindow):
-    """A fixed window that sends its own process a signal when it decides on a cost of 7: inside the transaction."""
+    """A fixed window that sends its own process a signal for a cost of 7, inside the transaction."""
 
     signal = signal.SIGKILL
 
@@ -35,8 +35,8 @@ class Signalling(FixedWindow):
         return super().decide(state, now, cost)
 
 
-def limit_of(quota: str = "2/minute", algorithm: str = "fixed-window") -> Limit:
-    """A limit; "signalling" names the algorithm above, which no settings file may."""
+def limit_of(quota: str = "2/minute", algorithm: object = "fixed-window") -> Limit:
+    """A limit. "signalling" is the algorithm above, which no settings file can name."""
     if algorithm != "signalling":
         return Limit("api", 0, Quota.parse(quota), algorithm)
     limit = Limit("api", 0, Quota.parse(quota), "fixed-window")
@@ -58,7 +58,7 @@ def passed(store: Store, limit: Limit, tries: int, client: str = "a") -> int:
 
 
 def names(path: Path) -> list[bytes]:
-    """All keys in an environment that nobody has open."""
+    """All names in an environment that no process has open."""
     with lmdb.open(str(path), map_size=SIZE) as env, env.begin() as txn, txn.cursor() as cursor:
         return list(cursor.iternext(values=False))
 
@@ -80,8 +80,9 @@ def end(process: Any) -> None:
 
 def decide_on(path: Path, cost: int, how: signal.Signals) -> None:
     Signalling.signal = how
-    hit(open_at(path), limit_of("20/day", "signalling"), cost=cost)
+    hit(open_at(path), limit_of("20/300 days", "signalling"), cost=cost)
 
 
-def mark_of(path: Path) -> list[str]:
-    return (path / "ratelimit_mw.lock").read_text().split()
+def mark_of(path: Path) -> str:
+    """The shutdown mark: the boot ID, or nothing when the environment was closed."""
+    return (path / "ratelimit_mw.lock").read_text()

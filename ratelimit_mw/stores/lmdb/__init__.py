@@ -1,1 +1,1 @@
-"""The LMDB store: all worker processes of one machine count together, exactly, without a server, across restarts."""
+"""The LMDB store: all processes of one machine count together in one file, without a server."""

@@ -1,4 +1,4 @@
-"""What an address of an LMDB environment says, read and checked without its library."""
+"""The parts of ``lmdb:///var/lib/app/ratelimit?size=1GiB``, checked without importing the LMDB library."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
 
-__all__ = ["OPTIONS", "ParsedAddress", "checked_size", "parse_address"]
+__all__ = ["OPTIONS", "LmdbAddress", "check_size", "parse_address"]
 
 _UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_SMALLEST: Final = 4 << 20
+_MIN_SIZE: Final = 4 << 20
 
 OPTIONS: Final = ("size", "durable")
 
 
-class ParsedAddress(NamedTuple):
-    """Where the environment is, how many bytes it may take, and whether changes are on the disk when they are told."""
+class LmdbAddress(NamedTuple):
+    """The directory, its largest size in bytes, and whether each change is synced to the disk."""
 
     path: str
     size: int
     durable: bool
 
 
-def parse_address(address: SplitResult, options: dict[str, str]) -> ParsedAddress:
-    """What ``lmdb:///var/lib/app/ratelimit?size=1GiB&durable=true`` says."""
-    path = unquote(address.path)
-    if address.netloc or address.fragment or not path.startswith("/") or "\0" in path:
-        raise ConfigError("lmdb:// is followed by the absolute path of a directory: lmdb:///var/lib/app/ratelimit")
+def parse_address(url: SplitResult, options: dict[str, str]) -> LmdbAddress:
+    """Parse a store URL; ``ConfigError`` for one that cannot be used."""
+    path = unquote(url.path)
+    if url.netloc or url.fragment or not path.startswith("/") or "\0" in path:
+        raise ConfigError("lmdb:// needs the absolute path of a directory. Write lmdb:///var/lib/app/ratelimit")
     durable = options.get("durable", "false")
     if durable not in ("true", "false"):
-        raise ConfigError(f"durable is true or false; got {durable!r}")
-    return ParsedAddress(path, checked_size(_bytes(options.get("size", "1GiB"))), durable == "true")
+        raise ConfigError(f"lmdb:// option durable: got {durable!r}. Expected true or false")
+    return LmdbAddress(path, check_size(_parse_size(options.get("size", "1GiB"))), durable == "true")
 
 
-def checked_size(size: int) -> int:
-    """The size itself; ``ConfigError`` for one that LMDB cannot do with."""
-    if type(size) is not int or size < _SMALLEST:
-        raise ConfigError(f"the size is a whole number of bytes from 4 MiB on; got {size!r}")
+def check_size(size: int) -> int:
+    """Return a valid size; ``ConfigError`` for any other."""
+    if type(size) is not int or size < _MIN_SIZE:
+        raise ConfigError(f"lmdb:// option size: got {size!r}. Expected a whole number of bytes, at least 4 MiB")
     return size
 
 
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", text.strip().lower(), re.ASCII)
-    if found is None:
-        raise ConfigError(f'size is a number of bytes such as "1GiB", "64MiB" or "1048576"; got {text!r}')
-    return int(found[1]) * _UNITS[found[2] or ""]
+def _parse_size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", text.strip().lower(), re.ASCII)
+    if match is None:
+        raise ConfigError(f'lmdb:// option size: cannot parse {text!r}. Expected bytes, such as "1GiB" or "1048576"')
+    return int(match[1]) * _UNITS[match[2] or ""]

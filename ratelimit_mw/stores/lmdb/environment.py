@@ -1,19 +1,22 @@
-"""An LMDB environment as this process has it open: from when it is first asked for, and again after a fork.
+"""An LMDB environment as this process has it open: opened at first use, and again after a fork.
 
-**Durability.** Nothing is synced to the disk as it is written: what a process has written survives that process,
-and the system writes it out in its own time. If the machine stops in between, the file may be damaged. So a mark says
-who has it open since which start of the machine, and if that was another start and nobody closed it in order, the
-environment begins anew. Where others keep data in it too, or when asked to be durable, everything is synced instead.
+**Durability.** Changes are not synced to the disk. They survive their process, and the system writes them out later.
+If the machine stops first, the file may be damaged, so a mark shows that the environment was open, and the next start
+sets the file aside. With ``durable``, or with data of another application in the environment, each change is synced.
 
-**Time.** All processes count from one reading of the wall clock, kept in the environment for as long as the machine
-runs, plus the machine's monotonic clock: they agree to the microsecond, whatever is done to the wall clock.
+**Time.** All processes count from one reading of the wall clock, kept in the environment until the machine restarts,
+plus the monotonic clock of the machine. They agree to the microsecond, and no change of the wall clock affects them.
 """
 
 from __future__ import annotations
 
-import asyncio
+import atexit
 import logging
+import os
+import re
 import secrets
+import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,183 +24,190 @@ from typing import Final
 
 import lmdb
 
-from ...errors import StoreError
+from ...errors import ConfigError, StoreError
+from ...forksafe import create_lock
+from ..per_loop import PerLoop
 from .keys import END, META, PREFIX
 from .lock import FileLock
-from .queue import Line
+from .queue import LockQueue
 from .records import Identity
-from .shutdown_mark import Mark, boot_id, read_mark, sync_folder, write_mark
-from .transaction import Ledger
+from .shutdown_mark import boot_id, clear_mark, is_unclean, set_mark
+from .transaction import Transactions
 
-__all__ = ["Environment"]
+__all__ = ["Environment", "environment_at", "release"]
 
 _LOCK_FILE: Final = "ratelimit_mw.lock"
 _IDENTITY: Final = META + b"identity"
-_CLOCK: Final = META + b"clock"
-_BYTES_PER_SLOT: Final = 16_384
-_MOST_SLOTS: Final = 1 << 16
-_CLOSING_US: Final = 1_000_000
-_THREAD_SECONDS: Final = 1.0
-_STRANDED: Final[list[lmdb.Environment]] = []
-"""What a thread of the parent was at work in when it forked; not to be touched in the child, not even to close it."""
+_IDENTITY_FORM: Final = re.compile(rb"([0-9a-f]{32}) ([1-9]\d{,4}) ([0-9a-f-]+) (\d+)")
+"""The secret, the number of shared states, the boot ID, and the wall clock at the start of the monotonic clock."""
+_BYTES_PER_SHARED_STATE: Final = 16_384
+_MAX_SHARED_STATES: Final = 1 << 16
+_CLOSING_SECONDS: Final = 1.0
+_ABANDONED: Final[list[lmdb.Environment]] = []
+"""What a thread of the parent was using at a fork. The child must not even close it."""
+_OPEN: Final[dict[str, Environment]] = {}
+"""LMDB allows a process to open each path once."""
+_registering = create_lock(sys.modules[__name__], "_registering", threading.Lock)
 _log = logging.getLogger("ratelimit_mw")
 
 
 class Environment:
-    """Everything but ``lock`` and ``line`` is for the holder of the lock."""
+    """The environment at one path. All but ``lock`` and ``queue`` is for the holder of the lock."""
 
     def __init__(self, path: str, size: int, durable: bool) -> None:
         self.path = path
         self.size = size
         self.durable = durable
         self.users = 0
-        self.lock = FileLock(str(Path(path) / _LOCK_FILE))
+        self._folder = Path(path)
+        self.lock = FileLock(str(self._folder / _LOCK_FILE), self._forget_parent)
+        self.queue = PerLoop(lambda: LockQueue(self.lock))
         self._env: lmdb.Environment | None = None
-        self._ledger: Ledger | None = None
+        self._transactions: Transactions | None = None
         self._wall_at_zero = 0
-        self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
 
-    def line(self) -> Line:
-        """Where the calls of the running event loop wait for the lock."""
-        loop = asyncio.get_running_loop()
-        line = self._lines.get(loop)
-        if line is None:
-            for ended in [each for each in list(self._lines) if each.is_closed()]:
-                self._lines.pop(ended, None)
-            line = self._lines[loop] = Line(self.lock)
-        return line
-
-    def ledger(self) -> Ledger:
-        """The states in it, opened if need be."""
+    def transactions(self) -> Transactions:
+        """The states, opened if need be."""
         if not self.users:
-            raise StoreError(f"{self.path} was closed while a call waited for it")
-        return self._ledger or self._open()
+            raise StoreError(f"lmdb://{self.path} was closed while a call waited for it")
+        return self._transactions or self._open()
 
     def now_us(self) -> int:
-        """Microseconds since 1970 by the environment's clock."""
+        """Microseconds since 1970 by the clock of the environment."""
         return (time.monotonic_ns() + self._wall_at_zero) // 1000
 
-    def _open(self) -> Ledger:
-        boot = boot_id()
-        mark = read_mark(self.lock.fd)
-        if mark is not None and mark.open and mark.boot != boot:
-            self._start_anew()
-        if not self.durable and not (Path(self.path) / "data.mdb").exists():
-            self._mark_as_open(boot)
-        env = self._mapped(self.durable)
-        try:
-            if not self.durable and _holds_other_data(env):
-                env.close()
-                env = self._mapped(True)
-                _log.warning("%s holds other data too, so each change is synced to the disk, which is slow", self.path)
-            if not env.flags()["sync"]:
-                self._mark_as_open(boot)
-            identity = self._agree(env, boot)
-            env.reader_check()
-            self.lock.join()
-        except BaseException:
+    def discard(self) -> None:
+        """Close the environment; the next call opens it again."""
+        env, self._env, self._transactions = self._env, None, None
+        if env is not None:
             env.close()
-            raise
-        self._env = env
-        self._ledger = Ledger(env, identity, self.size // env.stat()["psize"])
-        return self._ledger
 
-    def _mark_as_open(self, boot: str) -> None:
-        """Before anything is written that is not synced: from now on a stop of the machine is an unclean one."""
-        if read_mark(self.lock.fd) != Mark(boot, True):
-            write_mark(self.lock.fd, Mark(boot, True))
-            sync_folder(self.path)
+    def close(self) -> bool:
+        """Close everything. The last process syncs the environment and clears the mark.
 
-    def _mapped(self, sync: bool) -> lmdb.Environment:
-        # Without spare transactions none is open when the process forks. Not a writable map: a full disk would kill.
+        False when a stopped worker holds the lock: then everything stays open, for the next user of the path.
+        """
+        if self.lock.fd < 0:
+            return True
+        try:
+            self.lock.acquire(time.monotonic() + _CLOSING_SECONDS)
+        except StoreError:
+            return False
+        try:
+            if self._env is not None:
+                self._env.sync(True)
+                self.discard()
+                if not self._is_in_use():
+                    clear_mark(self.lock.fd)
+        except (lmdb.Error, OSError):
+            _log.warning("lmdb://%s could not be synced to the disk", self.path, exc_info=True)
+        finally:
+            self.discard()
+            self.lock.release()
+            self.lock.close()
+        return True
+
+    def _open(self) -> Transactions:
+        self.discard()  # An attempt that failed may have left it open.
+        boot = boot_id()
+        if is_unclean(self.lock.fd, boot):
+            self._set_aside()
+        self._env = self._map(True)
+        if not self.durable:
+            if _has_other_data(self._env):
+                _log.warning("lmdb://%s holds other data, so each change is synced, which is slow", self.path)
+            else:
+                self._env.close()
+                set_mark(self.lock.fd, boot, self.path)
+                self._env = self._map(False)
+        identity = self._read_identity(self._env, boot)
+        self._transactions = Transactions(self._env, identity, self.size // self._env.stat()["psize"])
+        return self._transactions
+
+    def _map(self, sync: bool) -> lmdb.Environment:
+        # Without spare transactions none is open at a fork. With a writable map a full disk would kill the process.
+        # LMDB's own lock stays on, so that other programs can read and write the environment meanwhile.
         return lmdb.open(
             self.path, map_size=self.size, mode=0o700, sync=sync, metasync=sync, readahead=False, max_spare_txns=0
         )
 
-    def _agree(self, env: lmdb.Environment, boot: str) -> Identity:
-        """Read what all processes count by, or be the one to set it."""
+    def _read_identity(self, env: lmdb.Environment, boot: str) -> Identity:
+        """Read what all processes must agree on. The first process sets it, and the clock after each boot."""
+        shared_states = max(1, min(_MAX_SHARED_STATES, self.size // _BYTES_PER_SHARED_STATE))
         with env.begin(write=True) as txn:
-            identity = txn.get(_IDENTITY)
-            if identity is None:
-                slots = max(1, min(_MOST_SLOTS, self.size // _BYTES_PER_SLOT))
-                identity = secrets.token_bytes(16) + slots.to_bytes(4, "big")
-                txn.put(_IDENTITY, identity)
-            known, _, wall_at_zero = (txn.get(_CLOCK) or b"").decode().partition(" ")
-            if known != boot:
+            match = _IDENTITY_FORM.fullmatch(txn.get(_IDENTITY) or b"")
+            new = secrets.token_hex(16), str(shared_states), "", ""
+            secret, number, clock_boot, wall_at_zero = map(bytes.decode, match.groups()) if match else new
+            if clock_boot != boot:
                 wall_at_zero = str(time.time_ns() - time.monotonic_ns())
-                txn.put(_CLOCK, f"{boot} {wall_at_zero}".encode())
+                txn.put(_IDENTITY, f"{secret} {number} {boot} {wall_at_zero}".encode())
         self._wall_at_zero = int(wall_at_zero)
-        return Identity(identity[:16], int.from_bytes(identity[16:], "big"))
+        return Identity(bytes.fromhex(secret), int(number))
 
-    def _start_anew(self) -> None:
-        """Put the files aside, unless somebody has them open all the same."""
-        data, lock = Path(self.path) / "data.mdb", Path(self.path) / "lock.mdb"
-        if not self.lock.alone() or _in_use(lock):
-            raise StoreError(f"{self.path} may be damaged since the machine stopped, and somebody has it open")
-        self.lock.leave()
-        lock.unlink(missing_ok=True)
+    def _set_aside(self) -> None:
+        """Rename a file that may be damaged, unless another process uses it."""
+        if self._is_in_use():
+            raise StoreError(f"lmdb://{self.path} may be damaged since the machine stopped, and a process has it open")
+        (self._folder / "lock.mdb").unlink(missing_ok=True)
+        data = self._folder / "data.mdb"
         with suppress(FileNotFoundError):
             data.replace(data.with_suffix(".mdb.unclean"))
-            _log.warning("the machine stopped while %s was open: begun anew, the old file is beside it", self.path)
+            _log.warning(
+                "lmdb://%s was open when the machine stopped, so all counts start at zero. The old file is"
+                " data.mdb.unclean",
+                self.path,
+            )
 
-    def discard(self) -> None:
-        """Close what has gone wrong; the next call opens it again."""
-        env, self._env, self._ledger = self._env, None, None
-        if env is not None:
-            env.close()
-
-    def close(self) -> None:
-        """Let go of it. The last process syncs it to the disk and marks it as closed in order."""
-        if self.lock.fd < 0:
-            return
+    def _is_in_use(self) -> bool:
+        """Whether another process has the environment open. For a process that does not: LMDB locks by process."""
+        if not (self._folder / "lock.mdb").exists():
+            return False
+        lock = FileLock(str(self._folder / "lock.mdb"))
         try:
-            self.lock.acquire(_CLOSING_US)
-        except StoreError:
-            # Somebody is stopped inside: what is ours is closed all the same, and nothing said of the rest.
-            if self.lock.hold_threads(_THREAD_SECONDS):
-                self.discard()
-                self.lock.close()
-                self.lock.let_threads()
-            return
-        try:
-            if self._env is not None:
-                self._close_in_order(self._env)
-        except (lmdb.Error, OSError):
-            _log.warning("%s could not be synced to the disk", self.path, exc_info=True)
+            return not lock.try_acquire()
         finally:
-            self.discard()
-            self.lock.leave()
-            self.lock.release()
-            self.lock.close()
+            lock.close()
 
-    def _close_in_order(self, env: lmdb.Environment) -> None:
-        mark = read_mark(self.lock.fd)
-        if mark is not None and mark.open and self.lock.alone():
-            env.sync(True)
-            write_mark(self.lock.fd, mark._replace(open=False))
-
-    def forget_parent(self, in_order: bool) -> None:
-        """In a forked child: the parent's environment is not ours. ``in_order``: no thread was at work in it."""
-        if not in_order and self._env is not None:
-            _STRANDED.append(self._env)
-            self._env = self._ledger = None
+    def _forget_parent(self, intact: bool) -> None:
+        """In a child: close the parent's environment, unless another thread was using it at the fork."""
+        if not intact and self._env is not None:
+            _ABANDONED.append(self._env)
+            self._env = None
         self.discard()
-        self._lines = {}
-        self.lock.forget_parent()
+        self.queue = PerLoop(lambda: LockQueue(self.lock))
 
 
-def _holds_other_data(env: lmdb.Environment) -> bool:
+def _has_other_data(env: lmdb.Environment) -> bool:
     with env.begin(write=True) as txn, txn.cursor() as cursor:
         before = cursor.first() and not cursor.key().startswith(PREFIX)
         return before or cursor.set_range(END)
 
 
-def _in_use(lock: Path) -> bool:
-    """Whether a process has the environment open that this is the lock file of."""
-    if not lock.exists():
-        return False
-    other = FileLock(str(lock))
-    try:
-        return not other.try_acquire()
-    finally:
-        other.close()
+def environment_at(path: str, size: int, durable: bool) -> Environment:
+    """The environment at a path, with one more user; ``ConfigError`` if this process uses it with other settings."""
+    path = os.path.realpath(path)
+    with _registering:
+        environment = _OPEN.get(path)
+        if environment is None:
+            environment = _OPEN[path] = Environment(path, size, durable)
+        elif (environment.size, environment.durable) != (size, durable):
+            raise ConfigError(
+                f"lmdb://{path}: this process already uses the path with size {environment.size} and durable"
+                f" {environment.durable}. Use the same size and durable in every store URL of one path"
+            )
+        environment.users += 1
+        return environment
+
+
+def release(environment: Environment) -> None:
+    """Remove one user. The last one closes the environment, unless a stopped worker holds its lock."""
+    with _registering:
+        environment.users -= 1
+        if environment.users == 0 and environment.close():
+            del _OPEN[environment.path]
+
+
+@atexit.register
+def _close_all() -> None:
+    for environment in _OPEN.values():
+        environment.close()

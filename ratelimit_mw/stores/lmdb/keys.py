@@ -1,10 +1,10 @@
-"""Under which names things stand in an LMDB environment: all begin with a reserved prefix, so it may hold other data.
+"""The names of records. All begin with a reserved prefix, so an environment may hold other data too.
 
-    \\xffratelimit_mw:meta:...                                    the secret, the clock, where the sweep is
-    \\xffratelimit_mw:page:<series><number>                       64 closed buckets of a long log
-    \\xffratelimit_mw:share:1|api|gcra|1m|<slot>                  a state that several keys share
-    \\xffratelimit_mw:state:1|api|gcra|1m|192.0.2.7               a key's own state
-    \\xffratelimit_mw:state#1|api|gcra|1m|<digest>                the same for a key that is too long
+    \\xffratelimit_mw:meta:...                                    what all processes agree on, the place of the sweep
+    \\xffratelimit_mw:series:<series><number>                     a chunk: 64 closed buckets of a long log
+    \\xffratelimit_mw:share:1|api|gcra|1m|<number>                a state that several keys share
+    \\xffratelimit_mw:state:1|api|gcra|1m|192.0.2.7               the state of one key
+    \\xffratelimit_mw:state#1|api|gcra|1m|<digest>                the state of a key that is too long for LMDB
 
 No text in UTF-8 begins with the byte 255. Knows nothing of transactions.
 """
@@ -16,47 +16,45 @@ from typing import Final
 
 from ...algorithms.limit import prefix_of
 
-__all__ = ["END", "FIRST_SWEPT", "PREFIX", "META", "page_name", "share_name", "state_name"]
+__all__ = ["END", "FIRST_SWEPT", "META", "PREFIX", "chunk_name", "shared_name", "state_name"]
 
 PREFIX: Final = b"\xffratelimit_mw:"
 END: Final = b"\xffratelimit_mw;"
-"""The first name after all of ours."""
+"""The first name after all names of this package."""
 META: Final = PREFIX + b"meta:"
-FIRST_SWEPT: Final = PREFIX + b"page:"
-"""From here on everything begins with the time at which it may go."""
+FIRST_SWEPT: Final = PREFIX + b"series:"
+"""Every record from here to ``END`` begins with its time of expiry."""
 
-_STATE: Final = PREFIX + b"state:"
-_LONG: Final = PREFIX + b"state#"
-_SHARE: Final = PREFIX + b"share:"
-_LONG_SHARE: Final = PREFIX + b"share#"
-_LONGEST: Final = 511
+_STATE: Final = PREFIX + b"state"
+_SHARE: Final = PREFIX + b"share"
+_MAX_NAME: Final = 511
 _READABLE: Final = 200
 
 
 def state_name(key: str, secret: bytes) -> bytes:
-    """Where the state of a key is."""
+    """The name of the state of a key."""
     text = key.encode("utf-8", "surrogatepass")
-    name = _STATE + text
-    return name if len(name) <= _LONGEST else _shortened(_LONG, prefix_of(key), text, secret)
+    name = _STATE + b":" + text
+    return name if len(name) <= _MAX_NAME else _shortened(_STATE, prefix_of(key), text, secret)
 
 
-def share_name(prefix: str, key: str, slots: int, secret: bytes) -> bytes:
-    """Where the state is that a key shares; without the secret nobody can choose neighbours."""
+def shared_name(prefix: str, key: str, shared_states: int, secret: bytes) -> bytes:
+    """The name of the state that a key shares. A client without the secret cannot choose whom it shares with."""
     digest = _digest(key.encode("utf-8", "surrogatepass"), secret)
-    slot = b"%04x" % (int.from_bytes(digest[:8], "big") % slots)
-    text = prefix.encode("utf-8", "surrogatepass") + slot
-    name = _SHARE + text
-    return name if len(name) <= _LONGEST else _shortened(_LONG_SHARE, prefix, text, secret)
+    number = b"%04x" % (int.from_bytes(digest[:8], "big") % shared_states)
+    text = prefix.encode("utf-8", "surrogatepass") + number
+    name = _SHARE + b":" + text
+    return name if len(name) <= _MAX_NAME else _shortened(_SHARE, prefix, text, secret)
 
 
-def page_name(series: int, number: int) -> bytes:
-    """Where a page of a series is; its pages stand side by side, in order."""
+def chunk_name(series: int, number: int) -> bytes:
+    """The name of a chunk. The chunks of one series follow each other."""
     return FIRST_SWEPT + series.to_bytes(8, "big") + number.to_bytes(8, "big")
 
 
 def _shortened(kind: bytes, prefix: str, text: bytes, secret: bytes) -> bytes:
-    """A name that still shows which limit it belongs to, and tells any two texts apart."""
-    return kind + prefix.encode("utf-8", "surrogatepass")[:_READABLE] + _digest(text, secret).hex().encode()
+    """A name that shows its limit and differs for any two texts."""
+    return kind + b"#" + prefix.encode("utf-8", "surrogatepass")[:_READABLE] + _digest(text, secret).hex().encode()
 
 
 def _digest(text: bytes, secret: bytes) -> bytes:

@@ -1,153 +1,135 @@
-"""States in one transaction: found, kept, shared when room is short, dropped. Decides nothing and commits nothing.
+"""The records of one transaction: find, keep, share and delete states. Decides nothing and commits nothing.
 
-A record is the time at which it may go (8 bytes), what kind it is (1), and the state. Only the sweep reads the time:
-what may go is as good as fresh, so nobody else has to look.
-
-From some point on room is short: a new key then shares one of the states of its limit with others. When it is
-shorter still nothing grows: what would have to raises ``NoRoomError``.
+A record is its time of expiry (8 bytes), its kind (1 byte) and the state. Only the sweep reads the expiry: an expired
+state equals a fresh one. When room is short, a new key shares one of the states of its limit with other keys. When
+almost no room is left nothing grows: ``keep`` raises ``NoRoomError`` instead.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final, NamedTuple
 
 import lmdb
 
 from ...algorithms.limit import Limit, prefix_of
 from ...algorithms.window_log import Series
-from ...clock import SECOND
-from . import pages as series
-from .keys import META, page_name, share_name, state_name
+from ...errors import StoreError
+from . import chunks
+from .keys import META, chunk_name, shared_name, state_name
 
-__all__ = ["FROZEN", "ROOMY", "SHARING", "Found", "Identity", "NoRoomError", "Records"]
+__all__ = ["FROZEN", "ROOMY", "SHARING", "Identity", "NoRoomError", "Records", "StoredState"]
 
 ROOMY, SHARING, FROZEN = range(3)
 _COMPACT: Final = b"c"
-_SERIES: Final = b"l"
-_PAGE: Final = b"p"
-_STAMP: Final = 9
+_LOG: Final = b"l"
+_EXPIRY: Final = 8
+_HEADER: Final = 9
 _SMALL: Final = 128
-"""Bytes of a record that may come and go even where nothing grows."""
-_SHARED_UNTIL: Final = META + b"shared-until"
+"""The bytes of a record that may still be written when nothing may grow."""
 _PING: Final = META + b"ping"
-_FOREVER: Final = 2**63 - 1
-_SHARED_SLACK: Final = 60 * SECOND
+_MAX_TIME: Final = 2**63 - 1
 
 
 class NoRoomError(Exception):
-    """Something would have to grow where nothing may."""
+    """A record would have to grow, but nothing may."""
 
 
 class Identity(NamedTuple):
-    """What all processes must agree on: a secret of the environment, and how many states of a limit are shared."""
+    """What all processes must agree on: the secret of the environment, and the number of shared states of a limit."""
 
     secret: bytes
-    slots: int
+    shared_states: int
 
 
-Found = tuple[bytes, int, Any]
-"""The name of a key's own record, its length (0: none), and the state: its own, else that which it shares, if any."""
+StoredState = tuple[bytes, int, Any]
+"""The name of a key's own record, the length of that record (0: there is none), and the own or shared state."""
 
 
 class Records:
-    """The states as a write transaction sees them: the one that was begun last."""
+    """The states that the current write transaction sees."""
 
-    __slots__ = ("_expiry", "_now", "_room", "_txn", "identity")
+    __slots__ = ("_chunk_expiry", "_deadline", "_identity", "_room", "_txn", "now")
 
     _txn: lmdb.Transaction[bytes]
 
     def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-        self._expiry = b""
+        self._identity = identity
+        self._chunk_expiry = b""
 
-    def begin(self, txn: lmdb.Transaction[bytes], room: int, now: int) -> None:
+    def begin(self, txn: lmdb.Transaction[bytes], room: int, now: int, deadline: float) -> None:
         self._txn = txn
         self._room = room
-        self._now = now
+        self.now = now
+        self._deadline = deadline
 
-    def find(self, limit: Limit, key: str) -> Found:
-        name = state_name(key, self.identity.secret)
+    def find(self, limit: Limit, key: str) -> StoredState:
+        name = state_name(key, self._identity.secret)
         data = self._txn.get(name)
         if data is not None:
-            return name, len(data), self._state(limit, data)
-        if self._until() > self._now:
-            data = self._txn.get(self._shared_name(limit.prefix, key))
-        return name, 0, None if data is None else self._state(limit, data)
+            return name, len(data), self._load(limit, data)
+        data = self._txn.get(self._shared_name(limit.prefix, key))
+        return name, 0, None if data is None else self._load(limit, data)
 
-    def keep(self, limit: Limit, key: str, found: Found, state: Any, span: int) -> None:
-        """Keep a state for ``span`` microseconds; None is the fresh one."""
-        name, length, _ = found
+    def keep(self, limit: Limit, key: str, stored: StoredState, state: Any, span: int) -> None:
+        """Write a state that expires in ``span`` microseconds. None is the fresh state."""
+        name, length, _ = stored
         if state is None:
             self._txn.delete(name if length else self._shared_name(limit.prefix, key))
             return
-        until = self._now + span
-        if until > _FOREVER:
-            until = _FOREVER
-        self._expiry = until.to_bytes(8, "big")
+        until = min(max(self.now, self.now + span), _MAX_TIME)
         if not length and self._room != ROOMY:
-            name, length = self._share(limit, key, until)
+            name = self._shared_name(limit.prefix, key)
+            length = len(self._txn.get(name) or b"")
+            if self._room == FROZEN and not length:
+                raise NoRoomError
+        expiry = until.to_bytes(_EXPIRY, "big")
         if isinstance(state, Series):
-            data = self._expiry + _SERIES + series.dump(state, self)
+            # A chunk in the window must not expire before the newest bucket that is ever beside it.
+            self._chunk_expiry = min(until + limit.algorithm.lifetime, _MAX_TIME).to_bytes(_EXPIRY, "big")
+            data = expiry + _LOG + chunks.dump(state, self)
         else:
-            data = self._expiry + _COMPACT + limit.algorithm.dump(state)
+            data = expiry + _COMPACT + limit.algorithm.dump(state)
         if self._room == FROZEN and len(data) > max(length, _SMALL):
             raise NoRoomError
         self._txn.put(name, data)
 
+    def delete(self, key: str) -> None:
+        """Make a key fresh, and with it the keys that share its state. Chunks are left to the sweep."""
+        if not self._txn.delete(state_name(key, self._identity.secret)):
+            self._txn.delete(self._shared_name(prefix_of(key), key))
+
     def ping(self) -> None:
-        """Write something."""
-        self._txn.put(_PING, self._now.to_bytes(8, "big"))
+        """Write a record that no decision needs."""
+        self._txn.put(_PING, self.now.to_bytes(8, "big"))
 
-    def forget(self, key: str) -> None:
-        """Make a key fresh, and with it those that share a state with it."""
-        name = state_name(key, self.identity.secret)
-        data = self._txn.get(name)
-        if data is None:
-            name = self._shared_name(prefix_of(key), key)
-            data = self._txn.get(name)
-        if data is None:
-            return
-        if data[8:_STAMP] == _SERIES:
-            for page in series.pages_of(data[_STAMP:]):
-                self.drop_page(*page)
-        self._txn.delete(name)
-
-    def _state(self, limit: Limit, data: bytes) -> Any:
-        if data[8] == _SERIES[0]:
-            return series.load(data[_STAMP:], self.read_page)
-        return limit.algorithm.load(data[_STAMP:])
-
-    # -- sharing --------------------------------------------------------------------------------------------
-
-    def _share(self, limit: Limit, key: str, until: int) -> tuple[bytes, int]:
-        """The name and the length of the state that a key shares from now on."""
-        name = self._shared_name(limit.prefix, key)
-        length = len(self._txn.get(name) or b"")
-        if self._room == FROZEN and not length:
-            raise NoRoomError
-        if self._until() < until:
-            self._txn.put(_SHARED_UNTIL, (until + _SHARED_SLACK).to_bytes(8, "big"))
-        return name, length
+    def _load(self, limit: Limit, data: bytes) -> Any:
+        if data[_EXPIRY:_HEADER] == _LOG:
+            return chunks.load(data[_HEADER:], self)
+        return limit.algorithm.load(data[_HEADER:])
 
     def _shared_name(self, prefix: str, key: str) -> bytes:
-        return share_name(prefix, key, self.identity.slots, self.identity.secret)
+        return shared_name(prefix, key, self._identity.shared_states, self._identity.secret)
 
-    def _until(self) -> int:
-        """Until when there may be a shared state that matters."""
-        data = self._txn.get(_SHARED_UNTIL)
-        return 0 if data is None else int.from_bytes(data, "big")
+    # -- chunks ---------------------------------------------------------------------------------------------
 
-    # -- the pages of series --------------------------------------------------------------------------------
+    def read_chunk(self, series: int, number: int) -> bytes:
+        # A long log is the only work whose length depends on data, so the time budget is checked here.
+        self._check_deadline()
+        data = self._txn.get(chunk_name(series, number))
+        if data is None:
+            raise ValueError("a chunk of the log is missing")
+        return data[_EXPIRY:]
 
-    def read_page(self, number: int, page: int) -> bytes | None:
-        data = self._txn.get(page_name(number, page))
-        return None if data is None else data[_STAMP:]
-
-    def write_page(self, number: int, page: int, data: bytes) -> None:
-        """Kept as long as the state that it is written with: all that is on it leaves before the newest does."""
+    def write_chunk(self, series: int, number: int, data: bytes) -> None:
+        self._check_deadline()
         if self._room == FROZEN:
             raise NoRoomError
-        self._txn.put(page_name(number, page), self._expiry + _PAGE + data)
+        self._txn.put(chunk_name(series, number), self._chunk_expiry + data)
 
-    def drop_page(self, number: int, page: int) -> None:
-        self._txn.delete(page_name(number, page))
+    def delete_chunk(self, series: int, number: int) -> None:
+        self._txn.delete(chunk_name(series, number))
+
+    def _check_deadline(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise StoreError("the time budget (store_timeout) ended in the transaction, so nothing was changed")

@@ -1,54 +1,49 @@
-"""The mark that tells whether an environment was closed in order before the machine stopped.
+"""The mark that shows whether an environment was open when the machine stopped.
 
-It is the content of the lock file: which start of the machine, and whether anybody has had it open without syncing
-since. It is on the disk before the first such change is made, and taken back after everything was synced.
+The mark is the content of the lock file: the boot ID while processes change the environment without syncing, and
+nothing once everything was synced. The boot ID is synced before the first unsynced change.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["BOOT_ID", "Mark", "boot_id", "read_mark", "sync_folder", "write_mark"]
+__all__ = ["BOOT_ID", "boot_id", "clear_mark", "is_unclean", "set_mark"]
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
-_MAGIC: Final = "ratelimit_mw"
-
-
-class Mark(NamedTuple):
-    boot: str
-    open: bool
 
 
 def boot_id() -> str:
-    """What is another one after each start of the machine."""
+    """A text that differs after each start of the machine."""
     return Path(BOOT_ID).read_text("ascii").strip()
 
 
-def read_mark(fd: int) -> Mark | None:
-    """The mark in a file; None where there is none yet. One that is cut short is as good as open."""
-    text = os.pread(fd, 200, 0).decode("ascii", "replace")
-    if not text:
-        return None
-    words = text.split()
-    if len(words) != 3 or words[0] != _MAGIC or not text.endswith("\n"):
-        return Mark("", True)
-    return Mark(words[1], words[2] != "closed")
+def is_unclean(fd: int, boot: str) -> bool:
+    """Whether the mark was set, in whole or in part, before the machine started."""
+    return _read(fd) not in (b"", boot.encode())
 
 
-def write_mark(fd: int, mark: Mark) -> None:
-    """Replace the mark; it is on the disk when this returns."""
-    text = f"{_MAGIC} {mark.boot} {'open' if mark.open else 'closed'}\n".encode("ascii")
-    os.pwrite(fd, text, 0)
-    os.ftruncate(fd, len(text))
+def set_mark(fd: int, boot: str, folder: str) -> None:
+    """Set the mark, and sync it and the names of the files in the folder to the disk."""
+    if _read(fd) == boot.encode():
+        return
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, boot.encode(), 0)
+    os.fsync(fd)
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def clear_mark(fd: int) -> None:
+    """Remove the mark and sync that to the disk."""
+    os.ftruncate(fd, 0)
     os.fsync(fd)
 
 
-def sync_folder(path: str) -> None:
-    """Have the names of new files on the disk too."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _read(fd: int) -> bytes:
+    return os.pread(fd, 200, 0)

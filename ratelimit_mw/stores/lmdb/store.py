@@ -1,7 +1,4 @@
-"""``LmdbStore``: a call takes the lock within its time budget, does its work in one transaction, and lets go.
-
-What is decided and kept is the ledger's; what a transaction is opened on, the environment's.
-"""
+"""``LmdbStore``: each call takes the lock within its time budget, works in one transaction and releases the lock."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import mmap
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -17,24 +15,37 @@ import lmdb
 from ...clock import Clock
 from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
+from ...forksafe import check_process, create_lock
 from ..base import Store
-from .address import ParsedAddress, checked_size
-from .environment import Environment
-from .registry import environment_at, let_go
-from .transaction import Ledger
+from .address import LmdbAddress, check_size
+from .decide import correct, decide, decide_one, forget, ping
+from .environment import Environment, environment_at, release
+from .records import Records
 
 __all__ = ["LmdbStore", "open_address"]
 
+# Damaged records cause the errors that are not of the system. They expire like other records.
 _FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
+_Work = Callable[[Records], tuple[_Result, bool]]
 
 
 class LmdbStore(Store):
-    """States in the LMDB environment in the directory ``path``, made when it is first asked for something.
+    """Count all processes of one machine together, in an LMDB environment.
 
-    ``size`` is the most bytes that its file takes. With ``durable`` each change is on the disk before it is answered;
-    without, a stop of the machine, not of a process, may lose the counts. A call that does not get its turn within
-    ``timeout_us`` raises ``StoreError``. By default all processes of the machine count by one clock.
+    Args:
+        path: The directory of the environment. It is created at first use.
+        size: The largest size of the file, in bytes.
+        durable: Sync each change to the disk before its call returns. Otherwise the counts survive every process, but
+            start at zero when the machine stops without a shutdown.
+        timeout_us: The time budget of a call in microseconds. A call that takes longer raises ``StoreError``.
+        clock: Returns the time in microseconds. By default all processes of the machine share one clock.
+
+    Raises:
+        ConfigError: The size is too small, this process uses the path with other settings, or this is not Linux.
+
+    Example:
+        ``limiter = Limiter(rules, store=LmdbStore("/var/lib/app/ratelimit"))``
     """
 
     def __init__(
@@ -46,93 +57,104 @@ class LmdbStore(Store):
         clock: Clock | None = None,
     ) -> None:
         if sys.platform != "linux":
-            raise ConfigError("lmdb:// needs Linux, where a worker that dies cannot leave its lock behind")
-        checked_size(size)
+            raise ConfigError(f"lmdb:// needs Linux, and this is {sys.platform}. Use redis:// or memory://")
         self.path = path
-        self._settings = (path, size + -size % mmap.PAGESIZE, durable)
-        self._budget = timeout_us
+        self._settings = (path, check_size(size) + -size % mmap.PAGESIZE, durable)
+        self._seconds = timeout_us / 1e6
         self._clock = clock
-        self._opening = threading.Lock()
-        self._home: Environment | None = environment_at(*self._settings)
+        self._opening = create_lock(self, "_opening", threading.Lock)
+        self._environment: Environment | None = environment_at(*self._settings)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return self._locked(lambda ledger, at: ledger.apply(hits, at, now, consume)) if hits else []
+        return self._locked(_deciding(hits, now, consume)) if hits else []
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return self._locked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
+        return self._locked(lambda records: correct(records, changes, now)) if changes else []
 
     def forget(self, keys: Iterable[str]) -> None:
-        if named := list(keys):
-            self._locked(lambda ledger, at: ledger.forget(named, at))
+        if names := list(keys):
+            self._locked(lambda records: forget(records, names))
 
     def ping(self) -> None:
-        self._locked(lambda ledger, at: ledger.ping(at))
+        self._locked(ping)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return await self._alocked(lambda ledger, at: ledger.apply(hits, at, now, consume)) if hits else []
+        return await self._alocked(_deciding(hits, now, consume)) if hits else []
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self._alocked(lambda ledger, at: ledger.correct(changes, at, now)) if changes else []
+        return await self._alocked(lambda records: correct(records, changes, now)) if changes else []
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        if named := list(keys):
-            await self._alocked(lambda ledger, at: ledger.forget(named, at))
+        if names := list(keys):
+            await self._alocked(lambda records: forget(records, names))
 
     async def aping(self) -> None:
-        await self._alocked(lambda ledger, at: ledger.ping(at))
+        await self._alocked(ping)
 
     def close(self) -> None:
-        """Let go of the files; the last process to do so leaves them synced. The next call opens them again."""
-        home, self._home = self._home, None
-        if home is not None:
-            let_go(home)
+        """Close the files. The last process leaves them synced. The next call opens them again."""
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            release(environment)
 
-    def _locked(self, work: Callable[[Ledger, int], _Answer]) -> _Answer:
-        home = self._home or self._back()
+    def _locked(self, work: _Work[_Result]) -> _Result:
+        environment = self._open()
+        deadline = time.monotonic() + self._seconds
         try:
-            home.lock.acquire(self._budget)
+            environment.lock.acquire(deadline)
         except OSError as error:
-            raise _failed(home, error) from error
+            raise _failure(environment, error) from error
         try:
-            return self._done(home, work)
+            return self._run(environment, work, deadline)
         finally:
-            home.lock.release()
+            environment.lock.release()
 
-    async def _alocked(self, work: Callable[[Ledger, int], _Answer]) -> _Answer:
-        home = self._home or self._back()
+    async def _alocked(self, work: _Work[_Result]) -> _Result:
+        environment = self._open()
+        deadline = time.monotonic() + self._seconds
         try:
-            return await home.line().done(lambda: self._done(home, work), self._budget / 1e6)
+            return await environment.queue.get().run(lambda: self._run(environment, work, deadline), self._seconds)
         except TimeoutError:
-            raise home.lock.too_late() from None
+            raise environment.lock.timed_out() from None
         except OSError as error:
-            raise _failed(home, error) from error
+            raise _failure(environment, error) from error
 
-    def _done(self, home: Environment, work: Callable[[Ledger, int], _Answer]) -> _Answer:
-        """Do the work, as the holder of the lock."""
+    def _run(self, environment: Environment, work: _Work[_Result], deadline: float) -> _Result:
+        """Do the work as the holder of the lock."""
+        clock = self._clock or environment.now_us
         try:
             try:
-                return work(home.ledger(), (self._clock or home.now_us)())
+                return environment.transactions().run(work, clock(), deadline)
             except lmdb.MapResizedError:
-                # A process with a larger size has used it. Nothing was begun, and opening again shows the whole file.
-                home.discard()
-                return work(home.ledger(), (self._clock or home.now_us)())
+                # Another process uses a larger size. No transaction has begun. Opening again maps the whole file.
+                environment.discard()
+                return environment.transactions().run(work, clock(), deadline)
         except lmdb.Error as error:
-            home.discard()
-            raise _failed(home, error) from error
+            environment.discard()
+            raise _failure(environment, error) from error
         except _FAULTS as error:
-            raise _failed(home, error) from error
+            raise _failure(environment, error) from error
 
-    def _back(self) -> Environment:
+    def _open(self) -> Environment:
+        check_process()
+        return self._environment or self._reopen()
+
+    def _reopen(self) -> Environment:
         with self._opening:
-            if self._home is None:
-                self._home = environment_at(*self._settings)
-            return self._home
+            if self._environment is None:
+                self._environment = environment_at(*self._settings)
+            return self._environment
 
 
-def _failed(home: Environment, error: Exception) -> StoreError:
-    return StoreError(f"the store in {home.path} failed: {type(error).__name__}: {error}")
+def _deciding(hits: Sequence[Hit], now: int | None, consume: bool) -> _Work[list[Decision]]:
+    if len(hits) == 1:
+        return lambda records: decide_one(records, hits[0], now, consume)
+    return lambda records: decide(records, hits, now, consume)
 
 
-def open_address(parsed: ParsedAddress, timeout_us: int) -> LmdbStore:
-    """The store at an address that was read."""
-    return LmdbStore(parsed.path, parsed.size, parsed.durable, timeout_us)
+def _failure(environment: Environment, error: Exception) -> StoreError:
+    return StoreError(f"lmdb://{environment.path} failed: {type(error).__name__}: {error}")
+
+
+def open_address(address: LmdbAddress, timeout_us: int) -> LmdbStore:
+    return LmdbStore(address.path, address.size, address.durable, timeout_us)

@@ -1,4 +1,4 @@
-"""The LMDB store against the contract of stores, the named vectors, and the memory store on random traffic."""
+"""The LMDB store against the compliance suite, the named vectors, and the memory store on random traffic."""
 
 import itertools
 import random
@@ -41,7 +41,7 @@ class TestLmdbStore(StoreCompliance):
 
 
 class ThroughStore(ThroughLimiter):
-    """A limiter that remembers no rejections, so that the store is asked each time."""
+    """A limiter without a rejection cache, so that each hit reaches the store."""
 
     def __init__(self, case: Case, store: Store) -> None:
         super().__init__(case, store)
@@ -57,19 +57,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> LmdbStore:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case['file']}: {case['name']}" for case in CASES])
-def test_the_vectors_worked_by_hand(case: Case, store: LmdbStore) -> None:
-    """Every named vector gives its numbers through a limiter on this store, to the microsecond."""
+def test_vectors(case: Case, store: LmdbStore) -> None:
+    """Each named vector gives its numbers through a limiter on this store, to the microsecond."""
     replay(case, ThroughStore(case, store))
 
 
 @pytest.mark.parametrize("kind", [*SPECS, "in flight"])
-def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: LmdbStore) -> None:
-    """Long traces on few keys, two limits a request, peeks, corrections, forgetting: not one answer differs."""
+def test_random_traffic_is_decided_as_by_the_memory_store(kind: str, store: LmdbStore) -> None:
+    """Long traces on few keys, with two limits, peeks, corrections and resets: no decision differs."""
     chance = random.Random(kind)
     memory = MemoryStore()
     quotas = ("150/20s", "400/hour") if kind in SPECS else ("40 concurrent", "60 concurrent")
     limits = [Limit(f"{kind} {i}", 0, Quota.parse(text), SPECS.get(kind)) for i, text in enumerate(quotas)]
-    consumes: list[Correction] = []
+    refundable: list[Correction] = []
     now = NOW
     for _ in range(1_500):
         now += chance.choice((0, 1, 40_000, 40_000, to_us(chance.random()), -200_000))
@@ -81,14 +81,16 @@ def test_random_traffic_is_answered_as_by_the_memory_store(kind: str, store: Lmd
             decisions = memory.apply(hits, now, consume)
             assert list(map(repr, store.apply(hits, now, consume))) == list(map(repr, decisions))
             if consume and all(decision.allowed for decision in decisions):
-                consumes += [
+                refundable += [
                     Correction(hit.limit, hit.key, hit.cost, Charge(decision.at_us, hit.cost, decision.delay_us))
                     for hit, decision in zip(hits, decisions, strict=True)
                     if hit.cost
                 ]
         elif act < 0.99:
             charge = Correction(limits[0], hits[0].key, 1, None)
-            changes = [consumes.pop(chance.randrange(len(consumes)))] if consumes and act < 0.97 else [charge]
+            changes = [charge]
+            if refundable and act < 0.97:
+                changes = [refundable.pop(chance.randrange(len(refundable)))]
             assert store.correct(changes, now) == memory.correct(changes, now)
         else:
             memory.forget([hits[0].key])

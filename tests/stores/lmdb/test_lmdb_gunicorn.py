@@ -55,7 +55,7 @@ def listens(path: Path) -> bool:
 
 
 def test_preloaded_gunicorn_workers_count_together_over_http(tmp_path: Path) -> None:
-    """Three workers let in 30 of 90 requests, one of them killed on the way; after a restart it is all still there."""
+    """Three workers allow 30 of 90 requests while one of them is killed. The counts survive a restart."""
     with gunicorn(tmp_path) as client:
         seen = [client.get("/a", headers={"connection": "close"}) for _ in range(20)]
         os.kill(int(seen[0].text), signal.SIGKILL)
@@ -63,9 +63,9 @@ def test_preloaded_gunicorn_workers_count_together_over_http(tmp_path: Path) -> 
             try:
                 seen.append(client.get("/a", headers={"connection": "close"}))
             except httpx.TransportError:
-                continue  # it was on its way to the worker that was killed
-        assert [answer.status_code for answer in seen[:30]] == [200] * 30
-        assert {answer.status_code for answer in seen[30:]} == {429}
-    assert (tmp_path / "state" / "ratelimit_mw.lock").read_text().endswith("closed\n")
+                continue  # sent to the worker that was killed
+        assert [response.status_code for response in seen[:30]] == [200] * 30
+        assert {response.status_code for response in seen[30:]} == {429}
+    assert (tmp_path / "state" / "ratelimit_mw.lock").read_text() == ""
     with gunicorn(tmp_path) as client:
         assert client.get("/a").status_code == 429

@@ -1,4 +1,4 @@
-"""The LMDB store under real processes: exact together, killed and forked."""
+"""The LMDB store in several processes: counting together, killed and forked."""
 
 import asyncio
 import multiprocessing
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from folders import SUPPORT
+from lmdb_forks import SCENES
 from lmdb_kit import FORK, PATIENT, SPAWN, decide_on, end, hit, limit_of, open_at, passed, start
 
 from ratelimit_mw import Limiter, Rule
@@ -36,7 +37,7 @@ async def passed_on_a_loop(store: LmdbStore, limit: Limit, tries: int) -> int:
 
 
 def count(path: Path, spec: str, way: str, tries: int, results: Any) -> None:
-    store, limit = open_at(path), limit_of("1000/day", spec)
+    store, limit = open_at(path), limit_of("1000/300 days", spec)
     if way == "async":
         results.put(asyncio.run(passed_on_a_loop(store, limit, tries)))
     elif way == "threads":
@@ -48,7 +49,7 @@ def count(path: Path, spec: str, way: str, tries: int, results: Any) -> None:
 
 @pytest.mark.parametrize("spec", ["fixed-window", "sliding-window-log"])
 def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> None:
-    """Of 20,000 tries on one key at the same time 1,000 pass: blocking, in threads and on event loops alike."""
+    """Of 20,000 concurrent hits on one key 1,000 are allowed: blocking, in threads and on event loops."""
     results = SPAWN.Queue()
     ways = ("sync", "sync", "threads", "async")
     workers = [SPAWN.Process(target=count, args=(tmp_path, spec, way, 5_000, results)) for way in ways]
@@ -61,13 +62,13 @@ def test_four_processes_pass_exactly_the_limit(tmp_path: Path, spec: str) -> Non
 
 
 def count_leased(path: Path, tries: int, results: Any) -> None:
-    rule = Rule(name="api", limits="1000/day", lease="2%")
+    rule = Rule(name="api", limits="1000/300 days", lease="2%")
     limiter = Limiter([rule], f"lmdb://{path}", settings=Settings(store_timeout=PATIENT))
     results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(tries)))
 
 
 def test_with_leases_four_processes_pass_at_most_the_limit(tmp_path: Path) -> None:
-    """And no less than the limit without the shares that nobody consumes in the end: one for each process."""
+    """And at least the limit without one unused lease for each process."""
     results = SPAWN.Queue()
     workers = [start(SPAWN, count_leased, tmp_path, 5_000, results) for _ in range(4)]
     assert 1_000 - 4 * 20 <= sum(results.get(timeout=60) for _ in workers) <= 1_000
@@ -79,19 +80,19 @@ def come_and_go(path: Path, results: Any) -> None:
     allowed = 0
     for _ in range(150):
         with closing(open_at(path)) as store:
-            allowed += hit(store, limit_of("1000/day")).allowed
+            allowed += hit(store, limit_of("1000/300 days")).allowed
     results.put(allowed)
 
 
-def test_processes_that_come_and_go_are_in_nobodys_way(tmp_path: Path) -> None:
-    """Opening while another one is closing as the last one: no call fails and none is lost."""
+def test_processes_that_open_and_close_lose_no_hit(tmp_path: Path) -> None:
+    """A process may open the store while the last other process closes it."""
     results = FORK.SimpleQueue()
     workers = [start(FORK, come_and_go, tmp_path, results) for _ in range(3)]
     assert [results.get() for _ in workers] == [150] * 3
     for worker in workers:
         worker.join()
     with closing(open_at(tmp_path)) as store:
-        assert hit(store, limit_of("1000/day"), cost=0).remaining == 550
+        assert hit(store, limit_of("1000/300 days"), cost=0).remaining == 550
 
 
 # -- killed ---------------------------------------------------------------------------------------------------
@@ -103,17 +104,17 @@ KILLS = 50
 
 
 def admit(path: Path, kinds: list[str], seed: int, notes: Any) -> None:
-    """Hit random keys for ever; a row of notes, nobody else's, counts whom it let in, right after the store did."""
+    """Hit random keys for ever. Each worker counts its allowed hits in its own row of notes, after each call."""
     store, chance = open_at(path), random.Random(seed)
-    limits = [limit_of(f"{AMOUNT}/day", kind) for kind in kinds]
+    limits = [limit_of(f"{AMOUNT}/300 days", kind) for kind in kinds]
     while True:
         kind, key = chance.randrange(len(kinds)), chance.randrange(KEYS)
         if hit(store, limits[kind], client=str(key)).allowed:
             notes[(seed * len(kinds) + kind) * KEYS + key] += 1
 
 
-def test_a_storm_of_kills_leaves_it_usable_and_exact(tmp_path: Path) -> None:
-    """Fifty workers killed at any moment: nobody has to wait, nothing counted is lost, nothing more is let in."""
+def test_fifty_kills_leave_the_store_usable_and_exact(tmp_path: Path) -> None:
+    """Fifty workers are killed at any moment. Each next call succeeds, and no count is lost."""
     chance = random.Random(1)
     kinds = ["fixed-window", "sliding-window-log"]
     notes = multiprocessing.RawArray("l", (KILLS + 3) * len(kinds) * KEYS)
@@ -122,7 +123,7 @@ def test_a_storm_of_kills_leaves_it_usable_and_exact(tmp_path: Path) -> None:
         for seed in range(3, KILLS + 3):
             time.sleep(chance.random() * 0.02)
             end(workers.pop(chance.randrange(3)))
-            assert hit(store, limit_of("1000/day"), client="somebody else").allowed
+            assert hit(store, limit_of("1000/300 days"), client="another client").allowed
             workers.append(start(FORK, admit, tmp_path, kinds, seed, notes))
         for worker in workers:
             end(worker)
@@ -130,47 +131,47 @@ def test_a_storm_of_kills_leaves_it_usable_and_exact(tmp_path: Path) -> None:
         for kind, name in enumerate(kinds):
             for key in range(KEYS):
                 admitted = sum(notes[kind * KEYS + key :: len(kinds) * KEYS])
-                left = passed(store, limit_of(f"{AMOUNT}/day", name), AMOUNT + 1, str(key))
+                left = passed(store, limit_of(f"{AMOUNT}/300 days", name), AMOUNT + 1, str(key))
                 assert admitted + left <= AMOUNT
                 unnoted += AMOUNT - admitted - left
-        assert sum(notes) > 1_000, "the storm was under load"
-        # A worker that dies between the store's answer and its note has counted what it could not tell.
+        assert sum(notes) > 1_000, "the workers were busy"
+        # A worker that dies between its call and its note has counted one hit more than its notes show.
         assert unnoted <= KILLS + 3
 
 
-def test_a_worker_killed_inside_its_transaction_leaves_no_lock_and_no_count(tmp_path: Path) -> None:
-    """Five die holding both locks: each time the next one goes on at once, with what was there before."""
+def test_worker_killed_in_its_transaction_leaves_no_lock_and_no_count(tmp_path: Path) -> None:
+    """Five workers die while they hold both locks. Each next call succeeds, with the counts of before."""
     with closing(open_at(tmp_path, timeout_us=1_000_000)) as store:
         for number in range(5):
-            assert hit(store, limit_of("20/day", "signalling")).remaining == 19 - number
+            assert hit(store, limit_of("20/300 days", "signalling")).remaining == 19 - number
             worker = start(FORK, decide_on, tmp_path, 7, signal.SIGKILL)
             worker.join()
             assert worker.exitcode == -signal.SIGKILL
-        assert hit(store, limit_of("20/day", "signalling")).remaining == 14
+        assert hit(store, limit_of("20/300 days", "signalling")).remaining == 14
 
 
 # -- forked ---------------------------------------------------------------------------------------------------
 
 
 def count_more(store: LmdbStore, tries: int, results: Any) -> None:
-    results.put(passed(store, limit_of("1000/day"), tries))
+    results.put(passed(store, limit_of("1000/300 days"), tries))
 
 
-def test_a_store_goes_through_a_fork(tmp_path: Path) -> None:
-    """Opened before, it is opened again in each child; parent, children and grandchildren count exactly together."""
+def test_store_works_across_a_fork(tmp_path: Path) -> None:
+    """Each child opens the files again. Parent and children count exactly together."""
     results = FORK.SimpleQueue()
     with closing(open_at(tmp_path)) as store:
-        assert passed(store, limit_of("1000/day"), 10) == 10
+        assert passed(store, limit_of("1000/300 days"), 10) == 10
         workers = [start(FORK, count_more, store, 600, results) for _ in range(3)]
-        mine = passed(store, limit_of("1000/day"), 600)
+        mine = passed(store, limit_of("1000/300 days"), 600)
         for worker in workers:
             worker.join()
         assert mine + sum(results.get() for _ in workers) == 990
-        assert hit(store, limit_of("1000/day"), cost=0).remaining == 0, "the parent's own is as it was"
+        assert hit(store, limit_of("1000/300 days"), cost=0).remaining == 0, "the parent's environment still works"
 
 
-@pytest.mark.parametrize("scene", ["busy", "waiting"])
-def test_a_fork_while_a_thread_is_at_work_stops_nobody(tmp_path: Path, scene: str) -> None:
-    """Whatever another thread does in the store then, the child gets an answer or a StoreError, no deadlock."""
+@pytest.mark.parametrize("scene", SCENES)
+def test_fork_beside_threads_or_without_hooks(tmp_path: Path, scene: str) -> None:
+    """Whatever another thread does in the store, the child gets a decision or a StoreError, and no deadlock."""
     program = SUPPORT / "lmdb_forks.py"
     assert subprocess.run([sys.executable, program, scene, tmp_path], timeout=120, check=False).returncode == 0

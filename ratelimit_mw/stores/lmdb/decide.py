@@ -1,0 +1,95 @@
+"""The work of a call within its transaction. Each function returns a result, and whether to commit the changes.
+
+``at`` is the time that the caller gave, in microseconds. With None the store's own time, ``records.now``, decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ...clock import SECOND
+from ...decision import Correction, Decision, Hit
+from ...errors import StoreError
+from ..base import decide_all
+from .records import NoRoomError, Records
+
+__all__ = ["correct", "decide", "decide_one", "forget", "ping"]
+
+_DAY: Final = 86_400 * SECOND
+_RETRY: Final = SECOND
+
+
+def decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> tuple[list[Decision], bool]:
+    """``decide`` for a single hit, which needs no agreement with others."""
+    limit, key, cost = hit
+    stored = records.find(limit, key)
+    instant = records.now if at is None else at
+    state, decision = limit.decide(stored[2], instant, cost)
+    decision.hit = hit
+    if state is stored[2] or not consume:
+        return [decision], False
+    try:
+        records.keep(limit, key, stored, state, _span(decision, at))
+    except NoRoomError:
+        return [_rejection(hit, stored[2], instant)], False
+    return [decision], True
+
+
+def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> tuple[list[Decision], bool]:
+    instant = records.now if at is None else at
+    stored = [records.find(limit, key) for limit, key, _ in hits]
+    decisions, writes = decide_all(hits, [state for _, _, state in stored], instant)
+    if not consume or not writes:
+        return decisions, False
+    places = {id(hit): place for place, hit in enumerate(hits)}
+    try:
+        for hit, state in writes:
+            place = places[id(hit)]
+            records.keep(hit[0], hit[1], stored[place], state, _span(decisions[place], at))
+    except NoRoomError:
+        return [_rejection(hit, state, instant) for hit, (_, _, state) in zip(hits, stored, strict=True)], False
+    return decisions, True
+
+
+def correct(records: Records, changes: Sequence[Correction], at: int | None) -> tuple[list[int], bool]:
+    instant, changed = records.now if at is None else at, False
+    for limit, key, cost, consumed in changes:
+        stored = records.find(limit, key)
+        if consumed is None:
+            state = limit.algorithm.charge(stored[2], instant, cost)
+        else:
+            state = limit.algorithm.give_back(stored[2], instant, consumed, cost)
+        if state is stored[2]:
+            continue
+        changed = True
+        try:
+            records.keep(limit, key, stored, state, _span(limit.decide(state, instant, 0)[1], at))
+        except NoRoomError as error:
+            raise StoreError("no room is left, so a correction was lost") from error
+    return [instant] * len(changes), changed
+
+
+def forget(records: Records, keys: Sequence[str]) -> tuple[None, bool]:
+    for key in keys:
+        records.delete(key)
+    return None, True
+
+
+def ping(records: Records) -> tuple[None, bool]:
+    """Write a record: reading may work where writing does not."""
+    records.ping()
+    return None, True
+
+
+def _span(decision: Decision, at: int | None) -> int:
+    """Microseconds to keep a state. A time given by the caller does not show when a state expires."""
+    return decision.reset_us if at is None else max(decision.reset_us, _DAY)
+
+
+def _rejection(hit: Hit, state: Any, at: int) -> Decision:
+    """The decision on a hit that there is no room to count."""
+    look = hit.limit.decide(state, at, 0)[1]
+    decision = Decision(hit.cost == 0, look.remaining, _RETRY if hit.cost else 0, look.reset_us, look.at_us)
+    decision.hit = hit
+    return decision

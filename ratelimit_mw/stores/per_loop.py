@@ -1,0 +1,29 @@
+"""One value for each event loop. Values of closed loops are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["PerLoop"]
+
+_Value = TypeVar("_Value")
+
+
+class PerLoop(Generic[_Value]):
+    """Creates a value when an event loop first needs one. Loops in several threads may share a table."""
+
+    def __init__(self, create: Callable[[], _Value]) -> None:
+        self._create = create
+        self._values: dict[asyncio.AbstractEventLoop, _Value] = {}
+
+    def get(self) -> _Value:
+        """The value of the running event loop."""
+        loop = asyncio.get_running_loop()
+        value = self._values.get(loop)
+        if value is None:
+            for closed in [each for each in list(self._values) if each.is_closed()]:
+                self._values.pop(closed, None)
+            value = self._values[loop] = self._create()
+        return value

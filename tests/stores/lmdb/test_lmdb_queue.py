@@ -1,0 +1,118 @@
+"""The calls of an event loop that wait for the lock of the LMDB store."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ratelimit_mw.stores.lmdb.lock import FileLock
+from ratelimit_mw.stores.lmdb.queue import LockQueue
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[FileLock]:
+    lock = FileLock(str(tmp_path / "lock"))
+    yield lock
+    assert lock.try_acquire(), "the lock is free again"
+    lock.release()
+    lock.close()
+
+
+async def turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def waiting(queue: LockQueue, works: list[object]) -> list[asyncio.Task[object]]:
+    """A task for each piece of work, all of them in the queue."""
+    tasks = [asyncio.ensure_future(queue.run(work, 20)) for work in works]  # type: ignore[arg-type]
+    await turns(3)
+    return tasks
+
+
+def test_free_lock_is_taken_and_released(lock: FileLock) -> None:
+    """A single call does not wait, and holds the lock while it works."""
+
+    async def scenario() -> bool:
+        return not await LockQueue(lock).run(lock.try_acquire, 0)
+
+    assert asyncio.run(scenario())
+
+
+def test_call_that_times_out_does_no_work(lock: FileLock) -> None:
+    """The event loop goes on meanwhile, and the work is not done later."""
+    done: list[int] = []
+
+    async def scenario() -> None:
+        queue = LockQueue(lock)
+        lock.acquire(0)
+        calls = asyncio.gather(*(queue.run(lambda: done.append(1), 0.02) for _ in range(3)), return_exceptions=True)
+        await turns(100)
+        assert [type(result) for result in await calls] == [TimeoutError] * 3
+        lock.release()
+        await queue.run(lambda: done.append(2), 0)
+
+    asyncio.run(scenario())
+    assert done == [2]
+
+
+def test_call_with_the_lock_runs_all_waiting_calls(lock: FileLock) -> None:
+    """Calls run in their order. Each call has its own result or its own error."""
+    order: list[int] = []
+
+    def work(number: int) -> int:
+        order.append(number)
+        assert not lock.try_acquire()
+        return 10 // (number - 2)
+
+    async def scenario() -> list[object]:
+        queue = LockQueue(lock)
+        lock.acquire(0)
+        tasks = await waiting(queue, [lambda number=number: work(number) for number in range(4)])
+        lock.release()
+        assert await queue.run(lambda: work(12), 0) == 1
+        assert order == [12, 0, 1, 2, 3], "a new call that gets the lock serves the waiting calls"
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(scenario())
+    assert [result if isinstance(result, int) else type(result) for result in results] == [
+        -5,
+        -10,
+        ZeroDivisionError,
+        10,
+    ]
+
+
+def test_cancelled_call_is_not_run_and_delays_no_other(lock: FileLock) -> None:
+    """Also when the cancelled call was the one that tried the lock for all."""
+    done: list[int] = []
+
+    async def scenario() -> None:
+        queue = LockQueue(lock)
+        lock.acquire(0)
+        tasks = await waiting(queue, [lambda number=number: done.append(number) for number in range(4)])
+        for task in tasks[::2]:
+            task.cancel()
+        await turns(3)
+        lock.release()
+        await asyncio.gather(*tasks[1::2])
+
+    asyncio.run(scenario())
+    assert done == [1, 3]
+
+
+def test_error_of_a_cancelled_call_is_not_logged(lock: FileLock, caplog: pytest.LogCaptureFixture) -> None:
+    """A call that fails and is cancelled in the same turn leaves no "exception was never retrieved" behind."""
+
+    async def scenario() -> None:
+        queue = LockQueue(lock)
+        lock.acquire(0)
+        (task,) = await waiting(queue, [lambda: 1 // 0])
+        lock.release()
+        await queue.run(int, 0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(scenario())
+    assert not caplog.records

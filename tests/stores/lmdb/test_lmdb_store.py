@@ -1,0 +1,159 @@
+"""The URL of the LMDB store, and how its files are opened."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from folders import SUPPORT
+from lmdb_kit import SIZE, hit, limit_of, open_at
+
+from ratelimit_mw.errors import ConfigError, StoreError
+from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores.lmdb.store import LmdbStore
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[LmdbStore]:
+    store = open_at(path)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("lmdb://host/var/lib/app", "absolute path"),
+        ("lmdb:var/lib/app", "absolute path"),
+        ("lmdb://", "absolute path"),
+        ("lmdb:///a%00b", "absolute path"),
+        ("lmdb:///var/lib/app#1", "absolute path"),
+        ("lmdb:///tmp/x?size=much", "option size: cannot parse 'much'. Expected bytes"),
+        ("lmdb:///tmp/x?size=1.5GiB", "option size: cannot parse '1.5GiB'"),
+        ("lmdb:///tmp/x?size=1MiB", "option size: got 1048576. .* at least 4 MiB"),
+        ("lmdb:///tmp/x?durable=yes", "option durable: got 'yes'. Expected true or false"),
+        ("lmdb:///tmp/x?sise=1GiB", "no option 'sise'"),
+    ],
+)
+def test_invalid_url_is_an_error(url: str, problem: str) -> None:
+    """The error shows the value and the expected form, before any file is opened."""
+    with pytest.raises(ConfigError, match=problem):
+        open_store(url)
+
+
+def test_url_opens_its_directory(tmp_path: Path) -> None:
+    """Sizes have binary units, and a path may contain escaped characters."""
+    store = open_store(f"lmdb://{tmp_path}/a%20b?size=8MiB&durable=true", timeout_us=20_000_000)
+    hit(store, limit_of())
+    store.close()
+    assert sorted(each.name for each in (tmp_path / "a b").iterdir()) == ["data.mdb", "lock.mdb", "ratelimit_mw.lock"]
+
+
+def test_files_are_created_at_first_use(path: Path) -> None:
+    """A store that is never used leaves no trace. Only the owner may read the files."""
+    store = open_at(path)
+    assert not path.exists()
+    hit(store, limit_of())
+    store.close()
+    assert {each.stat().st_mode & 0o777 for each in (path, *path.iterdir())} == {0o700, 0o600}
+
+
+def test_missing_library_is_an_error_with_the_install_command() -> None:
+    """The user sees the command to run instead of a traceback."""
+    code = (
+        "import sys; sys.modules['lmdb'] = None\n"
+        "from ratelimit_mw.errors import MissingExtraError\n"
+        "from ratelimit_mw.stores import open_store\n"
+        "try: open_store('lmdb:///tmp/x')\n"
+        "except MissingExtraError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "ratelimit-mw[lmdb]"' in done.stdout
+
+
+def test_stores_of_one_path_share_one_environment(path: Path, tmp_path: Path) -> None:
+    """LMDB opens a path once in a process. Two stores of it count together, also through a symbolic link."""
+    (tmp_path / "link").symlink_to(path)
+    first, second = open_at(path), open_at(tmp_path / "link")
+    limit = limit_of("2/hour", "token-bucket")
+    assert [hit(store, limit).remaining for store in (first, second)] == [1, 0]
+    with pytest.raises(ConfigError, match="already uses the path with size 67108864"):
+        open_at(path, size=SIZE * 2)
+    first.close()
+    assert not hit(second, limit).allowed, "one of two is closed"
+    second.close()
+    third = open_at(path, size=SIZE * 2)
+    assert not hit(third, limit).allowed, "another size once all are closed"
+    third.close()
+
+
+def test_closed_store_opens_again(store: LmdbStore) -> None:
+    """Closing releases the files. A framework may close a store between two uses."""
+    limit = limit_of("2/hour", "token-bucket")
+    hit(store, limit)
+    store.close()
+    assert hit(store, limit).remaining == 0
+
+
+def test_state_survives_a_restart(path: Path) -> None:
+    """A new process finds the counts of its predecessors, for each kind of state."""
+    limits = [limit_of("3/hour", each) for each in ("token-bucket", "sliding-window-log", "gcra")]
+    for expected in (2, 1, 0):
+        store = open_at(path)
+        assert [hit(store, limit).remaining for limit in limits] == [expected] * 3
+        store.close()
+
+
+@pytest.mark.parametrize("location", ["file", "file/sub"])
+def test_impossible_path_is_a_store_error(tmp_path: Path, location: str) -> None:
+    """Errors of the disk become the one error that on_store_error handles, for each kind of call."""
+    (tmp_path / "file").write_text("")
+    store = open_at(tmp_path / location)
+    for call in (lambda: hit(store, limit_of()), store.ping, store.ping, lambda: asyncio.run(store.aping())):
+        with pytest.raises(StoreError, match=r"failed: \w+Error"):
+            call()
+
+
+def test_other_platforms_are_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere a worker that is killed may leave LMDB's own lock behind, so there is no such store."""
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(ConfigError, match="needs Linux"):
+        LmdbStore(str(path))
+
+
+def test_call_that_waited_for_a_closed_store_is_an_error(store: LmdbStore) -> None:
+    """A late call does not open again what was closed."""
+    hit(store, limit_of())
+    environment = store._environment
+    assert environment is not None
+    store.close()
+    store._environment = environment
+    with pytest.raises(StoreError, match="closed while a call waited"):
+        hit(store, limit_of())
+    store._environment = None
+
+
+def test_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> None:
+    """A hit that cannot be written is neither counted nor allowed. When there is space again the store goes on."""
+    code = (
+        "import resource\nfrom lmdb_kit import *\nfrom ratelimit_mw.errors import StoreError\n"
+        f"store, limit = open_at(Path({str(path)!r})), limit_of('3/day', 'gcra')\n"
+        "assert hit(store, limit, 'known', 2).allowed\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))\n"
+        "admitted, failed = 0, 0\n"
+        "for number in range(4_000):\n"
+        "    try: admitted += hit(store, limit, str(number)).allowed\n"
+        "    except StoreError as error: failed += 1\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "left = sum(hit(store, limit, str(number), 0).remaining for number in range(4_000))\n"
+        "assert (failed > 0, admitted > 0, admitted + failed, left) == (True, True, 4_000, 12_000 - admitted)\n"
+        "assert [hit(store, limit, 'known').allowed for _ in range(2)] == [True, False]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=SUPPORT)
