@@ -1,7 +1,7 @@
-"""Django in one file: limits in a file and on views, logins that count failures, users, an answer of its own."""
+"""Django in one file: limits in a file and on views, logins that count only failures, users, and a custom response."""
 # Run it: gunicorn --chdir examples django_app:application --bind 127.0.0.1:8000
 # Run it: uvicorn --app-dir examples django_app:asgi_application --port 8000
-# See its limits: python examples/django_app.py ratelimit rules
+# Show its limits: python examples/django_app.py ratelimit rules
 
 import json
 import sys
@@ -22,7 +22,7 @@ settings.configure(
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["127.0.0.1", "localhost"],
     SECRET_KEY="for this example only",
-    INSTALLED_APPS=["ratelimit_mw.django"],  # for its checks and its command
+    INSTALLED_APPS=["ratelimit_mw.django"],  # for the checks and the command
     MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
     RATELIMIT_MW={
         "settings": Path(__file__).with_name("ratelimit.toml"),
@@ -33,7 +33,7 @@ settings.configure(
 
 
 def too_many(request, verdict):
-    """What rejected clients are told. The rate limit headers are added to it."""
+    """The response to rejected requests. The middleware adds the rate limit headers."""
     return JsonResponse({"error": "slow down", "seconds": verdict.retry_after}, status=verdict.status)
 
 
@@ -43,9 +43,9 @@ def home(request):
 
 
 def login(request):
-    """The file limits this by its outcome: only answers with 401 count."""
-    given = json.loads(request.body)
-    token = sign_in(given["name"], given["password"])
+    """The file counts only responses with status 401 for this rule."""
+    data = json.loads(request.body)
+    token = sign_in(data["name"], data["password"])
     return HttpResponse("wrong name or password\n", status=401) if token is None else JsonResponse({"token": token})
 
 
@@ -54,7 +54,7 @@ async def item(request, id):  # noqa: A002 - as the route names it
 
 
 class Report(View):
-    @limit("3/minute", name="report", key=["user"])  # on top of what the file says
+    @limit("3/minute", name="report", key=["user"])  # in addition to the rules of the file
     def get(self, request):
         user = user_of(request.headers.get("Authorization"))
         return JsonResponse({"for": user}, status=200 if user else 401)

@@ -1,4 +1,4 @@
-"""FastAPI: limits in a file, as dependencies and on views, logins that count failures, users, an answer of its own."""
+"""FastAPI: limits in a file, as dependencies and on views; logins that count only failures; a custom response."""
 # Run it: uvicorn --app-dir examples fastapi_app:app --port 8000
 
 from pathlib import Path
@@ -25,7 +25,7 @@ class Login(BaseModel):
     password: str
 
 
-def signed_in(request: Request) -> str:
+def user_from(request: Request) -> str:
     user = user_of(request.headers.get("authorization"))
     if user is None:
         raise HTTPException(401)
@@ -39,9 +39,9 @@ async def home(request: Request):
 
 
 @app.post("/login")
-async def login(given: Login):
-    """The file limits this by its outcome: only answers with 401 count."""
-    token = sign_in(given.name, given.password)
+async def login(data: Login):
+    """The file counts only responses with status 401 for this rule."""
+    token = sign_in(data.name, data.password)
     if token is None:
         raise HTTPException(401, "wrong name or password")
     return {"token": token}
@@ -53,8 +53,8 @@ async def item(id: int):  # noqa: A002 - as the route names it
 
 
 @api.get("/report")
-@limit("3/minute", name="report", key=["user"])  # on top of what the file says
-async def report(user: Annotated[str, Depends(signed_in)]):
+@limit("3/minute", name="report", key=["user"])  # in addition to the rules of the file
+async def report(user: Annotated[str, Depends(user_from)]):
     return {"for": user}
 
 
@@ -66,7 +66,7 @@ async def health():
 
 @app.exception_handler(RateLimitExceeded)
 async def too_many(request: Request, error: RateLimitExceeded):
-    """What rejected clients are told. The rate limit headers are added to it."""
+    """The response to rejected requests. The middleware adds the rate limit headers."""
     return JSONResponse({"error": "slow down", "seconds": error.verdict.retry_after}, error.verdict.status)
 
 

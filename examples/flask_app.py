@@ -1,4 +1,4 @@
-"""Flask: limits in a file and on views, logins that count failures, users, an answer of its own."""
+"""Flask: limits in a file and on views, logins that count only failures, users, and a custom response."""
 # Run it: flask --app examples/flask_app.py run --port 8000
 # Run it: gunicorn --chdir examples flask_app:app --bind 127.0.0.1:8000
 
@@ -14,8 +14,8 @@ api = Blueprint("api", __name__, url_prefix="/api")
 
 
 @app.before_request
-def who():
-    """Registered before the limits, so that they know the user."""
+def load_user():
+    """Runs before the limits, because they need the user."""
     g.user = user_of(request.headers.get("Authorization"))
 
 
@@ -32,9 +32,9 @@ def home():
 
 @app.post("/login")
 def login():
-    """The file limits this by its outcome: only answers with 401 count."""
-    given = request.get_json()
-    token = sign_in(given["name"], given["password"])
+    """The file counts only responses with status 401 for this rule."""
+    data = request.get_json()
+    token = sign_in(data["name"], data["password"])
     return ("wrong name or password\n", 401) if token is None else {"token": token}
 
 
@@ -44,7 +44,7 @@ def item(id):  # noqa: A002 - as the route names it
 
 
 @api.get("/report")
-@limit("3/minute", name="report", key=["user"])  # on top of what the file says
+@limit("3/minute", name="report", key=["user"])  # in addition to the rules of the file
 def report():
     return {"for": g.user or abort(401)}
 
@@ -57,9 +57,9 @@ def health():
 
 @app.errorhandler(429)
 def too_many(error):
-    """What rejected clients are told. The rate limit headers are added to it."""
+    """The response to rejected requests. The middleware adds the rate limit headers."""
     return {"error": "slow down", "seconds": error.verdict.retry_after}, 429
 
 
 app.register_blueprint(api)
-limits.check(app)  # a mistake in what is marked above ends the start, not the first request
+limits.check(app)  # raises for a mistake in a decorator at the start, and not at the first request

@@ -1,4 +1,4 @@
-"""Starlette: limits in a file and on views, logins that count failures, users, an answer of its own."""
+"""Starlette: limits in a file and on views, logins that count only failures, users, and a custom response."""
 # Run it: uvicorn --app-dir examples starlette_app:app --port 8000
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, exemp
 
 
 class BearerToken(AuthenticationBackend):
-    """Starlette's way to find out who asks; rules with the key ``user`` count by it."""
+    """Finds the user of a request. Rules with the key ``user`` count by it."""
 
     async def authenticate(self, connection):
         user = user_of(connection.headers.get("authorization"))
@@ -28,9 +28,9 @@ async def home(request):
 
 
 async def login(request):
-    """The file limits this by its outcome: only answers with 401 count."""
-    given = await request.json()
-    token = sign_in(given["name"], given["password"])
+    """The file counts only responses with status 401 for this rule."""
+    data = await request.json()
+    token = sign_in(data["name"], data["password"])
     if token is None:
         return PlainTextResponse("wrong name or password\n", 401)
     return JSONResponse({"token": token})
@@ -40,7 +40,7 @@ async def item(request):
     return JSONResponse({"id": request.path_params["id"]})
 
 
-@limit("3/minute", name="report", key=["user"])  # on top of what the file says
+@limit("3/minute", name="report", key=["user"])  # in addition to the rules of the file
 @requires("signed in", status_code=401)
 async def report(request):
     return JSONResponse({"for": request.user.display_name})
@@ -52,7 +52,7 @@ async def health(request):
 
 
 async def too_many(request, error):
-    """What rejected clients are told. The rate limit headers are added to it."""
+    """The response to rejected requests. The middleware adds the rate limit headers."""
     return JSONResponse({"error": "slow down", "seconds": error.verdict.retry_after}, error.verdict.status)
 
 
@@ -64,7 +64,7 @@ app = Starlette(
         Mount("/api", routes=[Route("/items/{id:int}", item), Route("/report", report)]),
     ],
     middleware=[
-        Middleware(AuthenticationMiddleware, backend=BearerToken()),  # first, so that limits know the user
+        Middleware(AuthenticationMiddleware, backend=BearerToken()),  # first, because the limits need the user
         Middleware(RateLimitMiddleware, settings=Path(__file__).with_name("ratelimit.toml")),
     ],
     exception_handlers={RateLimitExceeded: too_many},

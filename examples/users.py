@@ -1,4 +1,4 @@
-"""Who may sign in to the examples, and who has. A real application asks its database."""
+"""The users of the examples. A real application uses its database."""
 
 import secrets
 
@@ -7,7 +7,7 @@ _signed_in: dict[str, str] = {}
 
 
 def sign_in(name: str, password: str) -> str | None:
-    """A token that stands for the user from now on; None for a wrong name or password."""
+    """Return a new token of the user, or None for a wrong name or password."""
     if not secrets.compare_digest(_PASSWORDS.get(name, "").encode() or secrets.token_bytes(), password.encode()):
         return None
     token = secrets.token_urlsafe()
@@ -16,5 +16,5 @@ def sign_in(name: str, password: str) -> str | None:
 
 
 def user_of(authorization: str | None) -> str | None:
-    """Whose token it is, in the header ``Authorization: Bearer TOKEN``."""
+    """Return the user of the header ``Authorization: Bearer TOKEN``."""
     return _signed_in.get((authorization or "").removeprefix("Bearer "))

@@ -1,4 +1,4 @@
-"""Plain WSGI: limits in a file, logins that count failures, users, an answer of its own."""
+"""Plain WSGI: limits in a file, logins that count only failures, users, and a custom response."""
 # Run it: gunicorn --chdir examples wsgi_app:app --bind 127.0.0.1:8000
 
 import json
@@ -7,17 +7,17 @@ from pathlib import Path
 
 from users import sign_in, user_of
 
-from ratelimit_mw.http.rejection import Rejection
+from ratelimit_mw import Rejection
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 
 def site(environ, start_response):
-    status, answer = answer_to(environ)
+    status, data = respond_to(environ)
     start_response(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "application/json")])
-    return [json.dumps(answer).encode()]
+    return [json.dumps(data).encode()]
 
 
-def answer_to(environ):
+def respond_to(environ):
     if (environ["REQUEST_METHOD"], environ["PATH_INFO"]) == ("POST", "/login"):
         return login(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
     if environ["PATH_INFO"] == "/api/report":
@@ -27,16 +27,16 @@ def answer_to(environ):
     return 200, {"rules": verdict.rules, "remaining": min(d.remaining for d in verdict.decisions)}
 
 
-def login(given):
-    """The file limits this by its outcome: only answers with 401 count."""
-    token = sign_in(given["name"], given["password"])
+def login(data):
+    """The file counts only responses with status 401 for this rule."""
+    token = sign_in(data["name"], data["password"])
     return (401, {}) if token is None else (200, {"token": token})
 
 
 def too_many(request, verdict):
-    """What rejected clients are told. The rate limit headers are added to it."""
-    answer = {"error": "slow down", "seconds": verdict.retry_after}
-    return Rejection(verdict.status, [("content-type", "application/json")], json.dumps(answer).encode())
+    """The response to rejected requests. The middleware adds the rate limit headers."""
+    data = {"error": "slow down", "seconds": verdict.retry_after}
+    return Rejection(verdict.status, [("content-type", "application/json")], json.dumps(data).encode())
 
 
 app = RateLimitMiddleware(

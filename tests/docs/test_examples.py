@@ -1,4 +1,4 @@
-"""Every application in examples/ does what it says, run by the very command that it gives, over real HTTP."""
+"""Every application in examples/ limits requests as described, run by its own command, over real HTTP."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from served_examples import running
 from ratelimit_mw import load_settings
 
 EXAMPLES = ROOT / "examples"
-APPS = sorted(EXAMPLES.glob("*_app.py"))  # those in migrating/ are run by test_migrating.py
+APPS = sorted(EXAMPLES.glob("*_app.py"))  # test_migrating.py runs those in migrating/
 COMMANDS = [
     (path.stem, command) for path in APPS for command in re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
 ]
@@ -22,7 +22,7 @@ _hosts = count(2)
 
 
 def on(commands: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    """Try it on these, each served once."""
+    """Run a test on these applications, each served once."""
     ids = [f"{name}:{command.split()[0]}" for name, command in commands]
     return pytest.mark.parametrize("served", commands, indirect=True, ids=ids, scope="module")
 
@@ -34,73 +34,73 @@ decorated = on([(name, command) for name, command in COMMANDS if name in FRAMEWO
 
 @pytest.fixture(scope="module")
 def served(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The address that an example is served at."""
+    """The URL of a running example."""
     with running(request.param[1]) as address:
         yield address
 
 
 @pytest.fixture
 def client(served: str) -> Iterator[httpx.Client]:
-    """A client of the example with an address of its own, so that no test finds a limit used up."""
+    """A client with an IP address of its own, so that tests do not share limits."""
     transport = httpx.HTTPTransport(local_address=f"127.0.0.{next(_hosts)}")
     with httpx.Client(base_url=served, transport=transport, timeout=30) as client:
         yield client
 
 
-def until_rejected(client: httpx.Client, method: str, path: str, **asked: object) -> list[httpx.Response]:
-    """The answers up to the first rejection, that included."""
-    answers = [client.request(method, path, **asked)]  # type: ignore[arg-type]
-    while answers[-1].status_code != 429 and len(answers) < MORE_THAN_ANY_LIMIT:
-        answers.append(client.request(method, path, **asked))  # type: ignore[arg-type]
-    assert answers[-1].status_code == 429
-    return answers
+def until_rejected(client: httpx.Client, method: str, path: str, **options: object) -> list[httpx.Response]:
+    """The responses up to the first rejection, inclusive."""
+    responses = [client.request(method, path, **options)]  # type: ignore[arg-type]
+    while responses[-1].status_code != 429 and len(responses) < MORE_THAN_ANY_LIMIT:
+        responses.append(client.request(method, path, **options))  # type: ignore[arg-type]
+    assert responses[-1].status_code == 429
+    return responses
 
 
 def signed_in(client: httpx.Client, name: str, password: str) -> dict[str, str]:
-    """The header of a user."""
-    answer = client.post("/login", json={"name": name, "password": password})
-    assert answer.status_code == 200, answer.text
-    return {"authorization": f"Bearer {answer.json()['token']}"}
+    """The header of a user who has logged in."""
+    response = client.post("/login", json={"name": name, "password": password})
+    assert response.status_code == 200, response.text
+    return {"authorization": f"Bearer {response.json()['token']}"}
 
 
 @every
-def test_it_serves_until_its_limit_and_then_rejects(client: httpx.Client) -> None:
-    """It says how much is left, and answers 429 once nothing is."""
-    *answers, rejected = until_rejected(client, "GET", "/")
-    first = answers[0]
-    assert {answer.status_code for answer in answers} == {200}
+def test_requests_are_rejected_after_the_limit(client: httpx.Client) -> None:
+    """Responses report what remains. Status 429 follows when nothing remains."""
+    *responses, rejected = until_rejected(client, "GET", "/")
+    first = responses[0]
+    assert {response.status_code for response in responses} == {200}
     assert int(first.headers["x-ratelimit-remaining"]) == int(first.headers["x-ratelimit-limit"]) - 1
     assert "r=0" not in first.headers["ratelimit"]
-    assert len(answers) >= int(first.headers["x-ratelimit-limit"])
+    assert len(responses) >= int(first.headers["x-ratelimit-limit"])
     assert int(rejected.headers["retry-after"]) >= 1
     assert "r=0" in rejected.headers["ratelimit"]
 
 
 @whole
 def test_only_wrong_passwords_count(client: httpx.Client) -> None:
-    """Signing in works as often as one likes; five wrong passwords a minute, and not even the right one is heard."""
+    """Right passwords are not limited. After five wrong passwords per minute the right one is rejected, too."""
     for _ in range(7):
         signed_in(client, "ann", "sesame")
     *wrong, rejected = until_rejected(client, "POST", "/login", json={"name": "ann", "password": "guess"})
-    assert {answer.status_code for answer in wrong} == {401}
+    assert {response.status_code for response in wrong} == {401}
     assert len(wrong) >= 5
     assert '"login"' in rejected.headers["ratelimit"]
     assert client.post("/login", json={"name": "ann", "password": "sesame"}).status_code == 429
 
 
 @whole
-def test_users_are_counted_apart(client: httpx.Client) -> None:
-    """Ann's rejection is hers alone, though Bob comes from the same address."""
+def test_each_user_has_a_limit(client: httpx.Client) -> None:
+    """A rejection of Ann does not affect Bob, who has the same IP address."""
     ann, bob = signed_in(client, "ann", "sesame"), signed_in(client, "bob", "lettuce")
-    *answers, _ = until_rejected(client, "GET", "/api/report", headers=ann)
-    assert [answer.json() for answer in answers] == [{"for": "ann"}] * len(answers)
+    *responses, _ = until_rejected(client, "GET", "/api/report", headers=ann)
+    assert [response.json() for response in responses] == [{"for": "ann"}] * len(responses)
     assert client.get("/api/report", headers=bob).json() == {"for": "bob"}
     assert client.get("/api/report").status_code == 401
 
 
 @whole
-def test_a_rejection_is_the_application_s_own_answer(client: httpx.Client) -> None:
-    """The body is its own, the headers are the package's."""
+def test_rejection_has_the_response_of_the_application(client: httpx.Client) -> None:
+    """The application writes the body, the middleware adds its headers."""
     rejected = until_rejected(client, "POST", "/login", json={"name": "bob", "password": "guess"})[-1]
     assert rejected.json()["error"] == "slow down"
     assert 0 < rejected.json()["seconds"] <= int(rejected.headers["retry-after"])
@@ -109,27 +109,27 @@ def test_a_rejection_is_the_application_s_own_answer(client: httpx.Client) -> No
 
 
 @decorated
-def test_views_have_limits_of_their_own(client: httpx.Client) -> None:
-    """What stands on a view goes on top of the file: three reports a minute, where the file would allow ten."""
+def test_limits_of_views_are_added_to_the_file(client: httpx.Client) -> None:
+    """A view allows three reports per minute, and the file ten."""
     bob = signed_in(client, "bob", "lettuce")
-    answers = until_rejected(client, "GET", "/api/report", headers=bob)
-    assert len(answers) <= 7  # also where a new minute begins on the way
-    assert '"report"' in answers[-1].headers["ratelimit"]
-    assert {'"api"', '"report"', '"site"'} <= set(re.findall(r'"[a-z]+"', answers[0].headers["ratelimit-policy"]))
+    responses = until_rejected(client, "GET", "/api/report", headers=bob)
+    assert len(responses) <= 7  # also when a new minute begins in between
+    assert '"report"' in responses[-1].headers["ratelimit"]
+    assert {'"api"', '"report"', '"site"'} <= set(re.findall(r'"[a-z]+"', responses[0].headers["ratelimit-policy"]))
     assert client.get("/api/items/7", headers=bob).json() == {"id": 7}
 
 
 @decorated
-def test_an_exempt_view_is_left_alone(client: httpx.Client) -> None:
-    """Health checks are answered when nothing else is."""
+def test_exempt_view_is_not_limited(client: httpx.Client) -> None:
+    """Health checks are allowed when all other requests are rejected."""
     until_rejected(client, "GET", "/")
-    answers = [client.get("/health") for _ in range(5)]
-    assert {answer.status_code for answer in answers} == {200}
-    assert not [name for name in answers[0].headers if "ratelimit" in name]
+    responses = [client.get("/health") for _ in range(5)]
+    assert {response.status_code for response in responses} == {200}
+    assert not [name for name in responses[0].headers if "ratelimit" in name]
 
 
-def test_every_file_has_its_place() -> None:
-    """The page lists every program; each is short and says how to run it; the settings load."""
+def test_every_example_is_listed_and_short() -> None:
+    """The README lists every application with its command, and the settings are valid."""
     listed = (EXAMPLES / "README.md").read_text()
     for path in APPS:
         assert f"]({path.name})" in listed

@@ -1,4 +1,4 @@
-"""The pytest plugin, as a project meets it that has the package installed: in a pytest of its own."""
+"""The pytest plugin in the tests of a project that has the package installed, each in a pytest process of its own."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def statuses(times):
 
 
 @pytest.mark.parametrize("again", [1, 2, 3])
-def test_counts_are_the_test_s_own(ratelimit_clock, again):
+def test_counts_start_empty(ratelimit_clock, again):
     assert statuses(3) == [200, 200, 429]
     ratelimit_clock.advance(120)
     assert statuses(3) == [200, 200, 429]
@@ -123,30 +123,32 @@ def test_limits_are_on_again():
     assert statuses(3)[2] == 429
 
 
-def test_off_goes_before_the_clock(ratelimit_clock, ratelimit_off):
+def test_off_takes_precedence_over_the_clock(ratelimit_clock, ratelimit_off):
     assert statuses(9) == [200] * 9
 """
 
 
 def run(folder: Path, *options: str) -> str:
-    """The output of a pytest that passes, in a folder."""
-    warnings = ["-W", "error::pytest.PytestWarning"]  # others are not the plugin's
+    """Run pytest in a folder and return its output."""
+    warnings = ["-W", "error::pytest.PytestWarning"]  # other warnings are not from the plugin
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *warnings, *options]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS.keys())
 def test_the_fixtures_in_each_framework(application: str, tmp_path: Path) -> None:
-    """The clock and the switch work on an application that was built on import, and end with their test."""
+    """The fixtures affect an application that was built on import, and end with their test."""
     (tmp_path / "application.py").write_text(application)
     (tmp_path / "test_application.py").write_text(TESTS)
     assert "9 passed" in run(tmp_path)
 
 
-def test_tests_that_are_coroutines(tmp_path: Path) -> None:
-    """The clock moves for what a test awaits, too."""
+@pytest.mark.slow
+def test_fixtures_work_in_async_tests(tmp_path: Path) -> None:
+    """An awaited limiter uses the clock."""
     (tmp_path / "test_awaited.py").write_text(
         "import pytest\n\nfrom ratelimit_mw import Limiter, Rule\n\n"
         "limiter = Limiter([Rule(name='api', limits='1/minute', key=[])])\n\n\n"
@@ -159,8 +161,9 @@ def test_tests_that_are_coroutines(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path)
 
 
-def test_a_project_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
-    """Nothing of the package is imported, nor what it depends on, before a fixture is used."""
+@pytest.mark.slow
+def test_unused_plugin_imports_nothing(tmp_path: Path) -> None:
+    """Neither the package nor its dependencies are imported before a fixture is used."""
     (tmp_path / "test_alone.py").write_text(
         "import sys\n\n\ndef test_alone(request):\n"
         "    assert request.config.pluginmanager.has_plugin('ratelimit_mw')\n"
@@ -170,10 +173,11 @@ def test_a_project_that_does_not_use_it_pays_nothing(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path)
 
 
-def test_the_fixtures_say_what_they_do(tmp_path: Path) -> None:
-    """``pytest --fixtures`` shows them with a word on each."""
+@pytest.mark.slow
+def test_fixtures_have_a_description(tmp_path: Path) -> None:
+    """``pytest --fixtures`` shows it."""
     (tmp_path / "test_nothing.py").write_text("")
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "pytest", "--fixtures", "-p", "no:cacheprovider"],
         cwd=tmp_path,
         capture_output=True,
@@ -182,13 +186,13 @@ def test_the_fixtures_say_what_they_do(tmp_path: Path) -> None:
         timeout=120,
     ).stdout
     for name in ("ratelimit_clock", "ratelimit_off"):
-        assert said.partition(f"\n{name} ")[2].splitlines()[1].strip()
+        assert output.partition(f"\n{name} ")[2].splitlines()[1].strip()
 
 
-def test_it_is_installed_with_the_package() -> None:
-    """The package names the plugin to pytest, and the module is part of what is shipped."""
-    (found,) = entry_points(group="pytest11", name="ratelimit_mw")
-    assert found.load().__all__ == ["ratelimit_clock", "ratelimit_off"]
+def test_plugin_is_installed_with_the_package() -> None:
+    """The entry point exists, and the wheel and the sdist contain the module."""
+    (plugin,) = entry_points(group="pytest11", name="ratelimit_mw")
+    assert plugin.load().__all__ == ["ratelimit_clock", "ratelimit_off"]
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    assert f"{found.module}.py" in build["wheel"]["packages"]
-    assert f"/{found.module}.py" in build["sdist"]["include"]
+    assert f"{plugin.module}.py" in build["wheel"]["packages"]
+    assert f"/{plugin.module}.py" in build["sdist"]["include"]

@@ -1,4 +1,4 @@
-"""The complete examples of docs/your-own-store.md and docs/your-own-algorithm.md pass the suites that they show."""
+"""The complete examples of docs/your-own-store.md and docs/your-own-algorithm.md pass their suites."""
 
 import re
 import subprocess
@@ -11,9 +11,10 @@ from folders import DOCS
 NAMED = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["your-own-store", "your-own-algorithm"])
 def test_the_example_passes_its_suite(page: str, tmp_path: Path) -> None:
-    """What the page calls complete is: its files, as printed, and pytest as printed, with nothing left out."""
+    """The files of the page pass in a pytest process, without a skipped test."""
     files = dict(NAMED.findall((DOCS / f"{page}.md").read_text("utf-8")))
     for name, text in files.items():
         (tmp_path / name).write_text(text, "utf-8")

@@ -25,9 +25,9 @@ _LOGINS: Final = (
     (_ONE_IP, 9, 0.1, 0.6, "203.0.113.66", "person{3}", "123456"),
     (_ONE_ACCOUNT, 5, 0.5, 0.9, "198.51.100.{2}", "admin", "guess{3}"),
 )
-_VISITS_EXPONENT: Final = 1.3  # a Pareto distribution of visits with this exponent comes close to the log
-_LARGEST_SHARE: Final = 0.05  # of all requests, by one client: 4.8% in the log
-_FIRST_VISITS: Final = 0.25  # the share of pages that are followed by their files
+_VISITS_EXPONENT: Final = 1.3  # A Pareto distribution of visits with this exponent comes close to the log.
+_LARGEST_SHARE: Final = 0.05  # Of all requests, by one client. It is 4.8% in the log.
+_FIRST_VISITS: Final = 0.25  # The share of pages that are followed by their files.
 _FILES: Final = ("style.css", "print.css", "site.js", "logo.png", "photo.jpg", "favicon.ico")
 
 

@@ -1,4 +1,4 @@
-"""Limits of an application that is built already, put on a test's clock or turned off: on every store, both ways."""
+"""`limits_timed_by` and `limits_off` affect limiters that exist already, on every store, sync and async."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ both = pytest.mark.parametrize("hit", [by_sync, by_async])
 
 @pytest.fixture(params=["memory", "lmdb", "redis", "memcached"])
 def limiter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Limiter]:
-    """A limiter without a clock, as applications build it, whose rules nobody else has."""
+    """A limiter without a clock, with rules that no other test uses."""
     kind = request.param
     where = {"memory": "", "lmdb": str(tmp_path / "limits")}.get(kind)
     if where is None:
@@ -61,8 +61,8 @@ def passed(limiter: Limiter, hit: Hit, times: int = 4) -> list[bool]:
 
 
 @both
-def test_the_clock_of_a_test_rules_on_every_store(limiter: Limiter, hit: Hit) -> None:
-    """A limiter that was built before waits for nothing but this clock, to the microsecond."""
+def test_clock_of_the_test_decides_on_every_store(limiter: Limiter, hit: Hit) -> None:
+    """A limiter that was built before uses this clock only, to the microsecond."""
     clock = ManualClock(START)
     with limits_timed_by(clock):
         assert passed(limiter, hit) == [True, True, True, False]
@@ -75,8 +75,8 @@ def test_the_clock_of_a_test_rules_on_every_store(limiter: Limiter, hit: Hit) ->
 
 
 @both
-def test_what_a_test_counts_is_its_own(limiter: Limiter, hit: Hit) -> None:
-    """Neither does a test see what was counted before it, nor does anybody see afterwards what it counted."""
+def test_counts_inside_and_outside_are_separate(limiter: Limiter, hit: Hit) -> None:
+    """The test sees no earlier counts, and its own counts are not visible afterwards."""
     assert passed(limiter, hit, 2) == [True, True]
     for start in (START, START, 5 * START):
         with limits_timed_by(ManualClock(start)):
@@ -84,8 +84,8 @@ def test_what_a_test_counts_is_its_own(limiter: Limiter, hit: Hit) -> None:
     assert passed(limiter, hit, 2) == [True, False]
 
 
-def test_two_workers_are_counted_together_on_it(redis_server: Server) -> None:
-    """Limiters that share a store share their counts within a test, too."""
+def test_two_limiters_share_counts_in_a_shared_store(redis_server: Server) -> None:
+    """This holds inside of a test, too."""
     address = f"redis://{HOST}:{redis_server.port}"
     workers = [Limiter([Rule(name="two-workers-in-a-test", limits="3/minute")], address) for _ in range(2)]
     with limits_timed_by(ManualClock(START)):
@@ -94,8 +94,8 @@ def test_two_workers_are_counted_together_on_it(redis_server: Server) -> None:
         worker.close()
 
 
-def test_corrections_and_resets_find_what_the_test_counted() -> None:
-    """Giving back, settling, peeking and forgetting mean the keys of the test."""
+def test_corrections_and_resets_use_the_keys_of_the_test() -> None:
+    """Refund, settle, peek and reset change the counts of the test."""
     limiter = Limiter([Rule(name="login", limits="5/minute")])
     assert limiter.hit(ANN, 4).decisions[0].remaining == 1
     with limits_timed_by(ManualClock(START)):
@@ -111,7 +111,7 @@ def test_corrections_and_resets_find_what_the_test_counted() -> None:
 
 
 def test_a_limiter_with_a_clock_of_its_own_keeps_it() -> None:
-    """Whoever has given a clock means that one: neither its time nor its counts change."""
+    """Neither its time nor its counts change."""
     own = ManualClock(START)
     limiter = Limiter([Rule(name="login", limits="1/minute")], clock=own)
     assert limiter.hit(ANN)
@@ -122,8 +122,8 @@ def test_a_limiter_with_a_clock_of_its_own_keeps_it() -> None:
         assert limiter.hit(ANN)
 
 
-def test_a_store_with_a_clock_of_its_own_follows() -> None:
-    """The clock of a store is what counts for limiters that have none, so the test's goes before it."""
+def test_clock_of_the_test_overrides_the_clock_of_a_store() -> None:
+    """A limiter without a clock otherwise uses the clock of its store."""
     limiter = Limiter([Rule(name="login", limits="1/minute")], MemoryStore(clock=ManualClock(7.0)))
     clock = ManualClock(START)
     with limits_timed_by(clock):
@@ -133,8 +133,8 @@ def test_a_store_with_a_clock_of_its_own_follows() -> None:
         assert limiter.hit(ANN)
 
 
-def test_rejections_that_are_remembered_follow(redis_server: Server) -> None:
-    """A rejection is remembered for as long as the test's clock says, and not beyond the test."""
+def test_rejection_cache_uses_the_clock_of_the_test(redis_server: Server) -> None:
+    """A cached rejection ends by this clock, and at the end of the test."""
     rules = [Rule(name="remembered-in-a-test", limits="1/minute", algorithm="sliding-window-log")]
     settings = load_settings({"rejection_cache": "1h"})
     limiter = Limiter(rules, f"redis://{HOST}:{redis_server.port}", settings=settings)
@@ -148,8 +148,8 @@ def test_rejections_that_are_remembered_follow(redis_server: Server) -> None:
     limiter.close()
 
 
-def test_one_within_another_gives_it_back() -> None:
-    """Blocks within blocks: the innermost clock counts, and the outer one goes on where it was."""
+def test_blocks_can_be_nested() -> None:
+    """The innermost clock is used, and the outer clock continues afterwards."""
     limiter = Limiter([Rule(name="login", limits="1/minute")])
     outer, inner = ManualClock(START), ManualClock(START + 30)
     with limits_timed_by(outer):
@@ -163,16 +163,16 @@ def test_one_within_another_gives_it_back() -> None:
         assert limiter.hit(ANN)
 
 
-def test_a_clock_that_tells_seconds_is_rejected() -> None:
-    """``time.time`` is a mistake that is named, and changes nothing."""
+def test_clock_in_seconds_raises_type_error() -> None:
+    """``time.time`` is a mistake, and changes nothing."""
     limiter = Limiter([Rule(name="login", limits="1/minute")])
     with pytest.raises(TypeError, match="microseconds"), limits_timed_by(lambda: 1.5):  # type: ignore[arg-type,return-value]
         pass
     assert [limiter.hit(ANN).allowed for _ in range(2)] == [True, False]
 
 
-def test_an_error_in_a_test_ends_its_clock() -> None:
-    """A test that fails leaves nothing behind."""
+def test_exception_in_the_block_ends_it() -> None:
+    """The clock of the limiter is restored."""
     limiter = Limiter([Rule(name="login", limits="1/minute")])
     with pytest.raises(ZeroDivisionError), limits_timed_by(ManualClock(START)):
         assert 1 / len(limiter.hit(ANN).rejected_by)
@@ -181,15 +181,15 @@ def test_an_error_in_a_test_ends_its_clock() -> None:
 
 @both
 def test_limits_are_off_on_every_store(limiter: Limiter, hit: Hit) -> None:
-    """Also where an event loop awaits a shared store: nothing is decided, counted or asked."""
+    """Every hit is allowed, sync and async, and nothing is counted."""
     with limits_off():
         assert [hit(limiter).rules for _ in range(5)] == [()] * 5
     assert hit(limiter).decisions[0].remaining == 2
 
 
 @both
-def test_limits_off_asks_no_store(hit: Hit) -> None:
-    """A store that would raise is not even asked."""
+def test_limits_off_does_not_use_the_store(hit: Hit) -> None:
+    """A store that raises is not called."""
 
     class Broken(Store):
         def apply(self, *_: object) -> list[object]:  # type: ignore[override]
