@@ -8,8 +8,7 @@ from typing import Any
 from memcached_handles import address
 from servers import Server
 
-from ratelimit_mw.stores.memcached.client.protocol import RoundTrip
-from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.stores.memcached.store import LoopResources, MemcachedStore
 
 
 class Meddling(MemcachedStore):
@@ -30,7 +29,15 @@ class Meddling(MemcachedStore):
         if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
             self._meddle()
 
-    async def _acarry_out(self, step: Any, *rest: Any) -> Any:
-        if isinstance(step, list):
-            self._look_at(RoundTrip(step).payloads)
-        return await super()._acarry_out(step, *rest)
+    def _resources(self) -> LoopResources:
+        resources = super()._resources()
+        connections = resources.connections
+        if "exchange" not in vars(connections):
+            exchange = connections.exchange
+
+            async def meddled(payloads: Any, *rest: Any) -> None:
+                self._look_at(payloads)
+                await exchange(payloads, *rest)
+
+            connections.exchange = meddled  # type: ignore[method-assign]
+        return resources

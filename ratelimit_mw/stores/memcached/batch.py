@@ -95,7 +95,7 @@ class OptimisticBatch:
     async def _run(self, lost: bool) -> None:
         """Make one attempt for all calls that can go. Calls that race with other processes pause first."""
         if lost:
-            await asyncio.sleep(pause().seconds)
+            await asyncio.sleep(pause())
         if batch := self._next_batch():
             await self._attempt_all(batch)
 

@@ -6,14 +6,13 @@ Most states are one packed value, written by compare-and-swap. Tiered windows ha
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series
-from ...decision import Correction, Decision, Hit
+from ...decision import Correction, Decision
 from .client.protocol import (
     EXPIRED,
     STORED,
@@ -26,32 +25,41 @@ from .client.protocol import (
 from .client.servers import MemcachedServer
 from .keys import Expiry, KeyNames
 
-__all__ = ["MAX_ENTRIES", "LogRecord", "PackedRecord", "Record", "Write"]
+__all__ = ["MAX_ENTRIES", "LogRecord", "Record", "Write"]
 
 MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
 
 
-class Record(ABC):
-    """One key during one attempt.
+class Write(NamedTuple):
+    """The effect of one hit of a call: the state after it."""
 
-    The names in ``missing`` are read and passed to ``load``, until there are none. Then ``state`` is good enough to
-    decide with, and ``ambiguous`` has the names that exact times need. ``counts_failed``: a write that did not succeed
-    is counted all the same, and has to be undone.
+    call: object
+    decision: Decision
+    state: Any
+
+
+class Record:
+    """One key during one attempt. Here its state is one value, in the format of the algorithm.
+
+    The names in ``missing`` are read and passed to ``load`` until there are none. Then ``state`` is good enough to
+    decide with, and ``ambiguous`` has the names that exact times need.
     """
 
-    counts_failed: ClassVar[bool] = False
-    state: Any = None
+    has_counters: ClassVar[bool] = False  # a write that did not succeed is counted all the same
 
-    def __init__(self, limit: Limit, token: bytes, server: MemcachedServer, names: KeyNames, now: int) -> None:
+    def __init__(self, limit: Limit, server: MemcachedServer, names: KeyNames, token: bytes, now: int) -> None:
         self.limit = limit
-        self.token = token
         self.server = server
         self.names = names
+        self.token = token
         self.now = now
+        self.state: Any = None
+        self.is_loaded = False
+        self._stored: StoredValue | None = None
 
-    @abstractmethod
     def missing(self) -> Sequence[bytes]:
         """Return the names to read before a decision."""
+        return () if self.is_loaded else (self.names.state(self.token),)
 
     def missing_for(self, _changes: Sequence[Correction]) -> Sequence[bytes]:
         """Return the names to read before corrections."""
@@ -61,51 +69,10 @@ class Record(ABC):
         """Return the names to read before the times of rejections and peeks are exact."""
         return ()
 
-    @abstractmethod
     def load(self, values: Mapping[bytes, StoredValue]) -> None:
         """Take the values of the names that were asked for last."""
-
-    @abstractmethod
-    def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
-        """Return the commands for the writes of an attempt, which were decided one after the other."""
-
-    @abstractmethod
-    def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
-        """Return the commands for corrections in their order; None when there is nothing to write."""
-
-    @abstractmethod
-    def succeeded(self, reply: KeyReply) -> bool:
-        """Return whether no other client was faster."""
-
-    def corrected(self, reply: KeyReply) -> bool:
-        """Return whether the corrections are in force."""
-        return self.succeeded(reply)
-
-
-class Write(NamedTuple):
-    """The effect of one hit: the state after it."""
-
-    record: Record
-    hit: Hit
-    decision: Decision
-    state: Any
-
-
-class PackedRecord(Record):
-    """The whole state in one value, in the format of the algorithm."""
-
-    def __init__(self, limit: Limit, token: bytes, server: MemcachedServer, names: KeyNames, now: int) -> None:
-        super().__init__(limit, token, server, names, now)
-        self._name = names.state(token)
-        self._is_loaded = False
-        self._stored: StoredValue | None = None
-
-    def missing(self) -> Sequence[bytes]:
-        return () if self._is_loaded else (self._name,)
-
-    def load(self, values: Mapping[bytes, StoredValue]) -> None:
-        self._is_loaded = True
-        self._stored = values.get(self._name)
+        self.is_loaded = True
+        self._stored = values.get(self.names.state(self.token))
         if self._stored is not None:
             try:
                 self.state = self.unpack(self._stored.value)
@@ -120,10 +87,12 @@ class PackedRecord(Record):
         return self.limit.algorithm.dump(state)
 
     def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
+        """Return the commands for the writes of an attempt, which were decided one after the other."""
         last = writes[-1]
         return self._write(self.pack(last.state), expiry(last.decision.reset_us))
 
     def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
+        """Return the commands for corrections in their order; None when there is nothing to write."""
         algorithm, state = self.limit.algorithm, self.state
         for _, _, cost, consumed in changes:
             if consumed is None:
@@ -137,13 +106,14 @@ class PackedRecord(Record):
         return self._write(self.pack(state), expiry(self.limit.decide(state, self.now, 0)[1].reset_us))
 
     def _write(self, value: bytes, expiry: int) -> KeyCommands:
-        return KeyCommands(self.server, (write_unchanged(self._name, value, expiry, self._stored),))
+        return KeyCommands(self.server, (write_unchanged(self.names.state(self.token), value, expiry, self._stored),))
 
     def succeeded(self, reply: KeyReply) -> bool:
+        """Return whether no other client was faster."""
         return reply.lines[-1] == STORED
 
 
-class LogRecord(PackedRecord):
+class LogRecord(Record):
     """A log in one value: the running total before it, the time of each entry, the running total after each entry.
 
     The log has at most ``MAX_ENTRIES`` entries. Charges beyond the limit may add more; then the oldest ones are merged

@@ -14,34 +14,19 @@ from collections.abc import Callable, Generator, Iterable, Mapping, MutableMappi
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeVar
 
-from ...algorithms.limit import Limit
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 from ...clock import Clock
 from ...decision import Charge, Correction, Decision, Hit
+from ...errors import StoreError
 from ...quota import MAX_PERIOD
 from ..base import decide_all
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .client.servers import Rendezvous
 from .keys import Expiry, KeyNames
-from .record import LogRecord, PackedRecord, Record, Write
+from .record import LogRecord, Record, Write
 from .tier_record import TieredRecord
 
-__all__ = [
-    "LOGS",
-    "KeyLock",
-    "RacingCall",
-    "Races",
-    "Sleep",
-    "Step",
-    "StepContext",
-    "Steps",
-    "attempt",
-    "correct",
-    "decide",
-    "forget",
-    "pause",
-    "ping",
-]
+__all__ = ["Backoff", "RacingCall", "StepContext", "Steps", "attempt", "correct", "decide", "forget", "ping"]
 
 T = TypeVar("T")
 
@@ -56,21 +41,14 @@ _PING_SIZE: Final = 40  # bytes, as in a common state
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Sleep(NamedTuple):
-    """Wait, so that racing clients do not meet again."""
-
-    seconds: float
-
-
-class KeyLock(NamedTuple):
-    """Wait until no other thread holds one of these keys, at most until ``until``. The lock lasts for the call."""
+class Backoff(NamedTuple):
+    """Wait before the next attempt. A thread waits for its turn at ``tokens`` first, at most until ``until``."""
 
     tokens: Sequence[bytes]
     until: float
 
 
-Step = list[KeyCommands] | Sleep | KeyLock
-Steps = Generator[Step, list[KeyReply], T]
+Steps = Generator[list[KeyCommands] | Backoff, list[KeyReply], T]
 
 
 class StepContext(NamedTuple):
@@ -83,18 +61,18 @@ class StepContext(NamedTuple):
     due: float
     timeout: float
 
-    def record(self, limit: Limit, token: bytes, now: int) -> Record:
-        kind, server = type(limit.algorithm), self.rendezvous.server_of(token)
+    def record(self, hit: Hit | Correction, token: bytes, now: int) -> Record:
+        kind = type(hit.limit.algorithm)
+        arguments = hit.limit, self.rendezvous.server_of(token), self.names, token, now
         if kind is TieredWindow:
-            return TieredRecord(limit, token, server, self.names, now, self.generations)
-        return (LogRecord if kind in LOGS else PackedRecord)(limit, token, server, self.names, now)
+            return TieredRecord(*arguments, self.generations)
+        return LogRecord(*arguments) if kind in LOGS else Record(*arguments)
 
-    def races(self, part: float, lost: int = 0) -> Races:
-        return Races(self.due - (1 - part) * self.timeout, lost)
+    def races(self, part: float) -> Races:
+        return Races(self.due - (1 - part) * self.timeout)
 
     def call(self, hits: Sequence[Hit], explicit_now: int | None) -> RacingCall:
-        tokens = [self.names.token(hit.key) for hit in hits]
-        return RacingCall(hits, tokens, explicit_now, self.races(_DECIDING))
+        return RacingCall(hits, [self.names.token(hit.key) for hit in hits], explicit_now, self.races(_DECIDING))
 
 
 class Races:
@@ -102,9 +80,9 @@ class Races:
 
     __slots__ = ("_longest", "last", "lost")
 
-    def __init__(self, last: float, lost: int = 0) -> None:
+    def __init__(self, last: float) -> None:
         self.last = last
-        self.lost = lost
+        self.lost = 0
         self._longest = 0.0
 
     def lose(self, seconds: float) -> None:
@@ -128,28 +106,33 @@ class RacingCall:
         self.explicit_now = explicit_now
         self.races = races
         self.decisions: list[Decision] = []
-        self.error: Exception | None = None
+        self.error: StoreError | None = None
         self.is_done = False
 
     def fail(self, error: Exception) -> None:
-        """End the call with an error, unless it is done."""
-        if not self.is_done:
-            self.error, self.is_done = error, True
+        """End the call, unless it is done. A timeout after a lost race is no error, because the server did reply."""
+        if not self.is_done and not (self.races.lost and isinstance(error.__cause__ or error, TimeoutError)):
+            self.error, self.is_done = as_store_error(error), True
 
     def result(self) -> list[Decision]:
-        """Return the final decisions, or the rejection of a call that lost all of its races.
-
-        A server that replied as far as a lost race is not an unreachable one, so a timeout is no error then.
-        """
-        if self.error is not None and not (self.races.lost and isinstance(self.error, TimeoutError)):
+        """Return the final decisions, or the rejection of a call that lost all of its races."""
+        if not self.is_done and not self.races.lost:
+            self.fail(TimeoutError())
+        if self.error is not None:
             raise self.error
-        if self.is_done and self.error is None:
-            return self.decisions
-        if not self.races.lost:
-            raise TimeoutError
-        if any(not d.allowed and not d.source.shadow for d in self.decisions):
+        if self.is_done or any(not d.allowed and not d.source.shadow for d in self.decisions):
             return self.decisions
         return [_lost_decision(decision) for decision in self.decisions]
+
+
+def as_store_error(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, TimeoutError):
+        return StoreError("Memcached did not reply within the time budget")
+    verb = " replied" if isinstance(error, ProtocolError) else ""
+    kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
+    return StoreError(f"Memcached{verb}: {kind}{error}")
 
 
 def _lost_decision(decision: Decision) -> Decision:
@@ -170,14 +153,11 @@ def decide(call: RacingCall, consume: bool, context: StepContext) -> Steps[list[
         yield from attempt([call], context, consume)
         return call.is_done
 
-    def wait() -> Step:
-        return KeyLock(call.tokens, call.races.last) if call.races.lost == 1 else pause()
-
-    yield from _retry(once, wait, call.races)
+    yield from _retry(once, call.tokens, call.races)
     return call.result()
 
 
-def _retry(once: Callable[[], Steps[bool]], wait: Callable[[], Step], races: Races) -> Steps[bool]:
+def _retry(once: Callable[[], Steps[bool]], tokens: Sequence[bytes], races: Races) -> Steps[bool]:
     """Repeat ``once`` until it is True. False when no further attempt fits into the time of ``races``."""
     while True:
         began = time.monotonic()
@@ -190,21 +170,14 @@ def _retry(once: Callable[[], Steps[bool]], wait: Callable[[], Step], races: Rac
             return False
         races.lose(time.monotonic() - began)
         if races.has_time:
-            yield wait()
+            yield Backoff(tokens if races.lost == 1 else (), races.last)
         if not races.has_time:
             return False
 
 
-def pause() -> Sleep:
-    return Sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - the pause separates racing clients, it is no secret
-
-
-class Outcome(NamedTuple):
-    """The decisions of a call and their writes, in force when no other client was faster."""
-
-    call: RacingCall
-    decisions: list[Decision]
-    writes: list[Write]
+def pause() -> float:
+    """Return seconds, at random so that racing clients do not meet again."""
+    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
 
 
 def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = True) -> Steps[None]:
@@ -214,142 +187,141 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
     """
     times = [call.explicit_now for call in calls if call.explicit_now is not None]
     now = max(times) if times else context.clock()
-    limits = {token: hit.limit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
-    records = {token: context.record(limit, token, now) for token, limit in limits.items()}
-    outcomes = yield from _decide(calls, records, now)
-    lost: Mapping[bytes, bool] = {}
-    if consume:
-        lost = yield from _write(outcomes, Expiry(bool(times)))
+    hits = {token: hit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
+    records = {token: context.record(hit, token, now) for token, hit in hits.items()}
+    decided, writes = yield from _decide(calls, records, now)
+    lost = (yield from _write(writes, records, Expiry(bool(times)))) if consume and writes else {}
     undone: list[Correction] = []
-    for call, decisions, writes in outcomes:
+    for call, decisions in decided:
         call.decisions = decisions
-        call.is_done = not lost or lost.keys().isdisjoint(call.tokens)
+        call.is_done = lost.keys().isdisjoint(call.tokens)
         if not call.is_done:
-            undone += [_undo(write) for write in writes if lost.get(write.record.token, True)]
+            own = [each for token in call.tokens if lost.get(token, True) for each in writes.get(token, ())]
+            undone += [_undo(each) for each in own if each.call is call]
     if undone:
-        yield from correct(undone, now if times else None, context, lost=1)
+        yield from correct(undone, now if times else None, context, is_undo=True)
 
 
-def _decide(calls: Sequence[RacingCall], records: dict[bytes, Record], now: int) -> Steps[list[Outcome]]:
+def _undo(write: Write) -> Correction:
+    decision = write.decision
+    limit, key, cost = decision.hit
+    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
+
+
+_Decided = tuple[list[tuple[RacingCall, list[Decision]]], dict[bytes, list[Write]]]
+
+
+def _decide(calls: Sequence[RacingCall], records: dict[bytes, Record], now: int) -> Steps[_Decided]:
     """Read what the decisions need. A value that is no state fails the calls for its key, and no other calls."""
     while wanted := [(record, names) for record in records.values() if (names := record.missing())]:
-        for token, error in (yield from _load(wanted)).items():
-            del records[token]
+        for broken, error in (yield from _load(wanted)):
+            del records[broken.token]
             for call in calls:
-                if token in call.tokens:
+                if broken.token in call.tokens:
                     call.fail(error)
+    calls = [call for call in calls if call.error is None]
     while True:
-        outcomes = _outcomes([call for call in calls if call.error is None], records, now)
-        wanted = _ambiguous(outcomes, records)
+        decided, writes = _decide_all(calls, records, now)
+        wanted = _ambiguous(decided, writes, records)
         if not wanted:
-            return outcomes
-        for error in (yield from _load(wanted)).values():
+            return decided, writes
+        for _, error in (yield from _load(wanted)):
             raise error
 
 
-def _load(wanted: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[dict[bytes, ProtocolError]]:
-    """Read names of several records; return the error of each record whose value is no state."""
-    errors = {}
+def _ambiguous(
+    decided: Sequence[tuple[RacingCall, list[Decision]]],
+    writes: Mapping[bytes, list[Write]],
+    records: Mapping[bytes, Record],
+) -> list[tuple[Record, Sequence[bytes]]]:
+    """Return the names to read before the times of rejections and peeks are exact."""
+    inexact: dict[bytes, list[Decision]] = {}
+    for call, decisions in decided:
+        for token, decision in zip(call.tokens, decisions, strict=True):
+            if records[token].has_counters and (not decision.allowed or token not in writes):
+                inexact.setdefault(token, []).append(decision)
+    wanted = [(records[token], records[token].ambiguous(decisions)) for token, decisions in inexact.items()]
+    return [(record, names) for record, names in wanted if names]
+
+
+def _load(wanted: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[list[tuple[Record, ProtocolError]]]:
+    """Read names of several records; return the records whose value is no state."""
+    errors = []
     replies = yield [KeyCommands(record.server, names=names) for record, names in wanted]
     for (record, _), reply in zip(wanted, replies, strict=True):
         try:
             record.load(reply.values)
         except ProtocolError as error:
-            errors[record.token] = error
+            errors.append((record, error))
     return errors
 
 
-def _outcomes(calls: Sequence[RacingCall], records: Mapping[bytes, Record], now: int) -> list[Outcome]:
+def _decide_all(calls: Sequence[RacingCall], records: Mapping[bytes, Record], now: int) -> _Decided:
     """Decide the calls in their order, each over the states that the calls before it leave."""
     states = {token: record.state for token, record in records.items()}
-    outcomes = []
+    decided, writes = [], dict[bytes, list[Write]]()
     for call in calls:
         decisions, changed = decide_all(call.hits, [states[token] for token in call.tokens], now)
-        writes = []
-        if changed:
-            state_of = {id(hit): state for hit, state in changed}
-            for token, hit, decision in zip(call.tokens, call.hits, decisions, strict=True):
-                if id(hit) in state_of:
-                    states[token] = state_of[id(hit)]
-                    writes.append(Write(records[token], hit, decision, states[token]))
-        outcomes.append(Outcome(call, decisions, writes))
-    return outcomes
+        decided.append((call, decisions))
+        for hit, state in changed:
+            index = call.hits.index(hit)
+            token = call.tokens[index]
+            states[token] = state
+            writes.setdefault(token, []).append(Write(call, decisions[index], state))
+    return decided, writes
 
 
-def _ambiguous(outcomes: Sequence[Outcome], records: Mapping[bytes, Record]) -> list[tuple[Record, Sequence[bytes]]]:
-    """Return the names to read before rejections and peeks are exact."""
-    decisions: dict[bytes, list[Decision]] = {}
-    for call, decided, writes in outcomes:
-        written = {write.record.token for write in writes}
-        for token, decision in zip(call.tokens, decided, strict=True):
-            if token not in written or not decision.allowed:
-                decisions.setdefault(token, []).append(decision)
-    wanted = [(records[token], records[token].ambiguous(group)) for token, group in decisions.items()]
-    return [(record, names) for record, names in wanted if names]
+def _write(
+    writes: Mapping[bytes, list[Write]], records: Mapping[bytes, Record], expiry: Expiry
+) -> Steps[dict[bytes, bool]]:
+    """Write all keys. Return the keys whose race was lost, and whether their writes count all the same.
 
-
-def _write(outcomes: Sequence[Outcome], expiry: Expiry) -> Steps[dict[bytes, bool]]:
-    """Write all keys. Return the keys whose race was lost, and whether their writes count all the same."""
-    writes: dict[bytes, list[Write]] = {}
-    for outcome in outcomes:
-        for each in outcome.writes:
-            writes.setdefault(each.record.token, []).append(each)
+    A queue is written after the other keys: its place cannot be given back once another request is behind it.
+    """
+    queues = [token for token, group in writes.items() if group[0].decision.hit[0].algorithm.delays]
     lost: dict[bytes, bool] = {}
-    for wave in _waves(list(writes.values())):
+    for wave in ([token for token in writes if token not in queues], *([token] for token in queues)):
         if lost:
-            lost |= dict.fromkeys((group[0].record.token for group in wave), False)
-            continue
-        replies = yield [group[0].record.consume(group, expiry) for group in wave]
-        records = [group[0].record for group in wave]
-        for record, reply in zip(records, replies, strict=True):
-            if not record.succeeded(reply):
-                lost[record.token] = record.counts_failed
+            lost |= dict.fromkeys(wave, False)
+        elif wave:
+            replies = yield [records[token].consume(writes[token], expiry) for token in wave]
+            for token, reply in zip(wave, replies, strict=True):
+                if not records[token].succeeded(reply):
+                    lost[token] = records[token].has_counters
     return lost
-
-
-def _waves(groups: Sequence[list[Write]]) -> list[list[list[Write]]]:
-    """Write all keys at once, except queues: a place cannot be given back once another request is behind it."""
-    queues = [[group] for group in groups if group[0].hit.limit.algorithm.delays]
-    others = [group for group in groups if not group[0].hit.limit.algorithm.delays]
-    return [others, *queues] if others else list(queues)
-
-
-def _undo(write: Write) -> Correction:
-    (limit, key, cost), decision = write.hit, write.decision
-    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
 
 
 # -- corrections -------------------------------------------------------------------------------------------
 
 
 def correct(
-    changes: Sequence[Correction], explicit_now: int | None, context: StepContext, lost: int = 0
+    changes: Sequence[Correction], explicit_now: int | None, context: StepContext, is_undo: bool = False
 ) -> Steps[list[int]]:
-    """Refund or charge, key by key, in the order of the changes. ``lost``: the races that the call has lost before."""
-    expiry, now = Expiry(explicit_now is not None), 0
-    due: dict[str, list[Correction]] = {}
+    """Refund or charge, key by key, in the order of the changes. ``is_undo``: the call has lost a race before."""
+    expiry, races, now = Expiry(explicit_now is not None), context.races(_CORRECTING), 0
+    races.lost = int(is_undo)
+    due: dict[bytes, list[Correction]] = {}
     for change in changes:
-        due.setdefault(change.key, []).append(change)
+        due.setdefault(context.names.token(change.key), []).append(change)
 
     def once() -> Steps[bool]:
         nonlocal due, now
         now = context.clock() if explicit_now is None else explicit_now
-        tokens = {key: context.names.token(key) for key in due}
-        records = {key: context.record(due[key][0].limit, tokens[key], now) for key in due}
-        while wanted := [(record, names) for key, record in records.items() if (names := record.missing_for(due[key]))]:
-            for error in (yield from _load(wanted)).values():
+        records = {token: context.record(group[0], token, now) for token, group in due.items()}
+        while wanted := [(records[token], names) for token in due if (names := records[token].missing_for(due[token]))]:
+            for _, error in (yield from _load(wanted)):
                 raise error
-        commands = {key: each for key, record in records.items() if (each := record.correct(due[key], expiry))}
+        commands = {token: each for token in due if (each := records[token].correct(due[token], expiry))}
         replies = (yield list(commands.values())) if commands else []
-        due = {key: due[key] for key, reply in zip(commands, replies, strict=True) if not records[key].corrected(reply)}
+        due = {
+            token: due[token]
+            for token, reply in zip(commands, replies, strict=True)
+            if not records[token].has_counters and not records[token].succeeded(reply)
+        }
         return not due
 
-    if not (yield from _retry(once, pause, context.races(_CORRECTING, lost))):
-        _log.warning(
-            "Memcached: %d keys were changed by other clients for the whole time budget, so their refunds and charges"
-            " are left out",
-            len(due),
-        )
+    if not (yield from _retry(once, (), races)):
+        _log.warning("Memcached: other clients changed %d keys all the time. Their refunds are left out", len(due))
     return [now] * len(changes)
 
 
@@ -367,15 +339,15 @@ def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
         yield commands[start : start + _MAX_FORGOTTEN]
 
 
+def _is_tiered(key: str) -> bool:
+    """Whether the limit of a key is a tiered window. The third part of its prefix is the name and the variant."""
+    parts = key.split("|", 3)
+    return len(parts) == 4 and parts[2].startswith(f"{TieredWindow.name}.")
+
+
 def ping(context: StepContext) -> Steps[None]:
     """Write to each server, as much as a state. A server without room for it replies to all other commands."""
     payload = write(b"set", context.names.ping(), bytes(_PING_SIZE), 1)
     for (line,), _ in (yield [KeyCommands(server, (payload,)) for server in context.rendezvous.servers]):
         if line != STORED:
             raise ProtocolError(f"expected STORED, got {line[:40]!r}")
-
-
-def _is_tiered(key: str) -> bool:
-    """Whether the limit of a key is a tiered window. The third part of its prefix is the name and the variant."""
-    parts = key.split("|", 3)
-    return len(parts) == 4 and parts[2].startswith(f"{TieredWindow.name}.")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from ssl import SSLContext
 from typing import Final, TypeVar, cast
 
@@ -20,11 +20,24 @@ from .address import MemcachedAddress
 from .batch import OptimisticBatch
 from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
-from .client.protocol import KeyReply, ProtocolError, RoundTrip
+from .client.protocol import KeyCommands, KeyReply, RoundTrip
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .record import MAX_ENTRIES
-from .steps import LOGS, KeyLock, RacingCall, Sleep, Step, StepContext, Steps, attempt, correct, decide, forget, ping
+from .steps import (
+    LOGS,
+    Backoff,
+    RacingCall,
+    StepContext,
+    Steps,
+    as_store_error,
+    attempt,
+    correct,
+    decide,
+    forget,
+    pause,
+    ping,
+)
 from .tls import build_tls_context
 
 __all__ = ["MemcachedStore", "open_address"]
@@ -124,30 +137,30 @@ class MemcachedStore(Store):
         self._pool.close()
 
     def _run(self, steps: Steps[T], due: float) -> T:
-        with _store_errors():
-            try:
-                with ExitStack() as locks:
-                    step = next(steps)
-                    while True:
-                        step = steps.send(self._carry_out(step, due, locks))
-            except StopIteration as done:
-                return cast(T, done.value)
-            except TimeoutError as error:
-                return _time_out(steps, error)
+        try:
+            with ExitStack() as locks:
+                step = next(steps)
+                while True:
+                    step = steps.send(self._carry_out(step, due, locks))
+        except StopIteration as done:
+            return cast(T, done.value)
+        except StoreError:
+            raise
+        except Exception as error:
+            return _end(steps, error)
 
-    def _carry_out(self, step: Step, due: float, locks: ExitStack) -> list[KeyReply]:
-        if isinstance(step, Sleep):
-            time.sleep(step.seconds)
-            return []
-        if isinstance(step, KeyLock):
-            for index in sorted({hash(token) % _LOCKS for token in step.tokens}):  # all threads use this order
-                if not self._locks[index].acquire(timeout=max(0, step.until - time.monotonic())):
-                    break
-                locks.callback(self._locks[index].release)
-            return []
-        trip = RoundTrip(step)
-        self._pool.exchange(trip.payloads, trip.parsers, due)
-        return trip.replies()
+    def _carry_out(self, step: list[KeyCommands] | Backoff, due: float, locks: ExitStack) -> list[KeyReply]:
+        if isinstance(step, list):
+            trip = RoundTrip(step)
+            self._pool.exchange(trip.payloads, trip.parsers, due)
+            return trip.replies()
+        for index in sorted({hash(token) % _LOCKS for token in step.tokens}):  # all threads use this order
+            if not self._locks[index].acquire(timeout=max(0, step.until - time.monotonic())):
+                break
+            locks.callback(self._locks[index].release)
+        if not step.tokens:
+            time.sleep(pause())
+        return []
 
     # -- awaiting ------------------------------------------------------------------------------------------
 
@@ -156,36 +169,32 @@ class MemcachedStore(Store):
             return []
         context = self._context()
         call = self._call(hits, now, context)
-        with _store_errors():
-            if not consume:
-                await self._arun(attempt([call], context, consume=False), context.due)
+        if not consume:
+            await self._arun(attempt([call], context, consume=False), context.due)
+            return call.result()
+        batch = self._batch(call.tokens)
+        if batch.enter(call.tokens):
+            began = time.monotonic()
+            try:
+                await self._arun(attempt([call], context), context.due)
+            finally:
+                batch.leave(call.tokens)
+            if call.is_done:
                 return call.result()
-            batch = self._batch(call.tokens)
-            if batch.enter(call.tokens):
-                began = time.monotonic()
-                try:
-                    await self._arun(attempt([call], context), context.due)
-                finally:
-                    batch.leave(call.tokens)
-                if call.is_done:
-                    return call.result()
-                call.races.lose(time.monotonic() - began)
-            return await batch.decide(call, context.due)
+            call.races.lose(time.monotonic() - began)
+        return await batch.decide(call, context.due)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         context = self._context()
-        with _store_errors():
-            return await self._arun(correct(changes, now, context), context.due)
+        return await self._arun(correct(changes, now, context), context.due)
 
     async def aforget(self, keys: Iterable[str]) -> None:
         context = self._context()
-        with _store_errors():
-            await self._arun(forget(keys, context), context.due)
+        await self._arun(forget(keys, context), context.due)
 
     async def aping(self) -> None:
         context = self._context()
-        with _store_errors():
-            await self._arun(ping(context), context.due)
+        await self._arun(ping(context), context.due)
 
     async def aclose(self) -> None:
         resources = self._loops.pop(asyncio.get_running_loop(), None)
@@ -211,21 +220,19 @@ class MemcachedStore(Store):
             async with asyncio.timeout(due - time.monotonic()):
                 step = next(steps)
                 while True:
-                    step = steps.send(await self._acarry_out(step, connections))
+                    if isinstance(step, list):
+                        trip = RoundTrip(step)
+                        await connections.exchange(trip.payloads, trip.parsers)
+                        step = steps.send(trip.replies())
+                    else:  # on an event loop batches take the place of turns
+                        await asyncio.sleep(pause())
+                        step = steps.send([])
         except StopIteration as done:
             return cast(T, done.value)
-        except TimeoutError as error:
-            return _time_out(steps, error)
-
-    async def _acarry_out(self, step: Step, connections: MemcachedConnections) -> list[KeyReply]:
-        if isinstance(step, Sleep):
-            await asyncio.sleep(step.seconds)
-            return []
-        if isinstance(step, KeyLock):  # on an event loop batches take the place of locks
-            return []
-        trip = RoundTrip(step)
-        await connections.exchange(trip.payloads, trip.parsers)
-        return trip.replies()
+        except StoreError:
+            raise
+        except Exception as error:
+            return _end(steps, error)
 
     def _resources(self) -> LoopResources:
         loop = asyncio.get_running_loop()
@@ -240,7 +247,8 @@ class MemcachedStore(Store):
 
     def _call(self, hits: Sequence[Hit], now: int | None, context: StepContext) -> RacingCall:
         for hit in hits:
-            self.check(hit.limit)
+            if hit.limit.limit > MAX_ENTRIES:
+                self.check(hit.limit)
         return context.call(hits, now)
 
     def _context(self, due: float | None = None) -> StepContext:
@@ -250,30 +258,16 @@ class MemcachedStore(Store):
         return StepContext(self._rendezvous, self._names, self._clock, self._generations, due, self._timeout)
 
 
-def _time_out(steps: Steps[T], error: TimeoutError) -> T:
-    """End the steps of a call whose time is over: the result where a race was lost before, else the error."""
+def _end(steps: Steps[T], error: Exception) -> T:
+    """End the steps after an error: with a result where the time is over and a race was lost before."""
     try:
-        steps.throw(error)
+        if isinstance(error, TimeoutError):
+            steps.throw(error)
     except StopIteration as done:
         return cast(T, done.value)
-    raise error
-
-
-@contextmanager
-def _store_errors() -> Iterator[None]:
-    """Raise every error of servers and connections as ``StoreError``."""
-    try:
-        yield
-    except (ConfigError, StoreError):
-        raise
-    except TimeoutError as error:
-        raise StoreError("Memcached did not reply within the time budget") from error
-    except OSError as error:
-        raise StoreError(f"Memcached: {error}") from error
-    except ProtocolError as error:
-        raise StoreError(f"Memcached replied: {error}") from error
-    except Exception as error:
-        raise StoreError(f"Memcached: {type(error).__name__}: {error}") from error
+    except TimeoutError:
+        pass
+    raise as_store_error(error) from error
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:

@@ -50,25 +50,24 @@ class TierBlock(NamedTuple):
 class TieredRecord(Record):
     """The counters of one key."""
 
-    counts_failed = True
+    has_counters = True
 
     def __init__(
         self,
         limit: Limit,
-        token: bytes,
         server: MemcachedServer,
         names: KeyNames,
+        token: bytes,
         now: int,
         generations: MutableMapping[bytes, bytes],
     ) -> None:
-        super().__init__(limit, token, server, names, now)
+        super().__init__(limit, server, names, token, now)
         self.algorithm = cast(TieredWindow, limit.algorithm)
         self._sizes = tiers(self.algorithm.period, self.algorithm.precision)
         self._bucket = now // self.algorithm.precision
         self._cover = cover(self._sizes, self.algorithm.span, self._bucket)
         self._generations = generations
         self._use_generation(generations.get(token, b""))
-        self._is_loaded = False
         self._values: Mapping[bytes, StoredValue] = {}
         self._counts: dict[TierBlock, int] = {}
         self._split: list[TierBlock] = []
@@ -84,13 +83,13 @@ class TieredRecord(Record):
     # -- reads ---------------------------------------------------------------------------------------------
 
     def missing(self) -> Sequence[bytes]:
-        return () if self._is_loaded else self._all_names()
+        return () if self.is_loaded else self._all_names()
 
     def _all_names(self) -> Sequence[bytes]:
         return (self.names.generation(self.token), *self._cover_names)
 
     def missing_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
-        if self._is_loaded:
+        if self.is_loaded:
             return ()
         fine = [self._name(TierBlock(0, self._bucket_of(change))) for change in changes if change.consumed]
         return (self.names.generation(self.token), *fine)
@@ -105,13 +104,13 @@ class TieredRecord(Record):
             self._replace(block, _counts(values, parts, [self._name(part) for part in parts]))
         self._split = []
         generation = self._generation_in(values)
-        if not self._is_loaded and generation != self._generation:
+        if not self.is_loaded and generation != self._generation:
             # Another process has reset the key since this process knew its generation.
             self._use_generation(generation)
             self._generations[self.token] = generation
             return
-        if not self._is_loaded:
-            self._is_loaded = True
+        if not self.is_loaded:
+            self.is_loaded = True
             self._values = values
             self._counts = _counts(values, self._cover, self._cover_names)
         self.state = self._series()
@@ -169,8 +168,8 @@ class TieredRecord(Record):
     # -- writes --------------------------------------------------------------------------------------------
 
     def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
-        cost = sum(each.hit.cost for each in writes)
-        self._max_total = max(sum(self._counts.values()) + cost, min(each.hit.limit.limit for each in writes))
+        cost = sum(each.decision.hit[2] for each in writes)
+        self._max_total = max(sum(self._counts.values()) + cost, min(each.decision.limit for each in writes))
         return KeyCommands(self.server, self._add(self._bucket, cost, expiry), self._all_names())
 
     def _add(self, bucket: int, cost: int, expiry: Expiry) -> list[bytes]:
@@ -207,9 +206,6 @@ class TieredRecord(Record):
         if self._generation_in(reply.values) != self._generation:
             return False
         return sum(_counts(reply.values, self._cover, self._cover_names).values()) <= self._max_total
-
-    def corrected(self, reply: KeyReply) -> bool:
-        return True
 
 
 def _counts(
