@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..clock import Clock, now_us, to_seconds
@@ -52,68 +52,34 @@ class BreakerStore(ChainLink):
         self.store.check(limit)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        breaker = self.breaker
-        if breaker.open:
-            self._reject_call()
-        epoch = breaker.epoch
-        try:
-            decisions = self.store.apply(hits, now, consume)
-        except StoreError as error:
-            self._record_failure(error, epoch)
-            raise
-        if breaker.failures:
-            breaker.succeeded()
-        return decisions
+        with _Call(self):
+            return self.store.apply(hits, now, consume)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        breaker = self.breaker
-        if breaker.open:
-            self._reject_call()
-        epoch = breaker.epoch
-        try:
-            decisions = await self.store.aapply(hits, now, consume)
-        except StoreError as error:
-            self._record_failure(error, epoch)
-            raise
-        if breaker.failures:
-            breaker.succeeded()
-        return decisions
+        with _Call(self):
+            return await self.store.aapply(hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        if self.breaker.open:
-            self._reject_call()
-        epoch = self.breaker.epoch
-        try:
+        with _Call(self):
             return self.store.correct(changes, now)
-        except StoreError as error:
-            self._record_failure(error, epoch)
-            raise
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        if self.breaker.open:
-            self._reject_call()
-        epoch = self.breaker.epoch
-        try:
+        with _Call(self):
             return await self.store.acorrect(changes, now)
-        except StoreError as error:
-            self._record_failure(error, epoch)
-            raise
 
-    def _reject_call(self) -> None:
+    def reject_call(self) -> None:
+        """Raise ``NotAskedError``. Probe the store when a probe is due."""
         if self.breaker.takes_probe(now_us()):
             threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
         raise NotAskedError(f"store {self._name} unreachable; the circuit breaker is open")
 
-    def _record_failure(self, error: StoreError, epoch: int) -> None:
+    def record_failure(self, error: StoreError, epoch: int) -> None:
+        """Count a failed call. Log it when it opens the breaker."""
         now = now_us()
         if self.breaker.failed(epoch, now):
-            _log.warning(
-                "store %s unreachable (%s); applying on_store_error: %s; next probe in %.1f s",
-                self._name,
-                error,
-                self._describe_policies(),
-                to_seconds(self.breaker.probe_in(now)),
-            )
+            wait = to_seconds(self.breaker.probe_in(now))
+            effect = f"applying on_store_error: {self._describe_policies()}; next probe in {wait:.1f} s"
+            _log.warning("store %s unreachable (%s); %s", self._name, error, effect)
 
     def _describe_policies(self) -> str:
         """Return the number of rules for each policy: ``"3 rules local, 1 rule deny"``."""
@@ -127,6 +93,26 @@ class BreakerStore(ChainLink):
             return
         if passed := self.breaker.close(now_us()):
             _log.warning("store %s reachable again after %.1f s", self._name, to_seconds(passed))
+
+
+class _Call:
+    """One call on the store of a ``BreakerStore``: rejected while the breaker is open, else its outcome is counted."""
+
+    __slots__ = ("_epoch", "_guard")
+
+    def __init__(self, guard: BreakerStore) -> None:
+        self._guard = guard
+
+    def __enter__(self) -> None:
+        if self._guard.breaker.open:
+            self._guard.reject_call()
+        self._epoch = self._guard.breaker.epoch
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreError):
+            self._guard.record_failure(error, self._epoch)
+        elif error is None and self._guard.breaker.failures:
+            self._guard.breaker.succeeded()
 
 
 class Unavailable(Decision):
@@ -173,14 +159,7 @@ class FailoverStore(ChainLink):
             return self.local.correct(changes, self._clock())
         return await self.store.acorrect(changes, now)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        self.store.forget(keys)
-        self.local.forget(keys)
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self.store.aforget(keys)
+    def forget_here(self, keys: Sequence[str]) -> None:
         self.local.forget(keys)
 
     def decide_by_policy(self, hits: Sequence[Hit], consume: bool) -> list[Decision]:

@@ -165,16 +165,6 @@ class QuotaLeases(ChainLink):
                 return decisions
         return await self.store.aapply(hits, now)
 
-    def forget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        self.store.forget(keys)
-        self._drop(keys)
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self.store.aforget(keys)
-        self._drop(keys)
-
     def close(self) -> None:
         """Give all leases back and close the store. A share that the store does not take back lapses."""
         with suppress(StoreError):
@@ -188,8 +178,8 @@ class QuotaLeases(ChainLink):
                 await self.store.acorrect(changes, self._now())
         await self.store.aclose()
 
-    def _drop(self, keys: Iterable[str]) -> None:
-        """Forget leases without giving them back: after a reset the store no longer counts them."""
+    def forget_here(self, keys: Sequence[str]) -> None:
+        """Drop leases without giving them back: after a reset the store no longer counts them."""
         with self._lock:
             for key in keys:
                 self._table.pop(key)

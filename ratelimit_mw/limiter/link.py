@@ -17,7 +17,7 @@ __all__ = ["ChainLink"]
 class ChainLink(Store):
     """Passes each call on to ``store``; a subclass overrides the calls that it handles itself.
 
-    ``apply`` of a link may return fewer decisions than hits. Each decision names its own hit.
+    ``apply`` of a link may return fewer decisions than hits. Each decision has its own hit.
     """
 
     def __init__(self, store: Store) -> None:
@@ -39,10 +39,17 @@ class ChainLink(Store):
         return await self.store.acorrect(changes, now)
 
     def forget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
         self.store.forget(keys)
+        self.forget_here(keys)
 
     async def aforget(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
         await self.store.aforget(keys)
+        self.forget_here(keys)
+
+    def forget_here(self, keys: Sequence[str]) -> None:
+        """Forget what this link itself holds of the keys."""
 
     def ping(self) -> None:
         self.store.ping()

@@ -74,23 +74,13 @@ class RejectionCache(ChainLink):
         try:
             return self.store.correct(changes, now)
         finally:
-            self._drop_everywhere([change.key for change in changes])
+            self.forget_here([change.key for change in changes])
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         try:
             return await self.store.acorrect(changes, now)
         finally:
-            self._drop_everywhere([change.key for change in changes])
-
-    def forget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        self.store.forget(keys)
-        self._drop_everywhere(keys)
-
-    async def aforget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
-        await self.store.aforget(keys)
-        self._drop_everywhere(keys)
+            self.forget_here([change.key for change in changes])
 
     def _recall(self, hits: Sequence[Hit], at: int) -> Decision | None:
         cached = [decision for hit in hits if (decision := self._cached(hit, at)) is not None]
@@ -130,7 +120,8 @@ class RejectionCache(ChainLink):
         until = at + min(decision.retry_us or 0, self._span)
         self._young[decision.hit[1]] = _Rejection(at, until, decision)
 
-    def _drop_everywhere(self, keys: Sequence[str]) -> None:
+    def forget_here(self, keys: Sequence[str]) -> None:
+        """Drop the keys from the caches of all limiters in this process."""
         for cache in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
             cache._drop(keys)
 
