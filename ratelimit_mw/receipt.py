@@ -27,7 +27,7 @@ class Charge(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A change after the decision: give back ``cost`` of ``consumed``; when that is None, charge ``cost`` in addition.
+    """A change after the decision: return ``cost`` of ``consumed``, or charge ``cost`` when that is None.
 
     A charge is made even beyond the limit.
     """
@@ -88,7 +88,7 @@ class Receipt:
     def corrections(self, due: Callable[[Limit], int | None]) -> list[PendingCorrection]:
         """Record the corrections that make ``due(limit)`` the consumed cost of each hit.
 
-        None leaves a hit unchanged. The newest charge of a hit is given back first.
+        None leaves a hit unchanged. The newest charge of a hit is returned first.
         """
         with _lock:
             return [
@@ -117,7 +117,7 @@ class Receipt:
                     _record_time(charges, charge, at, correction.limit)
 
     def renewals(self) -> list[Correction]:
-        """Build the corrections that renew held slots: each gives back a cost of 0."""
+        """Build the corrections that renew held slots: each returns a cost of 0."""
         with _lock:
             return [
                 Correction(decision.source, decision.hit[1], 0, Charge(charge.at_us, charge.cost))
@@ -165,7 +165,7 @@ def _record_time(charges: list[OpenCharge], charge: OpenCharge, at: int, limit: 
     """Record when the store counted an additional charge."""
     before = charges[charges.index(charge) - 1]
     if limit.algorithm.delays and not _has_drained(before, at, limit):
-        # The queue still holds the hit, so hit and charge count as one: both can be given back while they are last.
+        # The queue still holds the hit, so hit and charge count as one: both can be returned while they are last.
         before.cost += charge.cost
         charges.remove(charge)
         return

@@ -1,4 +1,4 @@
-"""Decides requests: the limiter, and the stores that stand in front of the store."""
+"""The limiter, and the links of the chain in front of its store."""
 
 from .limiter import Limiter
 

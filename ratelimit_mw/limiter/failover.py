@@ -1,4 +1,4 @@
-"""What happens when a shared store cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
+"""Failover for a shared store that cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
 ``on_store_error`` of each rule decides: "local" counts in this process, "allow" leaves the limit out, "deny" rejects
 with 503.

@@ -1,10 +1,9 @@
 """Leases: a process takes a share of a busy key's quota in one call, and consumes the share without asking the store.
 
 The store counts a share when it is taken. So all processes together never exceed the limit as the store counts it,
-even when a process crashes. A lease ends after a twentieth of the period, so the time of consumption is late by at most
-that. Near the limit shares get small, so that little stays unused. The next request that asks the store gives the
-unused part of an ended lease back, whatever its key; ``close`` gives back the rest. At most one share per process is
-unused at any time.
+even when a process crashes. A lease ends after a twentieth of the period, so consumption is late by at most that time.
+Near the limit shares get small, so that little stays unused. The next request of any key that asks the store returns
+the unused part of an ended lease; ``close`` returns the rest. At most one share per process is unused at any time.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class _Lease:
         return decision
 
     def unused(self) -> Correction | None:
-        """Return the correction that gives the unused part back."""
+        """Return the correction that returns the unused part."""
         if self.decision is None or not self.left:
             return None
         limit, key, share = self.hit
@@ -166,7 +165,7 @@ class QuotaLeases(ChainLink):
         return await self.store.aapply(hits, now)
 
     def close(self) -> None:
-        """Give all leases back and close the store. A share that the store does not take back lapses."""
+        """Return all shares and close the store. A share that the store does not take back lapses."""
         with suppress(StoreError):
             for changes in self._close_leases():
                 self.store.correct(changes, self._now())
@@ -179,7 +178,7 @@ class QuotaLeases(ChainLink):
         await self.store.aclose()
 
     def forget_here(self, keys: Sequence[str]) -> None:
-        """Drop leases without giving them back: after a reset the store no longer counts them."""
+        """Drop leases without returning them: after a reset the store no longer counts them."""
         with self._lock:
             for key in keys:
                 self._table.pop(key)
@@ -203,7 +202,7 @@ class QuotaLeases(ChainLink):
             return [lease.consume(hit, now) for lease, hit in pairs]
 
     def _plan(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Correction]]:
-        """Return the leases to take, of busy keys of which no share is being taken, and what to give back before."""
+        """Return the leases to take, of busy keys without a call in flight, and the corrections to send before them."""
         now = self._clock()
         with self._lock:
             ended = self._table.pop_ended(now, _RETURNS_PER_REQUEST)

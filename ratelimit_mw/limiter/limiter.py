@@ -227,7 +227,7 @@ class Limiter:
     # -- after the decision --------------------------------------------------------------------------------
 
     def refund(self, verdict: Verdict) -> None:
-        """Give back all that this verdict consumed. A second call changes nothing."""
+        """Return all of the cost that this verdict consumed. A second call changes nothing."""
         self._settlement.refund(verdict)
 
     async def arefund(self, verdict: Verdict) -> None:
@@ -237,7 +237,7 @@ class Limiter:
     def settle(self, verdict: Verdict, cost: int) -> None:
         """Replace the cost that this verdict consumed by the true cost.
 
-        A lower cost gives the difference back. A higher cost charges the difference, even beyond the limit. Slots of
+        A lower cost returns the difference. A higher cost charges the difference, even beyond the limit. Slots of
         concurrency rules are not changed.
 
         Args:
@@ -312,7 +312,7 @@ class Limiter:
         return [self._key_in_tests(key) for key in self.rules.keys(rule, features)]
 
     def close(self) -> None:
-        """Give back the unused part of leases and close the store. A second call changes nothing."""
+        """Return the unused part of leases and close the store. A second call changes nothing."""
         self._settlement.close()
         self._chain.close()
 
