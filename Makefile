@@ -17,8 +17,9 @@ PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDe
 # The core in one process: `make cover` fails where a line or a branch of it is run by no test.
 CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision.py forksafe.py \
 	quota.py receipt.py
-CORE_TESTS := $(wildcard tests/test_*.py) $(addprefix tests/,algorithms keys rules settings limiter http stores/memory \
-	stores/test_compliance.py wsgi asgi flask starlette fastapi)
+CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
+	limiter http stores/memory stores/test_compliance.py stores/test_store_address.py asgi wsgi flask starlette fastapi \
+	cli/test_cli_application.py cli/test_cli_explain.py)
 COMMA := ,
 SPACE := $() $()
 
@@ -26,8 +27,8 @@ SPACE := $() $()
 .PHONY: help setup demo test test-fast cover test-oldest check bench docs clean
 
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
-WORKERS ?= 4
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +53,7 @@ test-fast: $(STAMP) ## run all tests but the slow ones, with few random examples
 	$(PYTEST) -m "not slow" --hypothesis-profile=quick
 
 cover: $(STAMP) ## run the tests of the core with coverage; every line and branch of it is needed
-	$(PYTEST) -m "not slow" --cov --cov-report= $(CORE_TESTS)
+	$(PYTEST) -m "not slow" --hypothesis-profile=quick --cov --cov-report= $(CORE_TESTS)
 	$(BIN)/python -m coverage report --fail-under=100 --include="$(subst $(SPACE),$(COMMA),$(addprefix ratelimit_mw/,$(CORE)))"
 
 test-oldest: $(OLDEST)/.installed $(OLDEST)-137/.installed ## run the tests of frameworks and extras with the lowest versions

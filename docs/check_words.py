@@ -36,7 +36,7 @@ _CODE = re.compile(r"(`+)(?!`).*?\1|https?://\S+|<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(r"^Examples?:\n(?:    .*\n?|\n)*|^ *>>>(?:.+\n?)*", re.MULTILINE)
 _ITEM = re.compile(r"\s*(?:[-*>] |\d+\. |#+ |\*{0,2}\w+(?: \([^)]*\))?: )")
-_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=[\s)\"]+[A-Z`*\[\"(X]|$)|\Z)", re.DOTALL)
+_SENTENCE = re.compile(r"\S.*?(?:[.!?](?=[\s)\"*]+[A-Z`\[\"(X]|$)|\Z)", re.DOTALL)
 
 Blocks = Iterator[tuple[int, str]]  # the line that a paragraph starts on, and its text
 Problem = tuple[int, str, str]  # line, kind, and what to write

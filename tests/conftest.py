@@ -18,6 +18,12 @@ settings.register_profile("quick", settings.get_profile("full"), max_examples=QU
 settings.load_profile("full")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start slow files first, so that no worker is left alone with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Redis for all tests that do not hurt it; they use keys of their own."""

@@ -5,11 +5,15 @@ When a program is missing it is installed (Debian, as root); else the tests end 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,22 +29,36 @@ STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that is not to fai
 
 
 def program(name: str, package: str) -> str:
-    """The path of a server program."""
-    found = shutil.which(name)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        for command in (["apt-get", "-q", "update"], ["apt-get", "-q", "install", "-y", package]):
-            subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env={**os.environ, "LC_ALL": "C"})
-        found = shutil.which(name)
+    """The path of a server program, which is installed when it is missing."""
+    found = shutil.which(name) or _install(name, package)
     if found is None:
         pytest.exit(f"the tests need {name}: sudo apt-get install {package}", returncode=3)
     return found
 
 
+def _install(name: str, package: str) -> str | None:
+    """Install a package, in one worker of pytest at a time: apt-get runs once on a machine."""
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        return None
+    with Path(tempfile.gettempdir(), "ratelimit_mw-tests-install").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for command in (["update"], ["install", "-y", package]) if shutil.which(name) is None else ():
+            environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+            subprocess.run(["apt-get", "-q", *command], check=False, stdout=subprocess.DEVNULL, env=environment)
+        return shutil.which(name)
+
+
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return int(listener.getsockname()[1])
+    """A port without a listener, below the ports that the system gives to clients.
+
+    Each worker of pytest has a range of its own, so that no worker takes a port between the look and the start.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    while True:
+        port = 12_000 + 1_250 * worker + random.randrange(1_250)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind((HOST, port))
+            return port
 
 
 def wait_for(holds: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
