@@ -1,4 +1,4 @@
-"""Rate limiting in Starlette: the middleware, and the decorators for views.
+"""Rate limiting for Starlette: the middleware, and the decorators for views.
 
 app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 """

@@ -1,4 +1,4 @@
-"""Any ASGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``."""
+"""Rate limiting for any ASGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``."""
 
 from .middleware import RateLimitMiddleware
 

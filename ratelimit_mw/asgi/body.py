@@ -1,4 +1,4 @@
-"""The body of an ASGI request, read ahead of the application, which receives the same messages all the same."""
+"""The body of an ASGI request, read ahead of the application, which then receives the same messages."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ from ..keys.features import INVALID
 __all__ = ["BODY", "ReadAhead", "body_of"]
 
 BODY: Final = "ratelimit_mw.body"
-"""Where in the scope the body is, once it was read."""
+"""The key of the scope that holds the body, once it was read."""
 
-_MOST_MESSAGES: Final = 64
+_MAX_MESSAGES: Final = 64
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
 
 class ReadAhead:
-    """``async with``: reads the body once; ``receive`` is then what the application is given.
+    """Reads the body once, inside ``async with``. The application is then given ``receive``.
 
-    A message that has not come in time is waited for on: it is handed on when it comes, and is never cancelled while
-    the application may ask for it.
+    A message that is late is still awaited and passed on. It is never cancelled while the application may ask for it.
+
+    Args:
+        receive: The server's.
+        limit: The most bytes that are read.
+        timeout_us: The most microseconds that are waited.
     """
 
     def __init__(self, receive: Receive, limit: int, timeout_us: int) -> None:
@@ -34,7 +38,7 @@ class ReadAhead:
         self._limit = limit
         self._timeout = timeout_us / 1_000_000
         self._kept: deque[Message] = deque()
-        self._coming: asyncio.Future[Message] | None = None
+        self._pending: asyncio.Future[Message] | None = None
 
     async def __aenter__(self) -> ReadAhead:
         return self
@@ -42,69 +46,69 @@ class ReadAhead:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._coming is not None:
-            self._coming.cancel()
-            self._coming.add_done_callback(_forgotten)
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending.add_done_callback(_ignore_error)
 
     async def read(self, request: Request) -> object:
-        """The body; None when there is none, ``INVALID`` for one that is too long, too late or cut short."""
+        """Return the body; None without one, ``INVALID`` for one that is too long, too late or cut short."""
         if not _may_have_content(request):
             return None
         if _announced(request) > self._limit:
             return INVALID
         deadline = asyncio.get_running_loop().time() + self._timeout
-        whole = bytearray()
+        content = bytearray()
         while True:
             message = await self._next(deadline)
             if message is None or message["type"] != "http.request":
                 return INVALID
             part = message.get("body", b"")
-            if len(whole) + len(part) > self._limit:
+            if len(content) + len(part) > self._limit:
                 return INVALID
-            whole += part
+            content += part
             if not message.get("more_body", False):
-                return bytes(whole)
-            if len(self._kept) >= _MOST_MESSAGES:  # a body in single bytes would take a hundred times its size
-                self._kept = deque([{"type": "http.request", "body": bytes(whole), "more_body": True}])
+                return bytes(content)
+            if len(self._kept) >= _MAX_MESSAGES:  # messages of one byte would take a hundred times the memory
+                self._kept = deque([{"type": "http.request", "body": bytes(content), "more_body": True}])
 
     async def _next(self, deadline: float) -> Message | None:
-        """The next message, kept for the application as well; None when it has not come by then."""
-        self._coming = coming = asyncio.ensure_future(self._receive())
-        await asyncio.wait([coming], timeout=deadline - asyncio.get_running_loop().time())
-        if not coming.done():
+        """Return the next message and keep it for the application; None when it is late."""
+        self._pending = pending = asyncio.ensure_future(self._receive())
+        await asyncio.wait([pending], timeout=deadline - asyncio.get_running_loop().time())
+        if not pending.done():
             return None
-        self._coming = None
-        message = coming.result()
+        self._pending = None
+        message = pending.result()
         self._kept.append(message)
         return message
 
     async def receive(self) -> Message:
-        """What was read ahead, then what comes."""
+        """Return the messages that were read ahead, then the rest."""
         if self._kept:
             return self._kept.popleft()
-        coming, self._coming = self._coming, None
-        if coming is None:
+        pending, self._pending = self._pending, None
+        if pending is None:
             return await self._receive()
         try:
-            await asyncio.wait([coming])
+            await asyncio.wait([pending])
         except asyncio.CancelledError:
-            self._coming = coming  # the application stopped waiting; it may ask again
+            self._pending = pending  # the application may ask again
             raise
-        return coming.result()
+        return pending.result()
 
 
 def body_of(scope: MutableMapping[str, Any]) -> object:
-    """The body that was read ahead."""
+    """Return the body that was read ahead."""
     if scope["type"] != "http":
         return None
     try:
         return scope[BODY]
     except KeyError:
-        raise RuntimeError("a rule needs a field of the body, and nobody has read the body ahead") from None
+        raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
 
 
 def _may_have_content(request: Request) -> bool:
-    """A GET or HEAD without content is common, and is known by its headers before HTTP/2; all else shows soon."""
+    """Return False for a GET or HEAD over HTTP/1 whose headers announce no content: the common case."""
     if request.method not in ("GET", "HEAD") or not request.native.get("http_version", "1.1").startswith("1"):
         return True
     lengths = request.header_lines("content-length")
@@ -112,13 +116,13 @@ def _may_have_content(request: Request) -> bool:
 
 
 def _announced(request: Request) -> int:
-    """The length that the client has announced; 0 for none, and for one that is no number."""
+    """Return the content length that the client has sent; 0 for none, and for one that is not a number."""
     lengths = request.header_lines("content-length")
     length = lengths[0] if len(lengths) == 1 else ""
     return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
 
 
-def _forgotten(coming: asyncio.Future[Message]) -> None:
-    """Nobody will ask for it: an error of it is nobody's, and is not to be logged."""
-    if not coming.cancelled():
-        coming.exception()
+def _ignore_error(pending: asyncio.Future[Message]) -> None:
+    """Retrieve the error of a message that is no longer awaited, so that asyncio does not log it."""
+    if not pending.cancelled():
+        pending.exception()

@@ -1,4 +1,4 @@
-"""Finds the application's own handler for a rejection: for ``RateLimitExceeded`` or for a status."""
+"""The application's own error handlers for a rejection: for ``RateLimitExceeded``, or for its status."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..errors import RateLimitError, RateLimitExceeded
 
-__all__ = ["Answer", "answer_of", "handles"]
+__all__ = ["RejectionHandler", "find_handler", "handles_status"]
 
-Answer = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
-"""Makes of a verdict the ASGI application that answers; None where no handler is for it."""
+RejectionHandler = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
+"""Returns the ASGI application that responds to a rejection; None where the application has no handler for it."""
 
 _ERRORS: Final = (RateLimitExceeded, RateLimitError)
 _STATUSES: Final = (429, 403, 503)
 
 
-def answer_of(app: Any) -> Answer | None:
-    """How an application of Starlette or FastAPI answers rejections; None when it leaves that to the middleware."""
+def find_handler(app: Any) -> RejectionHandler | None:
+    """Return the handler of an application of Starlette or FastAPI; None where it handles no rejections."""
     handlers = _handlers_of(app)
     if not handlers:
         return None
-    # Whoever has handlers has Starlette.
+    # Only an application of Starlette has handlers, so it is installed.
     from starlette.exceptions import HTTPException
     from starlette.middleware.exceptions import ExceptionMiddleware
 
-    def answer(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
+    def handle(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
         status = verdict.status or _STATUSES[0]
-        if not _handle(handlers, status):
+        if not _has_handler(handlers, status):
             return None
 
         async def reject(*_: object) -> None:
@@ -38,19 +38,19 @@ def answer_of(app: Any) -> Answer | None:
             error.verdict = verdict  # type: ignore[attr-defined]
             raise error
 
-        handled = ExceptionMiddleware(reject, handlers=handlers)
+        middleware = ExceptionMiddleware(reject, handlers=handlers)
 
-        async def answered(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-            await handled({"app": app, **scope}, receive, send)
+        async def respond(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+            await middleware({"app": app, **scope}, receive, send)
 
-        return answered
+        return respond
 
-    return answer
+    return handle
 
 
-def handles(app: Any, status: int) -> bool:
-    """Whether an application answers rejections of this status itself."""
-    return _handle(_handlers_of(app), status)
+def handles_status(app: Any, status: int) -> bool:
+    """Return whether an application handles rejections of this status itself."""
+    return _has_handler(_handlers_of(app), status)
 
 
 def _handlers_of(app: Any) -> dict[Any, Any]:
@@ -58,5 +58,5 @@ def _handlers_of(app: Any) -> dict[Any, Any]:
     return {kind: registered[kind] for kind in (*_ERRORS, *_STATUSES) if kind in registered}
 
 
-def _handle(handlers: Mapping[Any, Any], status: int) -> bool:
+def _has_handler(handlers: Mapping[Any, Any], status: int) -> bool:
     return status in handlers or not handlers.keys().isdisjoint(_ERRORS)

@@ -1,4 +1,4 @@
-"""ASGI middleware. Translates the protocol and nothing else: no counting, no rules, no headers of its own.
+"""ASGI middleware. It translates the protocol, and knows nothing of counting, rules or header values.
 
 app = RateLimitMiddleware(app, settings="ratelimit.toml")
 """
@@ -12,25 +12,24 @@ from functools import partial
 from typing import Any, Unpack
 
 from ..decision import Verdict
-from ..errors import ConfigError, MissingMiddlewareError, RateLimitExceeded
-from ..http.admission import left_of
-from ..http.features import awaited
+from ..errors import ConfigError, RateLimitExceeded
+from ..http.admission import Admission
 from ..http.headers import with_headers
-from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
+from ..http.limiter import DECIDED, HttpLimiter, HttpOptions, SettingsSource
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
-from ..rules.marks import decided as note_decided
+from ..rules.marks import decided
 from ..rules.plan import Plan
 from .body import BODY, ReadAhead
-from .exchange import Exchange, exchange_of
-from .request import ASGIRequest, user_of
-from .routes.applications import RouteIndexes
-from .routes.index import RouteIndex
-from .routes.match import NOWHERE, RouteMatch
+from .dependencies import DependencyDecisions, decisions_of
+from .request import ASGIRequest, asgi_user
+from .routes.applications import open_index
+from .routes.index import RouteIndexes
+from .routes.match import RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
-from .websocket import DENIAL_START, Connection
+from .websocket import DENIAL_START, WebSocketConnection
 
-__all__ = ["ASGIRequest", "RateLimitMiddleware"]
+__all__ = ["RateLimitMiddleware"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -38,26 +37,33 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_DECIDED = "ratelimit_mw.decided"
-"""Where in the scope the verdicts are, by their limiters."""
-_NOTHING = Plan([])
 _STARTS = ("http.response.start", DENIAL_START)
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
+_ERROR = 500  # the status that servers send when an application raises
 
 
 class RateLimitMiddleware:
-    """Decides every HTTP request and WebSocket by the rules; rejects it, or adds the headers to its response.
+    """Limit the HTTP requests and WebSockets of an ASGI application.
 
-    In Starlette and FastAPI: ``app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")``. Their routes are
-    read when the server starts, or at the first request, for what decorators have marked.
+    The application finds the verdict in ``scope["state"]["ratelimit"]``. When the server starts, or at the first
+    request, the routes of Starlette and FastAPI are read for the limits that decorators have marked.
 
-    Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
-    functions of the request, by feature name, sync or async; ``rejection`` is your own answer: a function of the
-    request and the verdict that returns a ``Rejection`` or an ASGI application. ``trusted_proxies``, ``headers``
-    and the other HTTP settings may be given here too. The application finds the verdict in
-    ``scope["state"]["ratelimit"]``. What cannot work raises ``ConfigError`` here; what only routes can tell, and all
-    under Starlette, at the start.
+    Args:
+        app: The application.
+        settings: A settings file, a dictionary or ``Settings``. Give either ``settings`` or ``limiter``.
+        limiter: A limiter that you have built.
+        features: Your functions of the ``ASGIRequest``, sync or async, by feature.
+        rejection: Your function of the ``ASGIRequest`` and the verdict. It returns a ``Rejection`` or an ASGI app.
+        **options: HTTP settings such as ``trusted_proxies`` and ``headers``, which override those of ``settings``.
+
+    Raises:
+        ConfigError: An argument or a rule cannot work. Under Starlette it is raised when the application starts.
+
+    Example:
+        app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
     """
+
+    routes: RouteIndexes | BrokenMiddleware
 
     def __init__(
         self,
@@ -70,226 +76,216 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._applications: RouteIndexes | BrokenMiddleware | None
         try:
-            self._guard = guard = HttpLimiter(
-                settings, limiter, features or {}, rejection, user_of, options, routes=True
-            )
+            adapter = {"user": asgi_user}
+            self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
             if stands_alone(app):
-                guard.adopt(())
+                self.limits.adopt(())
         except Exception as error:
             if not is_built_by_starlette():
                 raise
-            self._applications = BrokenMiddleware(error)
+            self.routes = BrokenMiddleware(error)
             return
-        self.limiter = guard.limiter
-        self._headers = guard.writer.headers
-        self._names = guard.writer.names
-        self._applications = RouteIndexes(guard, app, self._adopted)
-        self._adopted()
+        self.limiter = self.limits.limiter
+        self.routes = RouteIndexes(app, partial(open_index, self.limits, app))
 
-    def _adopted(self) -> None:
-        """Look again at what changes when there are new rules."""
-        self._features = self._guard.reader.of
-        self._may_await = self._guard.reader.may_await
-        self._reads_bodies = self._guard.reader.reads_bodies
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - every call counts here
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._beside_http(scope, receive, send)
             return
         request = ASGIRequest(scope)
-        routed = None if self._applications is None else self._routed(request)
-        rules = self._guard.rules
-        plan = rules.plan(
-            scope["method"],
-            request.path if scope.get("root_path") else scope["path"] or "/",
-            request.host if rules.needs_host else "",
-            None if routed is None else routed.view,
-        )
-        decided, again = scope.get(_DECIDED), False
-        if decided is not None and self._guard.has_decided(decided):
-            plan, again = self._left(plan, decided), True
-        if plan.is_empty and (routed is None or not routed.meets or (again and exchange_of(scope) is not None)):
-            if decided is None:
-                scope = {**scope, "state": _telling(scope, Verdict())}
-            await self._hand_on(request, scope, receive, send)
-            return
-        if self._reads_bodies and BODY not in scope and self._needs_body(plan, request, routed):
-            await self._read_ahead(request, receive, send)
-            return
-        features = self._features(plan, request)
-        if self._may_await:
-            await awaited(features)
-        if self.limiter.waits:
-            verdict = await self.limiter.adecide(plan, features, request=request)
+        match = self.routes.match(request)
+        plan = self.limits.plan(request, match.marks)
+        if DECIDED in scope:
+            plan = self.limits.undecided(plan, scope)
+        if plan.is_empty and not (match.has_dependencies and self._is_first(scope)):
+            await self._pass(request, match, scope, receive, send)
+        elif self.limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request, match):
+            http = self.limits.settings
+            async with ReadAhead(receive, http.body_limit, http.body_timeout) as ahead:
+                request.native = scope = {**scope, BODY: await ahead.read(request)}
+                await self._decide(plan, request, match, scope, ahead.receive, send)
         else:
-            verdict = self.limiter.decide(plan, features, None, True, request)
-        # The mark stands in the scope: a state may outlive the request, where a server hands all requests the same.
-        noted = {self.limiter: verdict} if decided is None else {**decided, self.limiter: verdict}
-        scope = {**scope, "state": _telling(scope, verdict), _DECIDED: noted}
-        if not verdict.allowed:
-            await self._reject(request, scope, verdict, receive, send)
-            return
-        exchange = None if routed is None else Exchange(self._guard, request, routed, verdict, scope, request.index)
-        pass_on = send if exchange is None else exchange.hiding(send)
-        status = 0
+            await self._decide(plan, request, match, scope, receive, send)
 
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                if added := self._headers(verdict if exchange is None else exchange.answered()):
-                    message = with_headers(message, added, self._names)
-            return pass_on(message)
+    async def _decide(
+        self, plan: Plan, request: ASGIRequest, match: RouteMatch, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        admission = Admission(self.limits)
+        if self.limiter.waits or self.limits.reader.may_await:
+            await admission.adecide(plan, request)
+        else:
+            admission.decide(plan, request)
+        scope = self._scope_with(admission.verdict, scope)
+        if admission.verdict.allowed:
+            await self._run(admission, plan, request, match, scope, receive, send)
+        else:
+            await self._reject(admission, request, scope, receive, send)
 
-        if plan.has_slots:
-            self.limiter.hold(verdict)
+    async def _run(
+        self,
+        admission: Admission,
+        plan: Plan,
+        request: ASGIRequest,
+        match: RouteMatch,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        send_with_headers = self._sender(admission, request, match, scope, send)
+        app = self._app_with_limits(admission, request, match, scope) if request.index is not None else self.app
         try:
-            if plan.may_delay and verdict.delay:
-                await asyncio.sleep(verdict.delay)
-            await self.app(scope, receive, send_with_headers)
-            if exchange is not None and exchange.hides:
-                raise RateLimitExceeded(exchange.verdicts[-1])
+            if plan.may_delay and admission.verdict.delay:
+                await asyncio.sleep(admission.verdict.delay)
+            await app(scope, receive, send_with_headers)
         except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            # Nobody knows how it would have ended: what was reserved stays consumed, and only slots come back.
-            if plan.has_slots or (routed is not None and routed.meets):
-                await asyncio.shield(self._conclude(verdict, exchange, None))
+            await admission.aend(None)  # the outcome is not known: only slots are given back
             raise
         except RateLimitExceeded as rejection:
-            answered = status if exchange is None or not exchange.hides else 0
-            await self._conclude(verdict, exchange, answered or 429)
-            if answered:
+            await admission.aend(admission.status or 429)
+            if admission.status is not None:
                 raise
-            await self._reject(request, scope, rejection.verdict, receive, send)
-            return
+            admission.show(rejection.verdict)
+            await self._reject(admission, request, scope, receive, send)
         except Exception as error:
             request.explain(error)
-            await self._conclude(verdict, exchange, status or 500)  # what servers answer when the application has not
+            await admission.aend(admission.status or _ERROR)
             raise
-        if plan.needs_settlement or verdict.true_cost is not None or (routed is not None and routed.meets):
-            await self._conclude(verdict, exchange, status or 500)
+        else:
+            if admission.may_be_due:
+                await admission.aend(admission.status or _ERROR)
 
-    async def _hand_on(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
-        """To the application as it is: what no rule looks at."""
+    def _app_with_limits(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope) -> ASGIApp:
+        """Prepare the limits that the view and its dependencies check."""
+        if match.marks is not None:
+            decided(match.marks)
+        if not match.has_dependencies:
+            return self.app
+        decisions = DependencyDecisions(self.limits, admission, request, match.marks)
+        decisions.put_into(scope)
+        return partial(decisions.run, self.app)
+
+    def _sender(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope, send: Send) -> Send:
+        """Return a ``send`` that adds the rate limit headers."""
+        index, names = request.index, self.limits.writer.names
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            if message["type"] == "http.response.start":
+                if index is not None:
+                    index.compare(match, scope.get("endpoint"))
+                if added := admission.headers(message["status"]):
+                    message = with_headers(message, added, names)
+            return send(message)
+
+        return send_with_headers
+
+    async def _reject(
+        self, admission: Admission, request: ASGIRequest, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        added = admission.headers(admission.verdict.status or 429)
+        names = {name for name, _ in added}
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            if message["type"] in _STARTS:
+                message = with_headers(message, added, names)
+            return send(message)
+
+        response = await self._rejection(admission, request, scope)
+        if not isinstance(response, Rejection):
+            await response(scope, receive, send_with_headers)
+            return
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+        await send_with_headers({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
+
+    async def _rejection(self, admission: Admission, request: ASGIRequest, scope: Scope) -> Any:
+        """Return your own response to a rejection, else that of the application's error handler, else the package's."""
+        if self.limits.reject is not None:
+            response = self.limits.reject(request, admission.verdict)
+            return await response if inspect.isawaitable(response) else response
+        handler = None if request.index is None or scope["type"] != "http" else request.index.handler
+        return (handler and handler(admission.verdict)) or admission.rejection(request)
+
+    async def _pass(self, request: ASGIRequest, match: RouteMatch, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application for a request that no rule applies to."""
+        if match.marks is not None:
+            decided(match.marks)
+        if DECIDED not in scope:
+            scope = {**scope, "state": _state_with(Verdict(), scope)}
         try:
             await self.app(scope, receive, send)
-        except MissingMiddlewareError as error:
+        except Exception as error:
             request.explain(error)
             raise
 
-    def _needs_body(self, plan: Plan, request: ASGIRequest, routed: RouteMatch | None) -> bool:
-        """Whether a rule reads the body, now or on the way to the view."""
-        plans = [plan] if routed is None else [plan, self._guard.plan_of(routed.later, request, routed.view)]
-        return any(map(self._guard.reader.needs_body, plans))
+    def _is_first(self, scope: Scope) -> bool:
+        """Return whether no middleware with the same rules decides what the request meets on its way."""
+        return decisions_of(scope) is None or not self.limits.is_decided(scope)
 
-    async def _read_ahead(self, request: ASGIRequest, receive: Receive, send: Send) -> None:
-        """Start again with the body in the scope."""
-        http = self._guard.http
-        async with ReadAhead(receive, http.body_limit, http.body_timeout) as ahead:
-            await self({**request.native, BODY: await ahead.read(request)}, ahead.receive, send)
+    def _needs_body(self, plan: Plan, request: ASGIRequest, match: RouteMatch) -> bool:
+        """Return whether a rule reads the body, now or on the way to the view."""
+        reader, rules = self.limits.reader, self.limits.rules
+        if reader.needs_body(plan):
+            return True
+        host = request.host if rules.needs_host else ""
+        return reader.needs_body(rules.plan_of(match.deferred, request.method, host, match.marks))
 
-    def _left(self, plan: Plan, decided: Mapping[Limiter, Verdict]) -> Plan:
-        """What is left of a plan where a middleware around this one, of the same rules, may not know the routes."""
-        mine = [verdict for other, verdict in decided.items() if self._guard.has_decided((other,))]
-        left = left_of(plan, tuple(name for verdict in mine for name in verdict.rules))
-        return left if left.rules else _NOTHING
-
-    def _conclude(self, verdict: Verdict, exchange: Exchange | None, status: int | None) -> Awaitable[None]:
-        return self.limiter.aconclude(verdict, status) if exchange is None else exchange.conclude(status)
-
-    def _index_of(self, scope: Scope) -> RouteIndex | None:
-        """The routes of the application; from now on nobody looks for them when there are none."""
-        index = None if self._applications is None else self._applications.index_of(scope)
-        if index is None:
-            self._applications = None
-        return index
-
-    def _routed(self, request: ASGIRequest) -> RouteMatch | None:
-        """Where the request will go, and a note that the limits marked there are taken care of."""
-        index = request.index = self._index_of(request.native)
-        if index is None:
-            return None
-        routed = index.find(request)
-        request.endpoint = routed.endpoint
-        if routed.view is not None:
-            note_decided(routed.view)
-        return routed
+    def _scope_with(self, verdict: Verdict, scope: Scope) -> Scope:
+        """Return a scope with the verdict for the application and for other middleware."""
+        # DECIDED is not in the state, because a server may share one state between requests.
+        decided_before = scope.get(DECIDED)
+        verdicts = {self.limiter: verdict} if decided_before is None else {**decided_before, self.limiter: verdict}
+        return {**scope, "state": _state_with(verdict, scope), DECIDED: verdicts}
 
     async def _beside_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
-            return
-        if scope["type"] != "lifespan":
+        elif scope["type"] == "lifespan":
+            await self.app(scope, receive, self._lifespan_sender(scope, send))
+        else:
             await self.app(scope, receive, send)
-            return
+
+    def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
+        """Return a ``send`` that reads the routes at the start and closes the limiter at the end."""
 
         async def send_in_time(message: Message) -> None:
-            # Once the application has started, it has its routes.
             if message["type"] == "lifespan.startup.complete":
                 try:
-                    self._index_of(scope)
+                    self.routes.index_of(scope)
                 except ConfigError as error:
-                    if "app" not in scope:  # else it is Starlette, which tells the server itself
+                    if "app" not in scope:  # Starlette reports the error to the server by itself
                         await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
                     raise
-            if message["type"] in _ENDS and not isinstance(self._applications, BrokenMiddleware):
+            if message["type"] in _ENDS and not isinstance(self.routes, BrokenMiddleware):
                 await self.limiter.aclose()
             await send(message)
 
-        await self.app(scope, receive, send_in_time)
+        return send_in_time
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Decide a handshake as the GET that it is."""
+        """Decide a handshake as a GET."""
         request = ASGIRequest({**scope, "method": "GET"})
-        routed = self._routed(request) or NOWHERE
-        plan = self._guard.plan(request, routed.view)
-        decided = scope.get(_DECIDED, {})
-        held = routed.view is not None and routed.view.messages
-        if again := self._guard.has_decided(decided):
-            plan = self._left(plan, decided)
-        meets = (held or routed.meets) and not (again and exchange_of(scope) is not None)
-        if plan.is_empty and not meets:
-            if not decided:
-                scope = {**scope, "state": _telling(scope, Verdict())}
-            await self._hand_on(request, scope, receive, send)
+        match = self.routes.match(request)
+        plan = self.limits.undecided(self.limits.plan(request, match.marks), scope)
+        has_messages = match.marks is not None and bool(match.marks.messages)
+        if plan.is_empty and not ((has_messages or match.has_dependencies) and self._is_first(scope)):
+            await self._pass(request, match, scope, receive, send)
             return
-        verdict = await self._guard.decide(plan, request, {})
-        scope = {**scope, "state": _telling(scope, verdict), _DECIDED: {**decided, self.limiter: verdict}}
-        exchange = Exchange(self._guard, request, routed, verdict, scope, request.index)
-        answer = partial(self._reject, request, scope)
-        connection = Connection(self._guard, request, routed.view, exchange, receive, send, answer)
-        if verdict.allowed:
-            await connection.serve(partial(self._hand_on, request, scope))
-        else:
-            await connection.reject(verdict)
-
-    async def _reject(self, request: ASGIRequest, scope: Scope, verdict: Verdict, receive: Receive, send: Send) -> None:
-        headers = self._headers(verdict)
-        names = {name for name, _ in headers}
-
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] in _STARTS:
-                message = with_headers(message, headers, names)
-            return send(message)
-
-        handler = request.index.answer if request.index is not None and scope["type"] == "http" else None
-        answer: Any
-        if self._guard.reject is not None:
-            answer = self._guard.reject(request, verdict)
-            answer = await answer if inspect.isawaitable(answer) else answer
-        elif handler is None or (answer := handler(verdict)) is None:
-            answer = self._guard.rejection(request, verdict, headers)
-        if not isinstance(answer, Rejection):
-            await answer(scope, receive, send_with_headers)
+        admission = Admission(self.limits)
+        await admission.adecide(plan, request)
+        scope = self._scope_with(admission.verdict, scope)
+        reject = partial(self._reject, admission, request, scope)
+        connection = WebSocketConnection(self.limits, admission, request, match, receive, send, reject)
+        if not admission.verdict.allowed:
+            await connection.reject()
             return
-        own = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-        await send_with_headers({"type": "http.response.start", "status": answer.status, "headers": own})
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+        if has_messages or match.has_dependencies:
+            DependencyDecisions(self.limits, admission, request, match.marks).put_into(scope)
+        await connection.serve(partial(self._pass, request, match), scope)
 
 
-def _telling(scope: Scope, verdict: Verdict) -> dict[str, Any]:
-    """The state of a request, in which the application finds the verdict."""
+def _state_with(verdict: Verdict, scope: Scope) -> dict[str, Any]:
+    """Return the state of a request, where the application finds the verdict."""
     state: dict[str, Any] | None = scope.get("state")
     if state is None:
         return {"ratelimit": verdict}

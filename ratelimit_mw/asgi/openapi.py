@@ -1,4 +1,4 @@
-"""Limits in an OpenAPI description: limited operations say that they may answer 429, and with which headers."""
+"""Limits in an OpenAPI description: limited operations get the response 429 and its headers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 __all__ = ["OpenAPIWithLimits"]
 
 Operation = tuple[str, str]
-"""A route's whole template, and a method in capitals."""
+"""The whole template of a route, and a method in upper case."""
 
 _STATUS: Final = "429"
-_MEANINGS: Final = {
-    "x-ratelimit-limit": ("X-RateLimit-Limit", "The most that passes at once.", "integer"),
-    "x-ratelimit-remaining": ("X-RateLimit-Remaining", "What is left.", "integer"),
-    "x-ratelimit-reset": ("X-RateLimit-Reset", "When all of it is there again, in seconds.", "integer"),
+_HEADERS: Final = {
+    "x-ratelimit-limit": ("X-RateLimit-Limit", "The most requests that the limit allows at once.", "integer"),
+    "x-ratelimit-remaining": ("X-RateLimit-Remaining", "The requests that remain.", "integer"),
+    "x-ratelimit-reset": ("X-RateLimit-Reset", "Seconds until the limit is fully reset.", "integer"),
     "ratelimit-policy": ("RateLimit-Policy", "The limits: quota (q) per window in seconds (w).", "string"),
-    "ratelimit": ("RateLimit", "What remains (r), and after how many seconds more comes (t).", "string"),
+    "ratelimit": ("RateLimit", "The remaining quota (r), and the seconds until more is available (t).", "string"),
 }
-_RETRY_AFTER: Final = ("Retry-After", "Seconds after which the same request is allowed.", "integer")
+_RETRY_AFTER: Final = ("Retry-After", "Seconds until the same request is allowed.", "integer")
 _PROBLEM: Final = {
     "application/problem+json": {
         "schema": {
@@ -36,7 +36,7 @@ _PROBLEM: Final = {
 
 
 class OpenAPIWithLimits:
-    """Stands in the place of a FastAPI application's ``openapi``: the same description, with the limits in it."""
+    """Replaces ``openapi`` of a FastAPI application: the same description, with the limits."""
 
     def __init__(self, openapi: Callable[[], dict[str, Any]], prefixes: Iterable[str]) -> None:
         self._openapi = openapi
@@ -53,7 +53,15 @@ class OpenAPIWithLimits:
         headers: Collection[str],
         own_body: bool,
     ) -> None:
-        """Have ``app`` tell which operations are limited. ``own_body``: whether the package writes rejections."""
+        """Add the limited operations to the description of ``app``.
+
+        Args:
+            app: The application.
+            prefixes: The paths where it is mounted.
+            limited: The limited operations of all applications.
+            headers: The names of the rate limit headers.
+            own_body: Whether this package writes the body of rejections.
+        """
         if not isinstance(app.openapi, cls):
             app.openapi = cls(app.openapi, prefixes)
         app.openapi._limited = limited
@@ -69,9 +77,7 @@ class OpenAPIWithLimits:
 
 
 def _response(headers: Collection[str], own_body: bool) -> dict[str, Any]:
-    told = [_MEANINGS[name] for name in _MEANINGS if name in headers]
-    described = {
-        title: {"description": meaning, "schema": {"type": kind}} for title, meaning, kind in (*told, _RETRY_AFTER)
-    }
+    sent = [*(_HEADERS[name] for name in _HEADERS if name in headers), _RETRY_AFTER]
+    described = {title: {"description": meaning, "schema": {"type": kind}} for title, meaning, kind in sent}
     response: dict[str, Any] = {"description": "Too Many Requests", "headers": described}
     return response | {"content": _PROBLEM} if own_body else response

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingMiddlewareError
 from ..http.request import Request
 from .body import body_of
-from .routes.index import RouteIndex
 
-__all__ = ["ASGIRequest", "user_of"]
+if TYPE_CHECKING:
+    from .routes.index import RouteIndex
+
+__all__ = ["ASGIRequest", "asgi_user"]
 
 _log = logging.getLogger("ratelimit_mw")
 
 
 class ASGIRequest(Request):
-    """A request over an ASGI scope. ``index`` knows the routes of its application, where that has any."""
+    """A request over an ASGI scope."""
 
     index: RouteIndex | None = None
+    """The routes of the application, where they are known."""
+
+    def __init__(self, scope: MutableMapping[str, Any]) -> None:
+        self.native = scope
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
         return {} if self.index is None else self.index.params(self)
 
     def explain(self, error: Exception) -> None:
-        """Where a limit was hidden from the middleware, the error says by what."""
-        if isinstance(error, MissingMiddlewareError) and self.index is not None:
+        """Add a hint to the error of a limit that the middleware does not see."""
+        if self.index is not None:
             self.index.explain(error)
 
     @property
@@ -40,7 +46,7 @@ class ASGIRequest(Request):
         root: str = self.native.get("root_path", "")
         if not root:
             return path
-        # Starlette keeps what the server was told apart from what its mounts add; rules know the mounts.
+        # Starlette keeps the server's root path apart from those of its mounts, which rules include.
         root = self.native.get("app_root_path", root)
         return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
 
@@ -63,30 +69,29 @@ class ASGIRequest(Request):
     def body(self, limit: int) -> object:
         return body_of(self.native)
 
-    def one_of(self, values: list[str]) -> str:
+    def pick_value(self, values: list[str]) -> str:
         return values[-1]
 
 
-def user_of(request: Request) -> str | None:
-    """The user as Starlette's AuthenticationMiddleware leaves it, when it ran before: what is unique comes first."""
+def asgi_user(request: Request) -> str | None:
+    """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
     if "user" not in request.native:
-        _warn_of_no_users()
+        _warn_of_missing_users()
     if user is None or not getattr(user, "is_authenticated", False):
         return None
     for name in ("identity", "display_name"):
         try:
-            if found := getattr(user, name, None):
-                return str(found)
+            if value := getattr(user, name, None):
+                return str(value)
         except NotImplementedError:
             continue  # Starlette's BaseUser leaves both to its subclasses
     return None
 
 
 @cache
-def _warn_of_no_users() -> None:
-    """Once: such a limit may never apply."""
+def _warn_of_missing_users() -> None:
     _log.warning(
-        "a rule counts by user, and nobody said whose request this is: no AuthenticationMiddleware ran before"
-        " RateLimitMiddleware, which has no features={'user': function} either"
+        "a rule counts by user, but the user is not known: no AuthenticationMiddleware ran before RateLimitMiddleware."
+        " The rule may never apply. Move it inside AuthenticationMiddleware, or pass features={'user': function}."
     )

@@ -1,14 +1,13 @@
-"""A middleware that Starlette could not build: what is wrong is told to the server when the application starts.
+"""Errors of a middleware that Starlette builds late: the server hears of them when the application starts.
 
-Starlette builds its middleware when it is first called. Of an error raised there, servers that are not told otherwise
-(uvicorn without ``--lifespan on``) think that nobody wants to hear of the start, and go on to answer every request
-with 500.
+Starlette builds its middleware at its first call. A server (uvicorn without ``--lifespan on``) takes an error there for
+an application without lifespan support, and then responds to each request with 500.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from inspect import isfunction
 from types import FrameType
 from typing import Any, Final, Never
@@ -20,30 +19,31 @@ _FRAMEWORKS: Final = {"starlette", "fastapi"}
 
 
 class BrokenMiddleware:
-    """Stands in the place of ``RouteIndexes``: who asks for routes, at the start or at a request, hears the error."""
+    """Takes the place of ``RouteIndexes`` after an error. It raises the error at the start, and at each request."""
 
     def __init__(self, error: Exception) -> None:
-        self._error, self._raised_at = error, error.__traceback__
+        self._error, self._traceback = error, error.__traceback__
 
-    def index_of(self, scope: Mapping[str, Any]) -> Never:
-        raise self._error.with_traceback(self._raised_at)  # not where it was raised last, which would grow
+    def index_of(self, scope: Any) -> Never:
+        raise self._error.with_traceback(self._traceback)  # the traceback would otherwise grow with each raise
+
+    match = index_of
 
 
 def is_built_by_starlette() -> bool:
-    """Whether an application of Starlette or FastAPI is building its middleware now."""
+    """Return whether an application of Starlette or FastAPI is building its middleware now."""
     return any(frame.f_code.co_name == _BUILDER for frame in _frames())
 
 
 def stands_alone(app: object) -> bool:
-    """Whether nobody can have routes for a middleware around this: a function that no framework hands to it.
+    """Return whether no routes can be known: the application is a function, and no framework passes it.
 
-    What is no function may get routes until it starts.
+    Other applications may still get routes until they start.
     """
     return isfunction(app) and not any(_package_of(frame) in _FRAMEWORKS for frame in _frames())
 
 
 def _frames() -> Iterator[FrameType]:
-    """Who called, and who called that."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

@@ -1,6 +1,6 @@
-"""The WebSocket half of the ASGI middleware: handshakes are rejected, and messages too many.
+"""WebSockets: rejected handshakes, and limits on the messages of a connection.
 
-A handshake counts as a GET of its path. A connection that was let in may be held to a number of messages.
+A handshake counts as a GET of its path.
 """
 
 from __future__ import annotations
@@ -11,90 +11,103 @@ from typing import Any, Final
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
+from ..http.admission import Admission
 from ..http.headers import with_headers
 from ..http.limiter import HttpLimiter
-from ..http.request import Request
-from ..rules.marks import MessageMark, ViewMarks
-from .exchange import Exchange
+from ..rules.marks import MessageMark
+from .request import ASGIRequest
+from .routes.match import RouteMatch
 
-__all__ = ["DENIAL_START", "Connection"]
+__all__ = ["DENIAL_START", "WebSocketConnection"]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Answer = Callable[[Verdict, Receive, Send], Awaitable[None]]
 
 DENIAL_START: Final = "websocket.http.response.start"
 _DENIAL: Final = "websocket.http.response"
 _TRY_AGAIN_LATER: Final = 1013
 _POLICY_VIOLATION: Final = 1008
-_SWITCHING_PROTOCOLS: Final = 101
-_FORBIDDEN: Final = 403
+_STATUSES: Final = {"websocket.accept": 101, "websocket.close": 403}
 
 
-class Connection:
-    """One WebSocket, once its handshake is decided. ``answer`` is given a rejection, to send a whole response."""
+class WebSocketConnection:
+    """One WebSocket whose handshake is decided.
+
+    Args:
+        limits: The limiter.
+        admission: The decisions on the handshake.
+        request: The handshake.
+        match: Its route.
+        receive: The server's.
+        send: The server's.
+        reject: Sends a whole response to a rejection.
+    """
 
     def __init__(
         self,
-        guard: HttpLimiter,
-        request: Request,
-        view: ViewMarks | None,
-        exchange: Exchange,
+        limits: HttpLimiter,
+        admission: Admission,
+        request: ASGIRequest,
+        match: RouteMatch,
         receive: Receive,
         send: Send,
-        answer: Answer,
+        reject: Callable[[Receive, Send], Awaitable[None]],
     ) -> None:
-        self._guard = guard
+        self._limits = limits
+        self._admission = admission
         self._request = request
+        self._match = match
         self._receive = receive
         self._send = send
-        self._exchange = exchange
-        self._answer = answer
-        self._marks: tuple[MessageMark, ...] = () if view is None else view.messages
-        self._plan = guard.plan_of(self._marks, request, view)
-        self._heard = False
-        self._closed = False
-        self._status: int | None = None  # until the application has answered the handshake
+        self._reject = reject
+        self._marks: tuple[MessageMark, ...] = () if match.marks is None else match.marks.messages
+        host = request.host if limits.rules.needs_host else ""
+        self._plan = limits.rules.plan_of(self._marks, request.method, host, match.marks)
+        self._has_received = False
+        self._is_closed = False
 
-    async def serve(self, app: Callable[[Receive, Send], Awaitable[None]]) -> None:
-        """A handshake that is allowed: hand it on, and settle what the connection's end decides."""
-        verdict = self._exchange.verdicts[0]
-        self._guard.limiter.hold(verdict)
+    async def serve(self, app: Callable[..., Awaitable[None]], scope: MutableMapping[str, Any]) -> None:
+        """Run the application for an allowed handshake, and settle it when the connection ends."""
+        admission = self._admission
         status: int | None = None
         try:
-            if verdict.delay:
-                await asyncio.sleep(verdict.delay)
-            await app(self._receive_allowed, self._send_on)
-            status = self._status or 500
+            if admission.verdict.delay:
+                await asyncio.sleep(admission.verdict.delay)
+            await app(scope, self._receive_allowed, lambda message: self._send_on(message, scope))
+            status = admission.status or 500
         except RateLimitExceeded as rejection:
-            status = self._status or 429
-            await (self.reject(rejection.verdict) if self._status is None else self._close())
+            status = admission.status or 429
+            if admission.status is None:
+                admission.show(rejection.verdict)
+                await self.reject()
+            else:
+                await self._close()
         except Exception:
-            status = self._status or 500
+            status = admission.status or 500
             raise
         finally:
-            await asyncio.shield(self._exchange.conclude(status))
+            await admission.aend(status)
 
-    async def reject(self, verdict: Verdict) -> None:
-        """Turn the handshake down: with a whole response where the server can send one, else it says 403."""
-        if not self._heard:
+    async def reject(self) -> None:
+        """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
+        if not self._has_received:
             await self._receive()
         if _DENIAL in (self._request.native.get("extensions") or {}):
-            await self._answer(verdict, self._receive, self._deny)
+            await self._reject(self._receive, self._deny)
         else:
             await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION})
 
     async def _receive_allowed(self) -> Message:
-        """The next message that is not one too many."""
+        """Return the next message that the limits on messages allow."""
         while True:
-            if self._closed:
+            if self._is_closed:
                 return {"type": "websocket.disconnect", "code": _TRY_AGAIN_LATER}
             message = await self._receive()
-            self._heard = True
+            self._has_received = True
             if message["type"] != "websocket.receive" or self._plan.is_empty:
                 return message
-            verdict = await self._guard.decide(self._plan, self._request, {})
+            verdict = await Admission(self._limits).adecide(self._plan, self._request)
             if verdict.allowed:
                 if verdict.delay:
                     await asyncio.sleep(verdict.delay)
@@ -103,31 +116,25 @@ class Connection:
                 await self._close()
 
     def _closes(self, verdict: Verdict) -> bool:
-        """Whether a message too many ends the connection. Being put on a deny list does."""
-        dropping = {self._guard.rules.of(mark).name for mark in self._marks if mark.over == "drop"}
+        """Return whether a rejected message closes the connection. A deny list does."""
+        dropping = {self._limits.rules.of(mark).name for mark in self._marks if mark.over == "drop"}
         return verdict.denied or not dropping.issuperset(decision.rule for decision in verdict.rejected_by)
 
-    async def _send_on(self, message: Message) -> None:
-        """Hand on what the application sends, until the connection is closed over its head."""
-        if self._closed:
+    async def _send_on(self, message: Message, scope: MutableMapping[str, Any]) -> None:
+        """Pass on a message of the application, unless the connection was closed here."""
+        if self._is_closed:
             return
         kind = message["type"]
-        if self._status is None and kind in ("websocket.accept", "websocket.close", DENIAL_START):
-            self._status = {"websocket.accept": _SWITCHING_PROTOCOLS, "websocket.close": _FORBIDDEN}.get(kind)
-            self._status = self._status or message["status"]
+        if self._admission.status is None and (kind in _STATUSES or kind == DENIAL_START):
+            added = self._admission.headers(_STATUSES.get(kind) or message["status"])
             if kind != "websocket.close":
-                message = self._with_headers(message)
+                if self._request.index is not None:
+                    self._request.index.compare(self._match, scope.get("endpoint"))
+                message = with_headers(message, added, self._limits.writer.names) if added else message
         await self._send(message)
 
-    def _with_headers(self, message: Message) -> Message:
-        """The message that answers the handshake, with the rate limit headers."""
-        writer = self._guard.writer
-        added = writer.headers(self._exchange.answered())
-        return with_headers(message, added, writer.names) if added else message
-
     async def _close(self) -> None:
-        """End a connection that was let in: try again later."""
-        self._closed = True
+        self._is_closed = True
         await self._send({"type": "websocket.close", "code": _TRY_AGAIN_LATER, "reason": "Too many requests"})
 
     async def _deny(self, message: Message) -> None:

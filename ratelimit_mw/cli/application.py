@@ -17,7 +17,6 @@ import click
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..asgi.routes.index import RouteIndex
-from ..asgi.routes.listing import going, routes_of
 from ..keys.features import UNMATCHED
 from ..limiter.limiter import Limiter
 from ..rules.marks import ViewMarks
@@ -60,9 +59,9 @@ class Application:
         self._scope: dict[str, Any] = {}
         middleware = self._find_middleware(app)
         if isinstance(middleware, asgi.RateLimitMiddleware):
-            self._index = middleware._index_of({"type": "http", **self._scope})
+            self._index = middleware.routes.index_of({"type": "http", **self._scope})
         self.limiter: Limiter = middleware.limiter
-        routes = () if self._index is None else routes_of(self._index)
+        routes = () if self._index is None else self._index.routes()
         self.overview = Overview(self.limiter.rules, self.limiter.settings.overrides, routes)
 
     def route(self, method: str, path: str, host: str) -> tuple[ViewMarks, dict[str, str]]:
@@ -71,9 +70,9 @@ class Application:
             return ViewMarks(), {}
         headers = [(b"host", host.encode("latin-1", "replace"))]
         scope = {"method": method, "path": path, "query_string": b"", "headers": headers, **self._scope}
-        endpoint, view, params = going(self._index, ASGIRequest({**scope, "type": "http"}))
+        endpoint, view, params = self._index.describe(ASGIRequest({**scope, "type": "http"}))
         if endpoint == UNMATCHED and method == "GET":  # it may be the handshake of a WebSocket
-            endpoint, view, params = going(self._index, ASGIRequest({**scope, "type": "websocket"}))
+            endpoint, view, params = self._index.describe(ASGIRequest({**scope, "type": "websocket"}))
         return view, {"endpoint": endpoint, **{f"path:{name}": str(value) for name, value in params.items()}}
 
     def _find_middleware(self, app: Any) -> asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware:

@@ -1,4 +1,4 @@
-"""Django: ``RateLimitMiddleware`` decides, ``limit`` and ``exempt`` mark views; ``limiter()`` is what decides.
+"""Rate limiting for Django: ``RateLimitMiddleware``, the decorators ``limit`` and ``exempt``, and ``limiter()``.
 
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """

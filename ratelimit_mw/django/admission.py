@@ -1,90 +1,74 @@
-"""All that was decided for one request to Django, by the middleware and by throttles on the way, until it is over."""
+"""The ``Admission`` of a Django request. The request keeps it, so that throttles in the view add their decisions."""
 
 from __future__ import annotations
 
-import asyncio
+import inspect
+from collections.abc import Sequence
 from typing import Any, Final
 
-from ..decision import Verdict
-from ..http.admission import Pending
-from ..http.headers import HeaderWriter, as_text
-from ..rules.marks import ViewMarks
+from asgiref.sync import async_to_sync
 
-__all__ = ["Current", "current_of"]
+from ..decision import Verdict
+from ..http.admission import Admission, combine
+from ..http.limiter import HttpLimiter
+from ..http.request import Request
+from ..rules.plan import Plan
+
+__all__ = ["DjangoAdmission", "admission_of", "resolve", "resolve_async"]
 
 _ATTRIBUTE: Final = "_ratelimit_mw"
 
 
-class Current:
-    """Stands on Django's request while a middleware of ours handles it. ``view`` is what is marked on its way."""
+class DjangoAdmission(Admission):
+    """Shows all decisions together in ``request.ratelimit``, also when a throttle rejects."""
 
-    def __init__(self, request: Any, view: ViewMarks, writer: HeaderWriter) -> None:
+    def __init__(self, limits: HttpLimiter, request: Any) -> None:
+        super().__init__(limits)
         self.request = request
-        self.view = view
-        self.throttled = False
-        """Whether a throttle has rejected it: that answer is the framework's, and not made here."""
-        self.pending: list[Pending] = []
-        self._django = request.django
-        self._writer = writer
-        if current_of(self._django) is None:
-            self._django.ratelimit = Verdict()
-        setattr(self._django, _ATTRIBUTE, self)
+        self.is_throttled = False
+        """Whether a throttle has rejected the request, so that REST framework writes the response."""
+        self._native = request.framework_request
+        self._decided: list[Verdict] = []
+        if admission_of(self._native) is None:
+            self._native.ratelimit = Verdict()
+        setattr(self._native, _ATTRIBUTE, self)
 
-    def add(self, pending: Pending) -> None:
-        """One more decision. What the request shows are all of them together."""
-        self.pending.append(pending)
-        self._django.ratelimit = self._together()
+    def add(self, plan: Plan, verdict: Verdict) -> None:
+        super().add(plan, verdict)
+        self._decided.append(verdict)
+        self.verdict = self._native.ratelimit = verdict if len(self._decided) == 1 else combine(self._decided)
 
-    @property
-    def holds(self) -> bool:
-        """Whether some slot is to be given back."""
-        return any(pending.plan.has_slots for pending in self.pending)
+    def _read(self, plan: Plan, request: Request) -> dict[str, Any]:
+        features = super()._read(plan, request)
+        return {name: resolve(value) for name, value in features.items()}
 
     def add_headers(self, response: Any) -> None:
-        """Ours replace what the application has set under these names."""
-        if not self.pending:
+        """Add the rate limit headers in place of those that the application has set."""
+        if not self._decided:
             return
-        fields = self.pending[0].fields
-        if len(self.pending) > 1:
-            fields = as_text(self._writer.headers(self._together()))
-        for name, value in fields:
+        for name, value in self.text_headers(response.status_code):
             response.headers[name] = value
-        if self.throttled:
+        if self.is_throttled:
             response.headers.setdefault("Cache-Control", "no-store")
 
-    def over(self, status: int | None) -> None:
-        """Settle what the outcome decides; None: nobody knows how the request ended."""
-        self._hand_on_the_cost()
-        for pending in self.pending:
-            pending.over(status)
-
-    async def aover(self, status: int | None) -> None:
-        """``over`` on a loop; nobody who cancels the request keeps it from being settled."""
-        if any(pending.waits for pending in self.pending):
-            await asyncio.shield(self._aover(status))
-        else:
-            self.over(status)
-
-    async def _aover(self, status: int | None) -> None:
-        self._hand_on_the_cost()
-        for pending in self.pending:
-            await pending.aover(status)
-
-    def _together(self) -> Verdict:
-        verdicts = [pending.verdict for pending in self.pending]
-        if len(verdicts) == 1:
-            return verdicts[0]
-        decisions = [decision for verdict in verdicts for decision in verdict.decisions]
-        return Verdict(decisions, all(verdicts))
-
-    def _hand_on_the_cost(self) -> None:
-        """A cost that was stated for all of them is the cost of each."""
-        cost = self._django.ratelimit.true_cost
-        if cost is not None and len(self.pending) > 1:
-            for pending in self.pending:
-                pending.verdict.settle(cost)
+    def _due(self) -> Sequence[Verdict]:
+        cost = self.verdict.true_cost
+        if cost is not None and len(self.verdicts) > 1:  # it was stated for all decisions together
+            for verdict in self.verdicts:
+                verdict.settle(cost)
+        return super()._due()
 
 
-def current_of(request: Any) -> Current | None:
-    """What was decided for a request so far; None where no middleware of ours handles it."""
-    return getattr(request, _ATTRIBUTE, None)
+def admission_of(native: Any) -> DjangoAdmission | None:
+    """Return the admission of Django's request; None where no middleware of this package handles it."""
+    return getattr(native, _ATTRIBUTE, None)
+
+
+def resolve(value: Any) -> Any:
+    """Return the value of a function, which may be async."""
+    return async_to_sync(resolve_async)(value) if inspect.isawaitable(value) else value
+
+
+async def resolve_async(value: Any) -> Any:
+    """Async form of ``resolve``."""
+    return await value if inspect.isawaitable(value) else value

@@ -1,4 +1,4 @@
-"""System checks: what Django says of the limits of a project before it serves anything."""
+"""System checks: mistakes in the limits of a project that Django reports before it serves a request."""
 
 from __future__ import annotations
 
@@ -19,84 +19,84 @@ from .middleware import RateLimitMiddleware
 __all__ = ["check_deployment", "check_project"]
 
 _WORKERS: Final = "WEB_CONCURRENCY"
-_OURS: Final = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
+_MIDDLEWARE: Final = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 
 
 def check_project(**_: Any) -> list[Any]:
-    """E001: the settings or a decorator cannot work. W001: decorators, and nobody to heed them.
+    """E001: a setting or a decorator cannot work. W001: decorators without the middleware.
 
-    W003: the user, and W004: the language is not known yet where the middleware stands.
+    W003: the user, and W004: the language is not known yet at the place of the middleware.
     """
     try:
-        enforcer = conf.enforcer()
-        marked = enforcer.routes().marked
+        project = conf.project_limits()
+        marked = project.routes().marked
     except RateLimitError as error:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
-    return [*_missing(marked), *_without_user(enforcer), *_without_language()]
+    return [*_missing_middleware(marked), *_missing_user(project), *_missing_language()]
 
 
 def check_deployment(**_: Any) -> list[Any]:
-    """W002: every worker process counts by itself."""
+    """W002: each worker process counts for itself."""
     try:
-        store = conf.enforcer().limiter.settings.store
+        store = conf.project_limits().limiter.settings.store
     except RateLimitError:
-        return []  # E001 says so
+        return []  # reported as E001
     if not store.startswith("memory:"):
         return []
-    workers = os.environ.get(_WORKERS, "")
-    told = f"{workers} workers, as {_WORKERS} asks for," if workers.isdigit() else "several workers"
+    count = os.environ.get(_WORKERS, "")
+    workers = f"{count} workers ({_WORKERS})" if count.isdigit() else "several workers"
     return [
         checks.Warning(
-            f"{conf.SETTING} counts in the memory of each process: {told} admit that many times what the limits say.",
-            hint='Name a store that they share, such as "redis://127.0.0.1:6379/0" or "lmdb:///var/lib/app/ratelimit";'
-            " with one worker, silence this check.",
+            f"{conf.SETTING} counts in the memory of each process: {workers} allow that many times each limit.",
+            hint='Set a store that the workers share, such as "redis://127.0.0.1:6379/0" or'
+            ' "lmdb:///var/lib/app/ratelimit". With one worker, silence this check.',
             id="ratelimit_mw.W002",
         )
     ]
 
 
-def _missing(marked: bool) -> Iterator[Any]:
-    if marked and _place_of(_OURS) is None:
+def _missing_middleware(marked: bool) -> Iterator[Any]:
+    if marked and _position_of(_MIDDLEWARE) is None:
         yield checks.Warning(
-            "Views are limited by decorators, and no middleware decides their limits: they will reject to run.",
+            "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
             hint='Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
             id="ratelimit_mw.W001",
         )
 
 
-def _without_user(enforcer: ProjectLimits) -> Iterator[Any]:
-    if "user" not in enforcer.needs_beforehand or enforcer.gives_user:
+def _missing_user(project: ProjectLimits) -> Iterator[Any]:
+    if "user" not in project.middleware_needs or project.gives_user:
         return
-    if _stands_before("django.contrib.auth.middleware.AuthenticationMiddleware", missing=True):
+    if _is_before("django.contrib.auth.middleware.AuthenticationMiddleware", default=True):
         yield checks.Warning(
-            "A rule counts by user, and the user is not known where RateLimitMiddleware stands.",
-            hint=f"Put it after AuthenticationMiddleware, or give {conf.SETTING} a function: features.user.",
+            "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
+            hint=f"Move it after AuthenticationMiddleware, or set features.user in {conf.SETTING} to a function.",
             id="ratelimit_mw.W003",
         )
 
 
-def _without_language() -> Iterator[Any]:
+def _missing_language() -> Iterator[Any]:
     translated, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
-    if translated and _stands_before("django.middleware.locale.LocaleMiddleware", missing=False):
+    if translated and _is_before("django.middleware.locale.LocaleMiddleware", default=False):
         yield checks.Warning(
-            "The URLs begin with a language, and it is not known where RateLimitMiddleware stands: it finds no routes.",
-            hint="Put it after LocaleMiddleware.",
+            "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
+            hint="Move it after LocaleMiddleware.",
             id="ratelimit_mw.W004",
         )
 
 
-def _stands_before(other: str, missing: bool) -> bool:
-    """Whether the middleware stands before another one; what is ``missing`` where there is no other."""
-    place, place_of_other = _place_of(_OURS), _place_of(other)
-    if place is None:
+def _is_before(other: str, default: bool) -> bool:
+    """Return whether RateLimitMiddleware is listed before another one; ``default`` where that is not listed."""
+    own_position, position = _position_of(_MIDDLEWARE), _position_of(other)
+    if own_position is None:
         return False
-    return missing if place_of_other is None else place < place_of_other
+    return default if position is None else own_position < position
 
 
-def _place_of(name: str) -> int | None:
-    """Where it, or a class made of it, stands in ``MIDDLEWARE``. By name: not all of Django can be imported always."""
-    # What stands there and cannot be imported is not ours to report, and cannot start.
-    for place, found in enumerate(map(import_string, django.conf.settings.MIDDLEWARE)):
-        if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(found, "__mro__", ())):
-            return place
+def _position_of(name: str) -> int | None:
+    """Return the position of a class or its subclass in ``MIDDLEWARE``, by name: some of Django needs its models."""
+    # An entry that cannot be imported is reported by Django itself.
+    for position, entry in enumerate(map(import_string, django.conf.settings.MIDDLEWARE)):
+        if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(entry, "__mro__", ())):
+            return position
     return None

@@ -1,8 +1,7 @@
-"""``limit`` and ``exempt`` as Django's ``method_decorator`` needs them; elsewhere they are those of the package.
+"""``limit`` and ``exempt`` for Django. They also work with ``method_decorator``; otherwise they are the common ones.
 
-``method_decorator`` shows a decorator an empty function, copies what that is marked with to the method, and then has
-each request decorate the method anew. So every mark has an attribute of its own, which no other overwrites, and what
-is decorated for a request is only checked.
+``method_decorator`` decorates an empty function, copies its attributes to the method, and decorates the method again
+for each request. So each mark has an attribute of its own, and decorating for a request only checks the marks.
 """
 
 from __future__ import annotations
@@ -16,59 +15,82 @@ from typing import Any, Final
 from ..rules import marks
 from ..rules.marks import AnyView, Mark, ViewMarks
 
-__all__ = ["exempt", "limit", "marked_on"]
+__all__ = ["exempt", "limit", "own_marks"]
 
-_KEPT: Final = "__ratelimit_mw_kept_"
+_ATTRIBUTE: Final = "__ratelimit_mw_kept_"
 _count = itertools.count()
 
 
 def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
-    """Limit a view: a function, a coroutine function or a class; or by ``method_decorator``, a method.
+    """Limit a view: a function, a coroutine function, a class, or a method with ``method_decorator``.
 
-    The options are those of ``Rule``. Raises ``ConfigError`` where it stands for anything that cannot mean something.
+    Args:
+        limits: Limits such as "5/minute", or a list of them.
+        **options: The fields of ``Rule``.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ConfigError: The rule cannot work, or the decorated object is not a view.
+
+    Example:
+        @limit("5/minute", key=["user|ip"])
+        def report(request): ...
     """
     decorate = marks.limit(limits, **options)
     made: list[Mark] = []
 
     def mark(view: Any) -> Any:
-        if _is_bound_for_a_request(view):
+        if _is_bound_for_request(view):
             marks.require_decided(made)
             return view
         marked = decorate(view)
         made.append(marks.marks_of(marked).marks[-1])
-        return _kept(marked, ViewMarks((made[-1],)))
+        return _keep(marked, ViewMarks((made[-1],)))
 
     return mark
 
 
 def exempt(*rules: Any) -> Any:
-    """Leave a view alone: ``@exempt`` by all rules, ``@exempt("api")`` by the rules named."""
+    """Exempt a view: ``@exempt`` from all rules, ``@exempt("api")`` from the rules named.
+
+    Args:
+        *rules: The names of rules; none for all rules.
+
+    Returns:
+        The decorator, or the view itself.
+
+    Raises:
+        ConfigError: A name is not a string, or the decorated object is not a view.
+    """
     if len(rules) == 1 and callable(rules[0]):
         return _exempt(marks.exempt, (), rules[0])
     decorate = marks.exempt(*rules)
     return lambda view: _exempt(decorate, rules, view)
 
 
-def marked_on(thing: object) -> ViewMarks:
-    """What is marked on a thing, by any of these ways."""
+def own_marks(thing: object) -> ViewMarks:
+    """Return all marks of an object, in the order of its decorators."""
     attributes = getattr(thing, "__dict__", {}) if not isinstance(thing, type) else {}
-    kept = sorted((name for name in attributes if name.startswith(_KEPT)), key=lambda name: int(name[len(_KEPT) :]))
-    return marks.view_of([thing, *(attributes[name] for name in kept)])
+    names = (name for name in attributes if name.startswith(_ATTRIBUTE))
+    ordered = sorted(names, key=lambda name: int(name[len(_ATTRIBUTE) :]))
+    return marks.view_of([thing, *(attributes[name] for name in ordered)])
 
 
 def _exempt(decorate: Callable[[Any], Any], rules: tuple[str, ...], view: Any) -> Any:
-    if _is_bound_for_a_request(view):
+    if _is_bound_for_request(view):
         return view
     marked = decorate(view)
-    return _kept(marked, ViewMarks((), rules, exempt_on=marks.marks_of(marked).exempt_on))
+    return _keep(marked, ViewMarks((), rules, exempt_on=marks.marks_of(marked).exempt_on))
 
 
-def _kept(marked: Any, view: ViewMarks) -> Any:
+def _keep(marked: Any, view: ViewMarks) -> Any:
     if not isinstance(marked, type):
-        setattr(marked, f"{_KEPT}{next(_count)}", view)
+        setattr(marked, f"{_ATTRIBUTE}{next(_count)}", view)
     return marked
 
 
-def _is_bound_for_a_request(view: object) -> bool:
-    """Whether it is what ``method_decorator`` has decorated for each request: a method of the view at hand."""
+def _is_bound_for_request(view: object) -> bool:
+    """Return whether ``method_decorator`` decorates it for one request: it is then a method bound to the view."""
     return isinstance(view, functools.partial) and inspect.ismethod(view.func) and hasattr(view, "__wrapped__")

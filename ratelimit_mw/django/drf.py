@@ -1,6 +1,6 @@
-"""A throttle for Django REST framework: it decides where the framework does, knowing whom that has authenticated.
+"""A throttle for Django REST framework. It decides where the framework does, so it knows the framework's user.
 
-Rules for it stand in the settings with ``match = { scope = "uploads" }``: nothing but this throttle gives ``scope``.
+Its rules are in the settings, with ``match = { scope = "uploads" }``. Only this throttle provides ``scope``.
 """
 
 from __future__ import annotations
@@ -12,44 +12,49 @@ from rest_framework.exceptions import APIException, PermissionDenied
 
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError
-from ..http.admission import part_of
+from ..http.limiter import plan_only
 from ..testmode import testmode
 from . import conf
-from .admission import Current, current_of
-from .deciding import decide
-from .limits import MatchedRequest, ProjectLimits
-from .request import of_django
+from .admission import DjangoAdmission, admission_of
+from .request import wrap_request
 
 __all__ = ["Throttle"]
 
 
 class Throttle:
-    """``throttle_classes = [Throttle]`` and ``throttle_scope = "uploads"`` on a view.
+    """Limit the views of REST framework by the rules of their scope.
 
-    A rejection here gives back what the middleware has consumed: all or nothing together.
-    What is no matter of limits, a deny list or a store that is down, answers 403 or 503. ``@exempt`` reaches it, too.
-    Raises ``ConfigError`` where no rule has the view's scope, ``MissingMiddlewareError`` without the middleware.
+    A rejection refunds everything that the middleware has consumed. A deny list gives 403, an unreachable store 503.
+    ``@exempt`` applies here too.
+
+    Raises:
+        ConfigError: No rule has the scope of the view.
+        MissingMiddlewareError: ``MIDDLEWARE`` does not list ``RateLimitMiddleware``.
+
+    Example:
+        class Uploads(APIView):
+            throttle_classes = [Throttle]
+            throttle_scope = "uploads"
     """
 
     decides_scope = True
     scope: str | None = None
-    """For subclasses: the scope of all views that have this throttle, whatever they say themselves."""
+    """The scope of all views with this throttle. Set it in a subclass; it overrides ``throttle_scope``."""
 
     def __init__(self) -> None:
         self.verdict = Verdict()
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide the rules of the view's scope. What was rejected before is not consumed for again."""
+        """Decide the rules of the view's scope. A request that was rejected before consumes nothing."""
         scope = self.scope or getattr(view, "throttle_scope", None)
         if scope is None or testmode.off:
             return True
-        django = request._request
-        current = current_of(django)
-        if current is None:
+        admission = admission_of(request._request)
+        if admission is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
-        if not django.ratelimit:
+        if not admission.verdict:
             return True
-        self.verdict = _decided(conf.enforcer(), current, request, view, scope)
+        self.verdict = _decide(admission, request, view, scope)
         if self.verdict.denied:
             raise PermissionDenied
         if self.verdict.unavailable:
@@ -57,7 +62,7 @@ class Throttle:
         return self.verdict.allowed
 
     def wait(self) -> float | None:
-        """Seconds until the same request would be allowed; None when waiting does not help."""
+        """Return the seconds until the same request would be allowed; None when waiting does not help."""
         return self.verdict.retry_after
 
 
@@ -66,17 +71,15 @@ class _Unavailable(APIException):  # type: ignore[misc] # REST framework has no 
     default_detail = "The service is busy. Try again later."
 
 
-def _decided(enforcer: ProjectLimits, current: Current, request: Any, view: Any, scope: str) -> Verdict:
-    made = of_django(request._request)  # anew, as somebody may have read the body since
-    made.endpoint, made.path_params = current.request.endpoint, current.request.path_params
-    made.user, made.throttle_scope = request.user, scope
-    plan = part_of(enforcer.guard.plan(made, current.view), enforcer.rules_of(scope, type(view)))
-    before = list(current.pending)
-    verdict = decide(enforcer, MatchedRequest(made, current.view, plan), current)
-    if not verdict:
-        current.throttled = True
-        for pending in before:
-            enforcer.limiter.refund(pending.verdict)
+def _decide(admission: DjangoAdmission, throttled: Any, view: Any, scope: str) -> Verdict:
+    project = conf.project_limits()
+    earlier = admission.request
+    request = wrap_request(throttled._request)  # anew, because the body may have been read since
+    request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
+    request.user, request.throttle_scope = throttled.user, scope
+    plan = plan_only(project.limits.plan(request, earlier.marks), project.rules_of(scope, type(view)))
+    verdict = admission.decide(plan, request)
+    admission.is_throttled = not verdict
     if verdict.delay:
         time.sleep(verdict.delay)
     return verdict

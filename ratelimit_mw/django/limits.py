@@ -1,10 +1,9 @@
-"""What is decided for a request to Django, without any I/O of its own: the middleware does that, sync or async."""
+"""The limits of a Django project: the routes, plans and rejections of its requests, without I/O of its own."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -12,162 +11,132 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import get_resolver
 
-from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.admission import Pending, left_of
-from ..http.limiter import HttpLimiter
+from ..http.limiter import HttpLimiter, plan_without
 from ..http.rejection import Rejection
-from ..http.route_checks import RouteInfo, check_parameters, marks_in
-from ..http.views import class_of
+from ..http.route_checks import RouteInfo, all_marks, check_parameters
 from ..limiter.limiter import Limiter
-from ..rules.marks import ViewMarks
+from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
-from ..wsgi.middleware import DECIDED, VERDICT
-from .admission import Current, current_of
-from .request import SCOPE, of_django
-from .routes import Route, Routes
-from .views import UNMARKED, scopes_of
+from .admission import DjangoAdmission
+from .request import SCOPE, wrap_request
+from .routes import URLRoutes
+from .views import scopes_of
 
-__all__ = ["MatchedRequest", "ProjectLimits"]
+__all__ = ["ProjectLimits"]
 
 _log: Final = logging.getLogger("ratelimit_mw")
 
 
-class MatchedRequest:
-    """A request, what is marked on its way, and what is to be decided of that; its route, where somebody looked."""
-
-    def __init__(self, request: Any, view: ViewMarks, plan: Plan, route: Route | None = None) -> None:
-        self.request = request
-        self.django = request.django
-        self.view = view
-        self.plan = plan
-        self.route = route
-
-
 class ProjectLimits:
-    """The limits of a project, for all its URLconfs. ``own`` names the features that functions of yours give.
+    """The limits of a project, for all its URLconfs.
 
-    ``owned``: its limiter was made for it.
+    Args:
+        limits: The limiter and its HTTP settings.
+        gives_user: Whether a function of the project provides ``user``.
+        owned: Whether the limiter was built here, so that it is closed here.
     """
 
-    def __init__(self, guard: HttpLimiter, own: Collection[str], owned: bool) -> None:
-        self.guard = guard
+    def __init__(self, limits: HttpLimiter, gives_user: bool, owned: bool) -> None:
+        self.limits = limits
         self.owned = owned
-        self.gives_user = "user" in own
-        self._known: WeakKeyDictionary[Any, Routes] = WeakKeyDictionary()
+        self.gives_user = gives_user
+        self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         self._reading = threading.Lock()
-        self._known_facts = _Facts(guard.rules)
+        self._known_facts = _RuleFacts(limits.rules)
         self.differences = 0
-        """How often Django went elsewhere than our own index of its routes."""
+        """How often Django chose another route than this package's index of its routes."""
 
     @property
     def limiter(self) -> Limiter:
-        return self.guard.limiter
+        return self.limits.limiter
 
     @property
-    def needs_beforehand(self) -> set[str]:
-        """The features that the middleware reads; those of a throttle's rules are known when it decides."""
-        rules, scoped = self.guard.rules, self._facts().scoped
+    def middleware_needs(self) -> set[str]:
+        """The features that the middleware reads. Throttles read those of their own rules."""
+        rules, scoped = self.limits.rules, self._facts().scoped
         return {*rules.lists.needs, *(name for r in rules.rules if r.name not in scoped for name in r.source.needs)}
 
-    def routes(self, urlconf: Any = None) -> Routes:
-        """What is marked in a URLconf, the project's own by default; ``ConfigError`` for marks that cannot work."""
+    def routes(self, urlconf: Any = None) -> URLRoutes:
+        """Return the routes of a URLconf, by default the project's. Raises ``ConfigError`` for invalid marks."""
         resolver = get_resolver(urlconf)
-        routes = self._known.get(resolver)
+        routes = self._routes.get(resolver)
         if routes is None:
             with self._reading:
-                routes = self._known.get(resolver)
+                routes = self._routes.get(resolver)
                 if routes is None:
-                    routes = self._read(resolver)
-                    self._known[resolver] = routes
+                    routes = self._routes[resolver] = self._read(resolver)
         return routes
 
-    def _read(self, resolver: Any) -> Routes:
-        routes = Routes(resolver)
-        self.guard.adopt(routes.views())
-        places = [RouteInfo(route.template, route.parameters, marks_in(route.marked.all())) for route in routes.all]
-        check_parameters(places, self.guard.rules, resolver is get_resolver())
+    def _read(self, resolver: Any) -> URLRoutes:
+        routes = URLRoutes(resolver)
+        self.limits.adopt(routes.views())
+        infos = [RouteInfo(route.template, route.parameters, all_marks(route.views.all())) for route in routes.all]
+        check_parameters(infos, self.limits.rules, resolver is get_resolver())
         for route in routes.all:
             for scope in scopes_of(route.callback):
-                self.rules_of(scope, class_of(route.callback))
+                self.rules_of(scope, class_behind(route.callback))
         return routes
 
-    def rules_of(self, scope: str, view: type) -> frozenset[str]:
-        """The names of the rules that a throttle of this scope decides; ``ConfigError`` when there are none."""
-        found = self._facts().by_scope.get(scope)
-        if found is None:
-            where = f"the throttle of {view.__module__}.{view.__qualname__}"
+    def rules_of(self, scope: str, view: type | None) -> frozenset[str]:
+        """Return the names of the rules for throttles of this scope. Raises ``ConfigError`` without any."""
+        names = self._facts().by_scope.get(scope)
+        if names is None:
+            where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
             raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
-        return frozenset(found)
+        return frozenset(names)
 
-    def ask(self, django: Any, awaits: bool = False) -> MatchedRequest:
-        """What to decide for a request. Its route is looked for only where something depends on it."""
-        routes = self.routes(getattr(django, "urlconf", None))
-        request = of_django(django, awaits)
-        if not (routes.marked or self._facts().by_route):
-            return MatchedRequest(request, UNMARKED, self._plan(request, UNMARKED))
-        route, request.path_params = routes.find(request.path)
-        request.endpoint = route.template
-        view = route.marked.of(request.method)
-        return MatchedRequest(request, view, self._plan(request, view), route)
+    def match(self, native: Any, may_await: bool = False) -> Any:
+        """Return Django's request as one that features are read from, with its route where a rule needs it."""
+        routes = self.routes(getattr(native, "urlconf", None))
+        request = wrap_request(native, may_await)
+        if routes.marked or self._facts().by_route:
+            request.route, request.path_params = routes.find(request.path)
+            request.endpoint = request.route.template
+            request.marks = request.route.views.for_method(request.method)
+        return request
 
-    def note(self, asked: MatchedRequest, verdict: Verdict, current: Current) -> None:
-        """The verdict is there; from now on its slots are held."""
-        current.add(Pending(self.limiter, asked.plan, verdict, self.guard.writer))
-        if verdict.allowed and asked.plan.has_slots:
-            self.limiter.hold(verdict)
+    def plan(self, request: Any) -> Plan:
+        """Return the plan of a request without the rules of throttles, and without those decided before."""
+        plan = self.limits.undecided(self.limits.plan(request, request.marks), request.native)
+        scoped = self._facts().scoped
+        return plan_without(plan, scoped) if scoped else plan
 
-    def answer(self, asked: MatchedRequest, current: Current, own: Any) -> HttpResponseBase:
-        """The response to a rejection: what your own function gave, else the package's."""
-        pending = current.pending[-1]
-        answer = own
-        if answer is None:
-            answer = self.guard.rejection(asked.request, pending.verdict, pending.headers)
-        if isinstance(answer, Rejection):
-            body = b"" if asked.request.method == "HEAD" else answer.body
-            return HttpResponse(body, status=answer.status, headers=dict(answer.headers))
-        if not isinstance(answer, HttpResponseBase):
-            raise TypeError(f"rejection gave {answer!r}; expected a response of Django's or a Rejection")
-        return answer
+    def rejection(self, admission: DjangoAdmission, response: Any) -> HttpResponseBase:
+        """Return the response to a rejection. ``response`` is that of your own function; None without one."""
+        if response is None:
+            response = admission.rejection(admission.request)
+        if isinstance(response, Rejection):
+            body = b"" if admission.request.method == "HEAD" else response.body
+            return HttpResponse(body, status=response.status, headers=dict(response.headers))
+        if not isinstance(response, HttpResponseBase):
+            raise TypeError(f"rejection returned {response!r}; expected an HttpResponse or a Rejection")
+        return response
 
-    def compare(self, asked: MatchedRequest) -> None:
-        """Count, and say once, that Django went elsewhere: limits were decided for the wrong route."""
-        match = asked.django.resolver_match
-        if asked.route is None or match is None or asked.route.callback is match.func:
+    def compare(self, request: Any) -> None:
+        """Count the requests for which Django chose another route, and log the first of them."""
+        match = request.framework_request.resolver_match
+        if request.route is None or match is None or request.route.callback is match.func:
             return
         self.differences += 1
         if self.differences == 1:
             _log.error(
-                "limits were decided for the route %s, but Django went to %s. RateLimitMiddleware stands after all"
+                "the limits of the route %s were applied, but Django chose %s. Move RateLimitMiddleware after all"
                 " middleware that sets request.urlconf or the language.",
-                asked.route.template,
+                request.route.template,
                 match.route,
             )
 
-    def _facts(self) -> _Facts:
-        """Of the rules at hand, which grow when another URLconf is read."""
-        if self._known_facts.rules is not self.guard.rules:
-            self._known_facts = _Facts(self.guard.rules)
+    def _facts(self) -> _RuleFacts:
+        """Return the facts of the current rules, which change when another URLconf is read."""
+        if self._known_facts.rules is not self.limits.rules:
+            self._known_facts = _RuleFacts(self.limits.rules)
         return self._known_facts
 
-    def _plan(self, request: Any, view: ViewMarks) -> Plan:
-        """Without the rules of throttles, and without those that were decided before.
 
-        That was around Django, or here, because the middleware is listed twice.
-        """
-        names = self._facts().scoped
-        others = request.native.get(DECIDED, ())
-        if others and self.guard.has_decided(others):
-            names += _noted(request.native).rules
-        if current_of(request.django) is not None:
-            names += request.django.ratelimit.rules
-        plan = self.guard.plan(request, view)
-        return left_of(plan, names) if names else plan
-
-
-class _Facts:
-    """What a set of rules asks of every request."""
+class _RuleFacts:
+    """Whether rules need the route, and which of them belong to throttles."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
@@ -177,8 +146,3 @@ class _Facts:
             for scope in dict(rule.source.matches.features).get(SCOPE, ()):
                 self.by_scope.setdefault(scope, []).append(rule.name)
         self.scoped = tuple(dict.fromkeys(name for names in self.by_scope.values() for name in names))
-
-
-def _noted(native: Any) -> Verdict:
-    """What the middleware around Django has decided."""
-    return native[VERDICT] if VERDICT in native else native["state"]["ratelimit"]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The middleware, sync and async, around what does no I/O of its own."""
+"""The Django middleware, sync and async."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
-from ..decision import Verdict
 from ..errors import MissingMiddlewareError
 from ..rules.marks import decided, undecided
 from . import conf
-from .admission import Current
-from .deciding import adecide, decide, later, now
-from .limits import MatchedRequest, ProjectLimits
+from .admission import DjangoAdmission, resolve, resolve_async
+from .limits import ProjectLimits
 from .streaming import ends_later
 
 __all__ = ["RateLimitMiddleware"]
 
-_NOTHING: Final = Verdict()
-_HIDDEN: Final = (
-    "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use functools.wraps,"
-    " or did another view call this one?"
+_HINT: Final = (
+    "RateLimitMiddleware runs, but does not see this limit. Check for a decorator above @limit that does not use"
+    " functools.wraps, and for a view that calls this one."
 )
 
 
 class RateLimitMiddleware:
-    """Decides every request to Django by ``settings.RATELIMIT_MW`` and by the decorators on views.
+    """Limit the requests to a Django project by ``settings.RATELIMIT_MW`` and by the decorators on views.
 
-    It stands after ``AuthenticationMiddleware``, so that the user is known. Views find the verdict in
-    ``request.ratelimit``. ``ConfigError`` when Django starts, for settings and decorators that cannot work.
+    List it in ``MIDDLEWARE`` after ``AuthenticationMiddleware``, so that the user is known. Views find the verdict in
+    ``request.ratelimit``.
+
+    Args:
+        get_response: The next middleware or view.
+
+    Raises:
+        ConfigError: A setting or a decorator cannot work.
     """
 
     sync_capable = True
@@ -42,73 +45,81 @@ class RateLimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        conf.enforcer().routes()
+        conf.project_limits().routes()
 
-    def __call__(self, request: Any) -> Any:
+    def __call__(self, native: Any) -> Any:
         if self._is_async:
-            return self._acall(request)
-        enforcer = conf.enforcer()
-        asked = enforcer.ask(request)
-        before = decided(asked.view)
+            return self._acall(native)
+        project = conf.project_limits()
+        request = project.match(native)
+        before = decided(request.marks)
         try:
-            return self._handle(enforcer, asked, Current(asked.request, asked.view, enforcer.guard.writer))
+            return self._handle(project, request)
         finally:
             undecided(before)
 
-    async def _acall(self, request: Any) -> Any:
-        enforcer = conf.enforcer()
-        asked = enforcer.ask(request, awaits=True)
-        before = decided(asked.view)
+    async def _acall(self, native: Any) -> Any:
+        project = conf.project_limits()
+        request = project.match(native, may_await=True)
+        before = decided(request.marks)
         try:
-            return await self._ahandle(enforcer, asked, Current(asked.request, asked.view, enforcer.guard.writer))
+            return await self._ahandle(project, request)
         finally:
             undecided(before)
 
     @staticmethod
     def process_exception(_: Any, error: Exception) -> None:
-        """Where a limit was hidden from the middleware, the error says so."""
+        """Add a hint to the error of a limit that the middleware does not see."""
         if isinstance(error, MissingMiddlewareError):
-            error.add_note(_HIDDEN)
+            error.add_note(_HINT)
 
-    def _handle(self, enforcer: ProjectLimits, asked: MatchedRequest, current: Current) -> Any:
-        verdict = decide(enforcer, asked, current) if not asked.plan.is_empty else _NOTHING
-        if verdict:
+    def _handle(self, project: ProjectLimits, request: Any) -> Any:
+        plan = project.plan(request)
+        admission = DjangoAdmission(project.limits, request)
+        if not plan.is_empty:
+            project.limits.note_decided(request.native, admission.decide(plan, request))
+        if admission.verdict:
             try:
-                if asked.plan.may_delay and verdict.delay:
-                    time.sleep(verdict.delay)
-                response = self.get_response(asked.django)
-                enforcer.compare(asked)
+                if plan.may_delay and admission.verdict.delay:
+                    time.sleep(admission.verdict.delay)
+                response = self.get_response(request.framework_request)
+                project.compare(request)
             except BaseException as error:
-                current.over(_status_of(error))
+                admission.end(_status_of(error))
                 raise
         else:
-            reject = enforcer.guard.reject
-            response = enforcer.answer(asked, current, reject and now(reject(asked.django, verdict)))
-        current.add_headers(response)
-        if not ends_later(response, current):
-            current.over(response.status_code)
+            reject = project.limits.reject
+            own = reject and resolve(reject(request.framework_request, admission.verdict))
+            response = project.rejection(admission, own)
+        admission.add_headers(response)
+        if not ends_later(response, admission):
+            admission.end(response.status_code)
         return response
 
-    async def _ahandle(self, enforcer: ProjectLimits, asked: MatchedRequest, current: Current) -> Any:
-        verdict = await adecide(enforcer, asked, current) if not asked.plan.is_empty else _NOTHING
-        if verdict:
+    async def _ahandle(self, project: ProjectLimits, request: Any) -> Any:
+        plan = project.plan(request)
+        admission = DjangoAdmission(project.limits, request)
+        if not plan.is_empty:
+            project.limits.note_decided(request.native, await admission.adecide(plan, request))
+        if admission.verdict:
             try:
-                if asked.plan.may_delay and verdict.delay:
-                    await asyncio.sleep(verdict.delay)
-                response = await self.get_response(asked.django)
-                enforcer.compare(asked)
+                if plan.may_delay and admission.verdict.delay:
+                    await asyncio.sleep(admission.verdict.delay)
+                response = await self.get_response(request.framework_request)
+                project.compare(request)
             except BaseException as error:
-                await current.aover(_status_of(error))
+                await admission.aend(_status_of(error))
                 raise
         else:
-            reject = enforcer.guard.reject
-            response = enforcer.answer(asked, current, reject and await later(reject(asked.django, verdict)))
-        current.add_headers(response)
-        if not ends_later(response, current):
-            await current.aover(response.status_code)
+            reject = project.limits.reject
+            own = reject and await resolve_async(reject(request.framework_request, admission.verdict))
+            response = project.rejection(admission, own)
+        admission.add_headers(response)
+        if not ends_later(response, admission):
+            await admission.aend(response.status_code)
         return response
 
 
 def _status_of(error: BaseException) -> int | None:
-    """What the server answers; None where it was told to stop, and nobody knows how the request would have ended."""
+    """Return the status that the server sends; None where it stops, so that the outcome is not known."""
     return 500 if isinstance(error, Exception) else None

@@ -1,132 +1,136 @@
-"""A Django request as features are read from it: the same under WSGI and ASGI."""
+"""A Django request as features are read from it, the same under WSGI and ASGI."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
 from ..asgi.request import ASGIRequest
 from ..http.body import Body
-from ..http.charset import is_utf8
+from ..http.request import is_utf8
 from ..keys.features import INVALID
-from ..wsgi.middleware import WSGIRequest
+from ..rules.marks import ViewMarks
+from ..wsgi.request import WSGIRequest
 
-__all__ = ["SCOPE", "DjangoRequest", "of_django", "user_of"]
+if TYPE_CHECKING:
+    from .routes import DjangoRoute
+
+__all__ = ["SCOPE", "DjangoRequest", "django_user", "wrap_request"]
 
 SCOPE: Final = "scope"
-"""The feature that a throttle of REST framework gives, and nothing else."""
+"""The feature that only a throttle of REST framework provides."""
 
 
 class DjangoRequest:
-    """What both kinds of request have. ``django`` is Django's own, which functions of yours are given.
+    """The common part of both kinds of request. ``framework_request`` is Django's own."""
 
-    ``awaits``: whether features may be awaited. ``user`` and ``throttle_scope`` are what REST framework says, where it
-    is asked.
-    """
-
-    django: Any
-    awaits = False
+    framework_request: Any
+    may_await = False
+    """Whether features may be awaitable."""
+    marks = ViewMarks()
+    """The marks of the view."""
+    route: DjangoRoute | None = None
+    """The route, where a rule needs it."""
     user: Any = None
+    """The user of REST framework, in a throttle."""
     throttle_scope: str | None = None
+    """The scope of the view, in a throttle."""
 
     @property
     def method(self) -> str:
-        return self.django.method or ""
+        return self.framework_request.method or ""
 
     @property
     def path(self) -> str:
-        return self.django.path_info or "/"
+        return self.framework_request.path_info or "/"
 
     @property
     def peer(self) -> str | None:
-        """As middleware before this one may have corrected it."""
-        return self.django.META.get("REMOTE_ADDR") or None
+        """As middleware before this one may have changed it."""
+        return self.framework_request.META.get("REMOTE_ADDR") or None
 
     @property
     def query_string(self) -> str:
-        return self.django.META.get("QUERY_STRING", "")  # type: ignore[no-any-return]
+        return self.framework_request.META.get("QUERY_STRING", "")  # type: ignore[no-any-return]
 
-    def one_of(self, values: list[str]) -> str:
+    def pick_value(self, values: list[str]) -> str:
         return values[-1]
 
     def body(self, limit: int) -> object:
-        """Read through Django, so that it has the body, too."""
-        most: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # Django reads no more of a body at once
-        limit = limit if most is None else min(limit, most)
-        told = self.django.META.get("CONTENT_LENGTH") or ""
-        if told and not (told.isascii() and told.isdigit() and len(told) < 20 and int(told) <= limit):
+        """Read through Django, which keeps the body for the view."""
+        native = self.framework_request
+        django_limit: int | None = settings.DATA_UPLOAD_MAX_MEMORY_SIZE  # Django reads no longer body at once
+        limit = limit if django_limit is None else min(limit, django_limit)
+        header = native.META.get("CONTENT_LENGTH") or ""
+        if header and not (header.isascii() and header.isdigit() and len(header) < 20 and int(header) <= limit):
             return INVALID
-        if not told and _size(self.django) > limit:
+        if not header and _size(native) > limit:
             return INVALID
         try:
-            return self.django.body or None
-        except OSError:  # the client went away, or told a length that is not its body's
+            return native.body or None
+        except OSError:  # the client disconnected, or sent another length than announced
             return INVALID
 
 
-class _OverWSGI(DjangoRequest, WSGIRequest):
+class _RequestOverWSGI(DjangoRequest, WSGIRequest):
     pass
 
 
-class _OverASGI(DjangoRequest, ASGIRequest):
+class _RequestOverASGI(DjangoRequest, ASGIRequest):
     pass
 
 
-def of_django(request: Any, awaits: bool = False) -> Any:
-    """The request over what the server gave: the environment under WSGI, the scope under ASGI."""
-    made: Any = _OverASGI(request.scope) if hasattr(request, "scope") else _OverWSGI(request.META)
-    made.django = request
-    made.awaits = awaits
-    if not is_utf8(request.META.get("CONTENT_TYPE", "")):
-        made.query = None  # Django reads the query in the charset of the body
-    if _read_before(request):
-        made.parsed_body = _form_of(request, made.one_of)
-    return made
+def wrap_request(native: Any, may_await: bool = False) -> Any:
+    """Return Django's request over the server's data: the environ under WSGI, the scope under ASGI."""
+    request: Any = _RequestOverASGI(native.scope) if hasattr(native, "scope") else _RequestOverWSGI(native.META)
+    request.framework_request = native
+    request.may_await = may_await
+    if not is_utf8(native.META.get("CONTENT_TYPE", "")):
+        request.query = None  # Django decodes the query in the charset of the body
+    if getattr(native, "_read_started", False) and not hasattr(native, "_body"):
+        request.parsed_body = _parsed_body(request)
+    return request
 
 
-def user_of(request: Any) -> Any:
-    """The primary key of whom Django has authenticated; None where nobody is, or AuthenticationMiddleware did not run.
+def django_user(request: Any) -> Any:
+    """Return the primary key of the authenticated user; None without one, or without AuthenticationMiddleware.
 
-    Asked only when a rule needs it, as it may read the session and the database; awaited where the stack is async.
+    It is read only for rules that need it, because it may query the session and the database. An async stack awaits it.
     """
     if request.user is not None:
         return _key(request.user)
-    django = request.django
-    if not request.awaits or not hasattr(django, "user"):
-        return _key(getattr(django, "user", None))
-    return _awaited_user(django)
+    native = request.framework_request
+    if not request.may_await or not hasattr(native, "user"):
+        return _key(getattr(native, "user", None))
+    return _await_user(native)
 
 
-async def _awaited_user(django: Any) -> str | None:
-    if hasattr(django, "auser"):
-        return _key(await django.auser())
-    return await sync_to_async(lambda: _key(getattr(django, "user", None)))()
+async def _await_user(native: Any) -> str | None:
+    if hasattr(native, "auser"):
+        return _key(await native.auser())
+    return await sync_to_async(lambda: _key(getattr(native, "user", None)))()
 
 
 def _key(user: Any) -> str | None:
     return str(user.pk) if user is not None and user.is_authenticated else None
 
 
-def _size(request: Any) -> int:
-    """Of a body whose length nobody told: under ASGI Django has all of it already, under WSGI it takes it for none."""
-    stream: Any = getattr(request, "_stream", None)
-    if not hasattr(request, "scope") or not stream.seekable():
+def _size(native: Any) -> int:
+    """Return the size of a body without a length: under ASGI Django holds all of it, under WSGI it reads none."""
+    stream: Any = getattr(native, "_stream", None)
+    if not hasattr(native, "scope") or not stream.seekable():
         return 0
     size: int = stream.seek(0, 2)
     stream.seek(0)
     return size
 
 
-def _read_before(request: Any) -> bool:
-    """Whether the body went to somebody in pieces, so that Django cannot give it as a whole."""
-    return getattr(request, "_read_started", False) and not hasattr(request, "_body")
-
-
-def _form_of(request: Any, one_of: Callable[[list[str]], str]) -> Body:
-    """The form that Django has parsed, as it does with multipart; without one nobody knows what was in the body."""
-    if hasattr(request, "_post") and (request.POST or request.FILES):
-        return Body.of_form(((name, value) for name, values in request.POST.lists() for value in values), one_of)
-    return Body(INVALID, "", one_of)
+def _parsed_body(request: Any) -> Body:
+    """Return the form that Django has parsed from a body that was read in pieces. Other bodies are lost."""
+    native = request.framework_request
+    if hasattr(native, "_post") and (native.POST or native.FILES):
+        fields = ((name, value) for name, values in native.POST.lists() for value in values)
+        return Body.from_form(fields, request.pick_value)
+    return Body(INVALID, "", request.pick_value)

@@ -1,4 +1,4 @@
-"""When a response of Django's is over: at once, or once it has been streamed, however that ends."""
+"""Ends the admission of a Django response: at once, or when its stream ends."""
 
 from __future__ import annotations
 
@@ -8,58 +8,58 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, nullcontext
 from typing import Any
 
-from .admission import Current
+from .admission import DjangoAdmission
 
 __all__ = ["ends_later"]
 
 
-def ends_later(response: Any, current: Current) -> bool:
-    """Whether slots stay taken while the response streams. A cost may be stated until it is closed in any case.
+def ends_later(response: Any, admission: DjangoAdmission) -> bool:
+    """Return whether slots are held while the response streams. A cost may be stated until the stream ends.
 
-    Under ASGI Django does not close every response: none whose stream fails, and none whose beginning cannot be sent.
-    So the stream is watched, too, and so is the response, where a loop is there to act on that.
+    Under ASGI Django does not close a response whose stream fails or whose start cannot be sent. So the stream and,
+    on an event loop, the response object are watched too.
     """
-    if not response.streaming or not current.pending:
+    if not response.streaming or not admission.verdicts:
         return False
     status = response.status_code
-    # Not its streaming_content, which holds the response: that would then be forgotten late.
+    # Not streaming_content: it refers to the response, which would then be collected late.
     if response.is_async:
-        response.streaming_content = _awatched(response._iterator, current, status)
-    elif getattr(response, "file_to_stream", None) is None:  # servers send files by themselves, and close them
-        response.streaming_content = _watched(response._iterator, current, status)
-    response._resource_closers.append(lambda: current.over(status))
-    if current.holds:
-        _watch(response, current, status)
-    return current.holds
+        response.streaming_content = _awatch_stream(response._iterator, admission, status)
+    elif getattr(response, "file_to_stream", None) is None:  # servers send and close files by themselves
+        response.streaming_content = _watch_stream(response._iterator, admission, status)
+    response._resource_closers.append(lambda: admission.end(status))
+    if admission.has_slots:
+        _watch_response(response, admission, status)
+    return admission.has_slots
 
 
-def _watched(content: Iterator[Any], current: Current, status: int) -> Iterator[Any]:
+def _watch_stream(content: Iterator[Any], admission: DjangoAdmission, status: int) -> Iterator[Any]:
     try:
         yield from content
     finally:
-        current.over(status)
+        admission.end(status)
 
 
-async def _awatched(content: Any, current: Current, status: int) -> AsyncIterator[Any]:
+async def _awatch_stream(content: Any, admission: DjangoAdmission, status: int) -> AsyncIterator[Any]:
     try:
         async with aclosing(content) if hasattr(content, "aclose") else nullcontext():
             async for part in content:
                 yield part
     finally:
-        await current.aover(status)
+        await admission.aend(status)
 
 
-def _watch(response: Any, current: Current, status: int) -> None:
-    """Settle once the response is forgotten: on the loop, as no lock can be waited for while memory is cleaned up."""
+def _watch_response(response: Any, admission: DjangoAdmission, status: int) -> None:
+    """End the admission when the response is collected, on the loop: a finalizer cannot wait for a lock."""
     try:
         loop = asyncio.get_running_loop()
-    except RuntimeError:  # servers of WSGI close all that they are given
+    except RuntimeError:  # WSGI servers close every response
         return
 
-    def forgotten() -> None:
+    def end() -> None:
         if not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(current.aover(status), loop)
+            asyncio.run_coroutine_threadsafe(admission.aend(status), loop)
 
-    watch = weakref.finalize(response, forgotten)
-    watch.atexit = False
-    response._resource_closers.append(watch.detach)
+    finalizer = weakref.finalize(response, end)
+    finalizer.atexit = False
+    response._resource_closers.append(finalizer.detach)

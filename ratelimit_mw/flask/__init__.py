@@ -1,4 +1,4 @@
-"""Flask: ``RateLimiter`` is the extension, ``limit`` and ``exempt`` mark views, classes and blueprints."""
+"""Rate limiting for Flask: the extension ``RateLimiter``, and the decorators ``limit`` and ``exempt``."""
 
 from ..rules.marks import exempt, limit
 from .extension import RateLimiter

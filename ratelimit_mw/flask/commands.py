@@ -1,4 +1,4 @@
-"""The commands ``flask ratelimit``: which rules there are, and which look at a request."""
+"""The command group ``flask ratelimit``: list the rules, and explain one request."""
 
 from __future__ import annotations
 
@@ -8,70 +8,66 @@ from flask.cli import AppGroup
 from werkzeug.exceptions import HTTPException
 
 from ..errors import ConfigError
+from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.marks import ViewMarks
 from ..rules.overview import Overview, Route
 from .hooks import FlaskHooks
-from .request import template_of
+from .routes import route_template
 
 __all__ = ["EXTENSION", "commands"]
 
 EXTENSION = "ratelimit_mw"
 
-commands = AppGroup("ratelimit", help="Look at rate limits before they meet traffic.")
+commands = AppGroup("ratelimit", help="Show the rate limits of this application.")
 
 
 @commands.command("rules")
 def rules() -> None:
-    """List the rules, with the routes that they stand on."""
-    for line in _overview(_enforcer()).rules():
+    """List the rules and the routes that they apply to."""
+    overview, _ = _overview()
+    for line in overview.rules():
         click.echo(line)
 
 
 @commands.command("explain")
 @click.argument("method")
 @click.argument("path")
-@click.option("--host", default="localhost", help="The host asked for.")
+@click.option("--host", default="localhost", help="The host of the request.")
 def explain(method: str, path: str, host: str) -> None:
-    """Show which rules look at a request for METHOD and PATH, and why the others do not."""
-    enforcer = _enforcer()
+    """Show which rules apply to a request for METHOD and PATH, and why the others do not."""
+    overview, views = _overview()
     method = method.upper()
-    endpoint, view = _answering(enforcer, method, path, host)
-    overview = _overview(enforcer)
+    endpoint, view = _route_of(views, method, path, host)
     for line in overview.explained(method, path, host, endpoint, view):
         click.echo(line)
     if not overview.looks(method, path, host, view):
-        click.echo("nothing limits this request", err=True)
+        click.echo("no rule applies to this request", err=True)
         raise click.exceptions.Exit(1)
 
 
-def _enforcer() -> FlaskHooks:
-    enforcer: FlaskHooks = current_app.extensions[EXTENSION]
+def _overview() -> tuple[Overview, dict[str, ViewMarksByMethod]]:
+    hooks: FlaskHooks = current_app.extensions[EXTENSION]
     try:
-        enforcer.views()
+        views = hooks.read_views()
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    return enforcer
-
-
-def _overview(enforcer: FlaskHooks) -> Overview:
-    marked = enforcer.views()
     routes = [
         Route(
-            template_of(rule.rule),
+            route_template(rule.rule),
             tuple(sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})),
-            marked[rule.endpoint],
+            views[rule.endpoint],
         )
         for rule in current_app.url_map.iter_rules()
-        if rule.endpoint in marked
+        if rule.endpoint in views
     ]
-    return Overview(enforcer.limiter.rules, enforcer.limiter.settings.overrides, routes)
+    return Overview(hooks.limiter.rules, hooks.limiter.settings.overrides, routes), views
 
 
-def _answering(enforcer: FlaskHooks, method: str, path: str, host: str) -> tuple[str, ViewMarks]:
+def _route_of(views: dict[str, ViewMarksByMethod], method: str, path: str, host: str) -> tuple[str, ViewMarks]:
     try:
         rule, _ = current_app.url_map.bind(host).match(path, method, return_rule=True)
     except HTTPException:
         return UNMATCHED, ViewMarks()
-    marked = enforcer.views().get(rule.endpoint)
-    return template_of(rule.rule), ViewMarks() if marked is None else marked.of(method)
+    view = views.get(rule.endpoint)
+    return route_template(rule.rule), ViewMarks() if view is None else view.for_method(method)

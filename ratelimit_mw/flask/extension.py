@@ -1,4 +1,4 @@
-"""The extension object: where its settings come from, and the hooks through which Flask calls it."""
+"""The extension object ``RateLimiter``: it finds the settings and registers the hooks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,29 @@ from ..rules.callables import checked_call
 from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands
 from .hooks import FlaskHooks
-from .request import current_user_of
+from .request import flask_user
 
 __all__ = ["RateLimiter"]
 
 
 class RateLimiter:
-    """Decides every request to a Flask application by its rules and by the decorators on its views.
+    """Limit the requests to a Flask application.
 
-    ``RateLimiter(app)``, or ``init_app(app)`` in a factory. The rules are in ``settings`` (a file, a dictionary or
-    ``Settings``), in a ``limiter``, or in ``app.config["RATELIMIT_MW"]`` (any of them); none are needed
-    where decorators say all. ``features`` are your own functions of the Flask request, by feature name; ``rejection``
-    is your own answer: a function of the Flask request and the verdict that returns what a view may return, or a
-    ``Rejection``. ``trusted_proxies``, ``headers`` and the other HTTP settings may be given here too.
+    Views find the verdict in ``flask.g.ratelimit``. Without any settings only the decorators on views apply.
 
-    Views find the verdict in ``flask.g.ratelimit``. Raises ``ConfigError`` for what cannot work.
+    Args:
+        app: The application; None if you call ``init_app`` later.
+        settings: A settings file, a dictionary or ``Settings``. The default is ``app.config["RATELIMIT_MW"]``.
+        limiter: A limiter that you have built, in place of ``settings``.
+        features: Your functions of Flask's request, sync or async, by feature.
+        rejection: Your function of Flask's request and the verdict. It returns a ``Rejection``, or what views return.
+        **options: HTTP settings such as ``trusted_proxies`` and ``headers``, which override those of ``settings``.
+
+    Raises:
+        ConfigError: An argument or a rule cannot work.
+
+    Example:
+        RateLimiter(app, settings={"rules": [{"name": "api", "limits": "100/minute"}]})
     """
 
     def __init__(
@@ -52,64 +60,67 @@ class RateLimiter:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Put limits on this application. Its views may still come; its settings are checked now."""
+        """Limit the requests to this application. Views may be added later; the settings are checked now.
+
+        Args:
+            app: The application.
+
+        Raises:
+            ConfigError: An argument or a rule cannot work, or the application has a ``RateLimiter`` already.
+        """
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
-        enforcer = FlaskHooks(app, self._guard(app))
-        app.extensions[EXTENSION] = enforcer
-        app.before_request(enforcer.decide)
-        app.after_request(enforcer.add_headers)
-        app.teardown_request(enforcer.end)
-        request_finished.connect(enforcer.note_response, app)
-        got_request_exception.connect(enforcer.explain, app)
+        hooks = app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
+        app.before_request(hooks.decide)
+        app.after_request(hooks.add_headers)
+        app.teardown_request(hooks.end)
+        request_finished.connect(hooks.end_with_response, app)
+        got_request_exception.connect(hooks.explain, app)
         app.cli.add_command(commands)
 
     def check(self, app: Flask | None = None) -> None:
-        """Find the mistakes in decorators now, once all views are there; else the first request finds them.
+        """Check all decorators now, after the last view is added. Without it the first request checks them.
 
-        ``ConfigError`` for a name that stands twice, for an exemption from a rule that nobody has, and for a setting
-        that replaces one. Views that are added after it are read, and checked, when the first request comes.
+        Args:
+            app: The application; None for the current one.
+
+        Raises:
+            ConfigError: A decorator cannot work, or a setting names a rule that no decorator gives.
         """
-        _enforcer_of(app).views()
+        _hooks_of(app).read_views()
 
     @property
     def limiter(self) -> Limiter:
-        """The limiter of the application at hand, inside its context."""
-        return _enforcer_of(None).limiter
+        """The limiter of the current application, inside its context."""
+        return _hooks_of(None).limiter
 
     def _source(self, app: Flask) -> tuple[SettingsSource | None, Limiter | None]:
-        """The settings or the limiter of an application, from the one place where they stand."""
-        given = app.config.get(SETTING)
+        """Return the settings or the limiter, from the one place that has them."""
+        configured = app.config.get(SETTING)
         if self._settings is not None or self._limiter is not None:
-            if given is not None:
+            if configured is not None:
                 raise ConfigError(
-                    f"settings stand in RateLimiter(...) and in app.config[{SETTING!r}]; keep one of them"
+                    f"RateLimiter(...) and app.config[{SETTING!r}] both have settings. Remove one of them"
                 )
             return self._settings, self._limiter
-        if given is None:
+        if configured is None:
             check_slips(app.config)
             return {}, None
-        return (None, given) if isinstance(given, Limiter) else (given, None)
+        return (None, configured) if isinstance(configured, Limiter) else (configured, None)
 
-    def _guard(self, app: Flask) -> HttpLimiter:
+    def _build_limits(self, app: Flask) -> HttpLimiter:
         settings, limiter = self._source(app)
-        own = {name: _of_flask(app, read) for name, read in checked_functions(self._features).items()}
+        features = {name: app.ensure_sync(read) for name, read in checked_functions(self._features).items()}
         reject = self._rejection
         if callable(reject):
             with placed("rejection"):
                 reject = app.ensure_sync(checked_call(reject, "the request", "the verdict"))
-        return HttpLimiter(settings, limiter, own, reject, current_user_of, self._options, routes=True)
+        return HttpLimiter(settings, limiter, features, reject, {"user": flask_user}, self._options, routes=True)
 
 
-def _of_flask(app: Flask, read: Any) -> Any:
-    """A function of the Flask request, sync or async, as one that the package's own request is given to."""
-    called = app.ensure_sync(read)
-    return lambda request: called(request.flask)
-
-
-def _enforcer_of(app: Flask | None) -> FlaskHooks:
+def _hooks_of(app: Flask | None) -> FlaskHooks:
     app = app or current_app
-    enforcer = app.extensions.get(EXTENSION)
-    if enforcer is None:
-        raise ConfigError(f"the application {app.name!r} has no RateLimiter: call init_app(app) first")
-    return enforcer  # type: ignore[no-any-return]
+    hooks: FlaskHooks | None = app.extensions.get(EXTENSION)
+    if hooks is None:
+        raise ConfigError(f"the application {app.name!r} has no RateLimiter. Call init_app(app) first")
+    return hooks

@@ -1,1 +1,1 @@
-"""What is HTTP and the same for every adapter: client addresses, features, headers, rejections."""
+"""HTTP for every adapter: client IP addresses, features, headers and rejections."""

@@ -1,69 +1,143 @@
-"""One decided request, until it is over: what to add to its response, and what to settle after it."""
+"""One request from its first decision to the end of its response."""
 
 from __future__ import annotations
 
-from functools import lru_cache
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..decision import Verdict
-from ..limiter.limiter import Limiter
 from ..rules.plan import Plan
-from .headers import HeaderWriter, TextHeader, as_text
+from .features import await_features
+from .headers import Header, TextHeader, as_text
+from .limiter import HttpLimiter
+from .rejection import Rejection, build_rejection
+from .request import Request
 
-__all__ = ["Pending", "left_of", "part_of"]
+__all__ = ["Admission", "combine"]
 
 
-class Pending:
-    """Built when the verdict is there. ``over`` or ``aover`` is called when the request is over, or more often."""
+class Admission:
+    """Decides a request, writes the headers of its response, and settles it when the response ends.
 
-    __slots__ = ("_limiter", "_settled_at", "headers", "plan", "verdict")
+    ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle.
+    """
 
-    def __init__(self, limiter: Limiter, plan: Plan, verdict: Verdict, writer: HeaderWriter) -> None:
-        self.plan = plan
+    def __init__(self, limits: HttpLimiter) -> None:
+        self._limits = limits
+        self._headers: list[Header] | None = None
+        self._settled_costs: list[int | None] = []
+        self.verdict = _NOTHING
+        self.verdicts: list[Verdict] = []
+        self.status: int | None = None
+        """The status of the response, once it has started."""
+        self.has_slots = False
+        self.needs_settlement = False
+
+    def decide(self, plan: Plan, request: Request) -> Verdict:
+        """Decide a plan and add its verdict. A rejection refunds everything that the request has consumed."""
+        limiter = self._limits.limiter
+        features = self._read(plan, request)
+        verdict = limiter.decide(plan, features, None, True, request.framework_request or request)
+        if not verdict.allowed:
+            for earlier in self.verdicts:
+                limiter.refund(earlier)
+        self.add(plan, verdict)
+        return verdict
+
+    async def adecide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
+        """Async form of ``decide``. ``provided`` are features that the caller knows."""
+        limiter, reader = self._limits.limiter, self._limits.reader
+        features = reader.read(plan, request, provided)
+        if reader.may_await or provided:
+            await await_features(features)
+        native = request.framework_request or request
+        if limiter.waits:
+            verdict = await limiter.adecide(plan, features, None, True, native)
+        else:
+            verdict = limiter.decide(plan, features, None, True, native)
+        if not verdict.allowed:
+            for earlier in self.verdicts:
+                await limiter.arefund(earlier)
+        self.add(plan, verdict)
+        return verdict
+
+    def _read(self, plan: Plan, request: Request) -> dict[str, Any]:
+        return self._limits.reader.read(plan, request)
+
+    def add(self, plan: Plan, verdict: Verdict) -> None:
+        """Add a verdict. The slots that it has taken are held until the end."""
+        self._headers = None
+        if not verdict.allowed:
+            self.verdict, self.verdicts = verdict, []
+            return
+        self.verdicts.append(verdict)
+        self.verdict = verdict if len(self.verdicts) == 1 else combine(self.verdicts)
+        self.needs_settlement = self.needs_settlement or plan.needs_settlement
+        if plan.has_slots:
+            self.has_slots = True
+            self._limits.limiter.hold(verdict)
+
+    def show(self, verdict: Verdict) -> None:
+        """Use the headers of a rejection that the application has raised."""
         self.verdict = verdict
-        self.headers = writer.headers(verdict)  # once, as a rejection's Retry-After may have a random part
-        self._limiter = limiter
-        self._settled_at: object = self  # no cost, not even None
+        self._headers = None
 
-    @property
-    def fields(self) -> list[TextHeader]:
-        """The headers as text."""
-        return as_text(self.headers)
+    def headers(self, status: int) -> list[Header]:
+        """Return the rate limit headers of the response that starts with this status."""
+        self.status = status
+        if self._headers is None:  # once, because Retry-After may have a random part
+            self._headers = self._limits.writer.headers(self.verdict)
+        return self._headers
 
-    @property
-    def waits(self) -> bool:
-        """Whether ``aover`` may have to wait for the store."""
-        return self._limiter.waits and self._settles()
+    def text_headers(self, status: int) -> list[TextHeader]:
+        return as_text(self.headers(status))
 
-    def over(self, status: int | None) -> None:
-        """Settle what the outcome decides: once, and again for a cost that was stated since.
+    def rejection(self, request: Request) -> Rejection:
+        """Return the package's own response to a rejection, without the rate limit headers."""
+        headers = self.headers(self.verdict.status or 429)
+        waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
+        accept = ", ".join(request.header_lines("accept"))
+        return build_rejection(self.verdict, accept, waits[0] if waits else None)
 
-        ``status`` None: nobody knows how the request ended.
+    def end(self, status: int | None) -> None:
+        """Settle everything once, and again where another cost was stated since.
+
+        Args:
+            status: The status of the response; None when it is not known how the request ended.
         """
-        if self._is_due():
-            self._limiter.conclude(self.verdict, status)
+        for verdict in self._due():
+            self._limits.limiter.conclude(verdict, status)
 
-    async def aover(self, status: int | None) -> None:
-        if self._is_due():
-            await self._limiter.aconclude(self.verdict, status)
+    async def aend(self, status: int | None) -> None:
+        """Async form of ``end``. It completes when its caller is cancelled."""
+        due = self._due()
+        if due and self._limits.limiter.waits:
+            await asyncio.shield(self._aconclude(due, status))
+            return
+        for verdict in due:
+            self._limits.limiter.conclude(verdict, status)
 
-    def _is_due(self) -> bool:
-        cost = self.verdict.true_cost
-        if self._settled_at == cost or not self.verdict.allowed:
-            return False
-        self._settled_at = cost
-        return self._settles()
+    async def _aconclude(self, verdicts: Sequence[Verdict], status: int | None) -> None:
+        for verdict in verdicts:
+            await self._limits.limiter.aconclude(verdict, status)
 
-    def _settles(self) -> bool:
-        return self.plan.needs_settlement or self.verdict.true_cost is not None
+    @property
+    def may_be_due(self) -> bool:
+        """Whether ``end`` may have something to settle."""
+        return self.needs_settlement or len(self.verdicts) > 1 or self.verdict.true_cost is not None
+
+    def _due(self) -> Sequence[Verdict]:
+        costs = [verdict.true_cost for verdict in self.verdicts]
+        if costs == self._settled_costs:
+            return ()
+        self._settled_costs = costs
+        return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.true_cost is not None]
 
 
-@lru_cache(1024)
-def left_of(plan: Plan, decided: tuple[str, ...]) -> Plan:
-    """What is left to decide where another middleware has decided the rules of these names for the same request."""
-    return Plan([rule for rule in plan.rules if rule.name not in decided], plan.lists)
+_NOTHING = Verdict()
 
 
-@lru_cache(1024)
-def part_of(plan: Plan, names: frozenset[str]) -> Plan:
-    """The rules of these names alone, and the lists: more may be known of the client by now."""
-    return Plan([rule for rule in plan.rules if rule.name in names], plan.lists)
+def combine(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return one verdict with all decisions."""
+    return Verdict([decision for verdict in verdicts for decision in verdict.decisions], all(verdicts))

@@ -1,8 +1,8 @@
-"""Fields of a request's body, from bytes that were read ahead of the application. Knows nothing of protocols.
+"""Fields of a request's body. Knows nothing of protocols: the adapter reads the bytes ahead of the application.
 
-What a body holds for ``form:`` is what a framework's form would hold, by the content type; ``json:`` is read from
-whatever is JSON, as applications do not all ask for its content type. What may hold a field and cannot be read is
-``INVALID``, not unknown: nobody escapes a limit by a malformed body.
+``form:`` reads the fields that a framework's form has, by the content type. ``json:`` reads any JSON text, because not
+all applications check its content type. A body that may hold the field but cannot be parsed gives ``INVALID``, not a
+missing value: a malformed body must not bypass a limit.
 """
 
 from __future__ import annotations
@@ -16,57 +16,55 @@ from urllib.parse import parse_qsl, urlencode
 
 from ..keys.email import normalized_email
 from ..keys.features import INVALID
-from .charset import is_utf8
-from .multipart import fields_of
-from .request import Request
+from .multipart import parse_fields
+from .request import MAX_FIELDS, Request, is_utf8
 
-__all__ = ["Bodies", "Body"]
-
-MOST_FIELDS: Final = 1000
+__all__ = ["Body", "body_feature"]
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
 _FORM: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
 
-Read = Callable[[Request], Any]
-
 
 class Body:
-    """One body. ``content``: its bytes, None when there is none, ``INVALID``.
+    """One body.
 
-    ``one_of``: which of several values with a name counts.
+    Args:
+        content: The bytes, None without a body, or ``INVALID``.
+        content_type: The header of the request.
+        pick_value: Picks one of several values of a field.
 
-    >>> Body(b'{"user": {"name": "ann"}}', "application/json", one_of=max).json("user.name")
+    >>> Body(b'{"user": {"name": "ann"}}', "application/json", pick_value=max).json("user.name")
     'ann'
     """
 
-    def __init__(self, content: object, content_type: str, one_of: Callable[[list[str]], str]) -> None:
+    def __init__(self, content: object, content_type: str, pick_value: Callable[[list[str]], str]) -> None:
         self._content = INVALID if content and not is_utf8(content_type) else content or None
         self._content_type = content_type
         self._kind = content_type.partition(";")[0].strip().lower()
-        self._one_of = one_of
+        self._pick_value = pick_value
 
     @classmethod
-    def of_form(cls, fields: Iterable[tuple[str, str]], one_of: Callable[[list[str]], str]) -> Body:
-        """What a framework has parsed already, so that nobody can read it again."""
-        return cls(urlencode(list(fields)).encode(), _FORM, one_of)
+    def from_form(cls, fields: Iterable[tuple[str, str]], pick_value: Callable[[list[str]], str]) -> Body:
+        """Return the body of a form that the framework has parsed already."""
+        return cls(urlencode(list(fields)).encode(), _FORM, pick_value)
 
     def form(self, name: str) -> Any:
-        """A field of a form as text, None without one. Of JSON no framework makes a form."""
+        """Return a field of a form as text, None without one. Frameworks make no form of JSON."""
         if not isinstance(self._content, bytes):
             return self._content
         if self._is_json:
             return INVALID if self._document is INVALID else None
         fields = self._fields
-        if fields is None or self._is_read_in_two_ways(name, fields):
+        if fields is None or self._is_ambiguous(name, fields):
             return INVALID
         values = fields.get(name, [])
         if None in values:
             return INVALID
-        return self._one_of(values) if values else None  # type: ignore[arg-type]
+        return self._pick_value(values) if values else None  # type: ignore[arg-type]
 
     def json(self, path: str) -> Any:
-        """A field of JSON as text, "a.b" is b within a; None without one."""
+        """Return a field of JSON as text, None without one. "a.b" is the field b of a."""
         if not isinstance(self._content, bytes):
             return self._content
         if not self._is_json and self._fields is None:
@@ -79,13 +77,13 @@ class Body:
         return _text(value)
 
     def email(self, field: str) -> Any:
-        """The one spelling of the address in a field of whichever the body is."""
-        found = self.json(field)
+        """Return the normalized email address in a field of the form or JSON."""
+        value = self.json(field)
         if not self._is_json:
             in_form = self.form(field)
-            # One text that is form and JSON: nobody knows which of them the application reads.
-            found = in_form if found is None else found if in_form is None else INVALID
-        return normalized_email(found) if isinstance(found, str) else found
+            # A text that is a form and JSON at once is ambiguous: the application may read either.
+            value = in_form if value is None else value if in_form is None else INVALID
+        return normalized_email(value) if isinstance(value, str) else value
 
     @property
     def _is_json(self) -> bool:
@@ -100,73 +98,72 @@ class Body:
 
     @cached_property
     def _fields(self) -> dict[str, list[str | None]] | None:
-        """A form's values by name, None for what is no text; None for what is no form."""
+        """The values of a form by name, with None for a file; None for a body that is not a form."""
         content: bytes = self._content  # type: ignore[assignment]
         if self._kind == _FORM:
-            return _grouped(_pairs(content))
+            return _group(_pairs(content))
         if self._kind == _MULTIPART:
-            return _grouped(fields_of(content, self._content_type, MOST_FIELDS))
+            return _group(parse_fields(content, self._content_type, MAX_FIELDS))
         return None
 
-    def _is_read_in_two_ways(self, name: str, fields: Mapping[str, Any]) -> bool:
-        """Old parsers take ``;`` for ``&``, and some take bytes that nobody escaped for Latin-1."""
+    def _is_ambiguous(self, name: str, fields: Mapping[str, Any]) -> bool:
+        """Old parsers split at ``;`` as well as at ``&``, and some decode bytes that are not escaped as Latin-1."""
         content: bytes = self._content  # type: ignore[assignment]
         if self._kind != _FORM or (b";" not in content and content.isascii()):
             return False
-        other = _grouped(_pairs(content.replace(b";", b"&"), "latin-1"))
+        other = _group(_pairs(content.replace(b";", b"&"), "latin-1"))
         return other is None or other.get(name) != fields.get(name)
 
 
-class Bodies:
-    """Gives features that stand in bodies, of which ``limit`` bytes are read."""
+def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
+    """Return the function that reads a feature from the body; None for a feature that is not in the body.
 
-    def __init__(self, limit: int, email_field: str) -> None:
-        self._limit = limit
-        self._email_field = email_field
+    Args:
+        name: The feature, such as "json:user.name".
+        limit: The most bytes of a body that are read.
+        email_field: The field that holds the feature ``email``; "" without one.
+    """
+    family, _, field = name.partition(":")
+    if name == "email" and email_field:
+        return lambda request: _parsed_body(request, limit).email(email_field)
+    if field and family == "form":
+        return lambda request: _parsed_body(request, limit).form(field)
+    if field and family == "json":
+        return lambda request: _parsed_body(request, limit).json(field)
+    return None
 
-    def read(self, name: str) -> Read | None:
-        """What gives the feature of that name; None for one that stands in no body."""
-        family, _, field = name.partition(":")
-        if name == "email" and self._email_field:
-            return lambda request: self._of(request).email(self._email_field)
-        if field and family == "form":
-            return lambda request: self._of(request).form(field)
-        if field and family == "json":
-            return lambda request: self._of(request).json(field)
-        return None
 
-    def _of(self, request: Request) -> Body:
-        body = request.parsed_body
-        if body is None:
-            headers = request.headers
-            content = request.body(self._limit)
-            if content and headers.get("content-encoding", "identity").strip().lower() != "identity":
-                content = INVALID
-            body = request.parsed_body = Body(content, headers.get("content-type", ""), request.one_of)
-        return body
+def _parsed_body(request: Request, limit: int) -> Body:
+    body = request.parsed_body
+    if body is None:
+        headers = request.headers
+        content = request.body(limit)
+        if content and headers.get("content-encoding", "identity").strip().lower() != "identity":
+            content = INVALID
+        body = request.parsed_body = Body(content, headers.get("content-type", ""), request.pick_value)
+    return body
 
 
 def _pairs(content: bytes, charset: str = "utf-8") -> list[tuple[str, str | None]] | None:
     try:
-        pairs = parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return list(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         return None
-    return list(pairs)
 
 
-def _grouped(pairs: list[tuple[str, str | None]] | None) -> dict[str, list[str | None]] | None:
+def _group(pairs: list[tuple[str, str | None]] | None) -> dict[str, list[str | None]] | None:
     if pairs is None:
         return None
-    found: dict[str, list[str | None]] = {}
+    values: dict[str, list[str | None]] = {}
     for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found
+        values.setdefault(name, []).append(value)
+    return values
 
 
 def _text(value: Any) -> Any:
-    """A value of JSON as the text that stands in keys: 7, 7.0 and "7" are one. Lists and tables have none."""
+    """Return a JSON value as the text in keys: 7, 7.0 and "7" are equal. Lists and objects are ``INVALID``."""
     if value is None or isinstance(value, str):
-        return INVALID if value and not _is_writable(value) else value
+        return INVALID if value and not _is_unicode(value) else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -174,8 +171,8 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else INVALID
 
 
-def _is_writable(text: str) -> bool:
-    """Whether stores can write it: JSON may hold half a character."""
+def _is_unicode(text: str) -> bool:
+    """Return whether stores can encode the text: JSON may hold half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

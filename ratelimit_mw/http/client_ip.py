@@ -1,7 +1,7 @@
-"""The client's address from the socket peer and the proxies' headers, such that no client can forge it.
+"""The client's IP address from the socket peer and the headers of proxies, so that a client cannot forge it.
 
-The peer counts, unless it is a trusted proxy; then the rightmost address that is not one, over all lines of the
-header. Whatever is not an address ends the search, and the peer counts after all.
+The address is the peer's, unless the peer is a trusted proxy. Then it is the rightmost address that is not a trusted
+proxy, over all lines of the header. A hop that is not an IP address ends the search, and the peer's address is used.
 """
 
 from __future__ import annotations
@@ -17,35 +17,39 @@ from ..keys.networks import parse_network
 __all__ = ["ClientIP", "ip_key"]
 
 UNIX: Final = "unix"
-_MOST_HOPS: Final = 32
-_MOST_BYTES: Final = 8192
-_LONGEST: Final = 64
-_CACHED: Final = 8192
+_MAX_HOPS: Final = 32
+_MAX_BYTES: Final = 8192
+_MAX_ADDRESS: Final = 64
+_CACHE_SIZE: Final = 8192
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_PORT = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 lets proxies write another name for a port
+_PORT = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
 _WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{_PORT})?|(\d+\.\d+\.\d+\.\d+){_PORT}", re.ASCII)
 _ZONE = re.compile(r"[\w.~-]+", re.ASCII)
 _PAIR = re.compile(r'[ \t]*([!#$%&\'*+.^_`|~\w-]+)=([^\s;,="]+|"(?:[^"\\]|\\.)*")[ \t]*([;,]|$)', re.ASCII)
 
 
 def ip_key(text: str, ipv6_prefix: int = 64) -> str | None:
-    """The text under which an address is counted; None for what is not an address of a client.
+    """Return the text that an IP address is counted under; None for a text that is not a client's address.
 
     >>> ip_key("::ffff:192.0.2.7"), ip_key("2001:db8:1:2:3::4"), ip_key("0.0.0.0")
     ('192.0.2.7', '2001:db8:1:2::/64', None)
     """
-    address = _parsed(text)
-    return None if address is None else _key(address, ipv6_prefix)
+    address = _parse(text)
+    if address is None:
+        return None
+    if address.version == 4 or ipv6_prefix == 128:
+        return str(address)
+    return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
 
 
 class ClientIP:
-    """Finds the client behind the proxies that are trusted.
+    """Finds the client behind trusted proxies.
 
-    >>> ClientIP(["10.0.0.0/8"]).of("10.0.0.1", ["203.0.113.9, 192.0.2.7, 10.1.2.3"])
+    >>> ClientIP(["10.0.0.0/8"]).resolve("10.0.0.1", ["203.0.113.9, 192.0.2.7, 10.1.2.3"])
     '192.0.2.7'
-    >>> ClientIP().of("198.51.100.1", ["203.0.113.9"])
+    >>> ClientIP().resolve("198.51.100.1", ["203.0.113.9"])
     '198.51.100.1'
     """
 
@@ -56,45 +60,39 @@ class ClientIP:
         self._trusts_unix = UNIX in trusted
         self._networks = [parse_network(proxy) for proxy in trusted if proxy != UNIX]
         self._hops = _forwarded_hops if header == "forwarded" else _x_forwarded_for_hops
-        self.key = lru_cache(_CACHED)(lambda text: ip_key(text, ipv6_prefix))
-        self._trusts = lru_cache(_CACHED)(self._is_trusted)
+        self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix))
+        self._trusts = lru_cache(_CACHE_SIZE)(self._is_trusted)
 
-    def of(self, peer: str | None, lines: Iterable[str] = ()) -> str | None:
-        """The key of the client's address; None where there is no address at all."""
-        if peer and len(peer) > _LONGEST:
+    def resolve(self, peer: str | None, lines: Iterable[str] = ()) -> str | None:
+        """Return the key of the client's address; None where there is no address."""
+        if peer and len(peer) > _MAX_ADDRESS:
             return None
-        own = self.key(peer) if peer else None
+        peer_key = self.key(peer) if peer else None
         if not self.reads_header or not self.trusts(peer):
-            return own
+            return peer_key
         for hop in self._hops(lines):
-            if len(hop) > _LONGEST:
-                return own
+            if len(hop) > _MAX_ADDRESS:
+                return peer_key
             if self._trusts(hop):
                 continue
-            return self.key(hop) or own
-        return own
+            return self.key(hop) or peer_key
+        return peer_key
 
     def trusts(self, peer: str | None) -> bool:
-        """Whether the socket's other end is a proxy whose word is taken."""
-        return (len(peer) <= _LONGEST and self._trusts(peer)) if peer else self._trusts_unix
+        """Return whether the socket's other end is a trusted proxy."""
+        return (len(peer) <= _MAX_ADDRESS and self._trusts(peer)) if peer else self._trusts_unix
 
     def _is_trusted(self, text: str) -> bool:
-        if self._trusts_unix and text.startswith("unix:"):  # what nginx writes for a client on a Unix socket
+        if self._trusts_unix and text.startswith("unix:"):  # nginx writes this for a client on a Unix socket
             return True
-        address = _parsed(text)
+        address = _parse(text)
         return address is not None and any(address in network for network in self._networks)
 
 
-def _key(address: _Address, ipv6_prefix: int) -> str:
-    if address.version == 4 or ipv6_prefix == 128:
-        return str(address)
-    return str(ipaddress.ip_network((address, ipv6_prefix), strict=False))
-
-
-def _parsed(text: str) -> _Address | None:
-    """The address in a text: without port, brackets and zone, IPv4 where it is mapped; None for junk."""
-    if found := _WITH_PORT.fullmatch(text):
-        text = found[1] or found[2]
+def _parse(text: str) -> _IPAddress | None:
+    """Return the address without port, brackets and zone, as IPv4 where it is mapped; None for other text."""
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] or match[2]
     if "%" in text:
         text, _, zone = text.partition("%")
         if ":" not in text or not _ZONE.fullmatch(zone):
@@ -108,24 +106,21 @@ def _parsed(text: str) -> _Address | None:
     return None if address.is_unspecified else address
 
 
-def _from_the_right(text: str) -> str:
-    """As much of a header as is read; a hop that is cut in two is not."""
-    return text if len(text) <= _MOST_BYTES else text[-_MOST_BYTES:].partition(",")[2]
-
-
 def _x_forwarded_for_hops(lines: Iterable[str]) -> Iterator[str]:
-    hops = _from_the_right(",".join(lines)).rsplit(",", _MOST_HOPS)
-    for hop in reversed(hops[-_MOST_HOPS:]):
+    text = ",".join(lines)
+    if len(text) > _MAX_BYTES:  # the first hop of the rest may be cut in two
+        text = text[-_MAX_BYTES:].partition(",")[2]
+    for hop in reversed(text.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
         if hop := hop.strip(" \t"):
             yield hop
 
 
 def _forwarded_hops(lines: Iterable[str]) -> Iterator[str]:
-    """The ``for`` of each element of RFC 7239, "" where it has none; a header that is malformed is one such hop."""
+    """Yield the ``for`` of each element of RFC 7239, "" for an element without one and for a malformed header."""
     text = ",".join(line for line in lines if line.strip())
-    hops, at = [""], 0
-    while at < len(text):
-        pair = _PAIR.match(text, at) if len(text) <= _MOST_BYTES else None
+    hops, position = [""], 0
+    while position < len(text):
+        pair = _PAIR.match(text, position) if len(text) <= _MAX_BYTES else None
         if pair is None:
             hops.append("")
             break
@@ -134,5 +129,5 @@ def _forwarded_hops(lines: Iterable[str]) -> Iterator[str]:
             hops[-1] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
         if end == ",":
             hops.append("")
-        at = pair.end()
-    yield from reversed(hops[-_MOST_HOPS:])
+        position = pair.end()
+    yield from reversed(hops[-_MAX_HOPS:])

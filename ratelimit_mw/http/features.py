@@ -1,46 +1,48 @@
-"""Reading features from a request: which function gives which feature, settled when the application starts."""
+"""Reads features from a request. Each feature gets its function at start-up."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import ConfigError, placed
 from ..keys.features import INVALID, checked_name
 from ..rules.callables import checked_call
 from ..rules.plan import Plan
-from .body import Bodies
 from .client_ip import ClientIP
 from .region import Region
 from .request import Request
 
-__all__ = ["FeatureReader", "Read", "checked_functions"]
+__all__ = ["FeatureReader", "Read", "await_features", "checked_functions"]
 
 Read = Callable[[Request], Any]
 
-_PLANS_KEPT: Final = 10_000
-
-_FAMILIES: dict[str, Callable[[str], Read]] = {
+_MAX_PLANS: Final = 10_000
+_MAX_ADDRESS: Final = 64
+_FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),
     "cookie": lambda name: lambda request: request.cookie(name),
     "query": lambda name: lambda request: INVALID if request.query is None else request.query.get(name),
 }
-
-_SETTINGS = {
-    "email": "name its field in email_field, or ",
-    "region": "set region_database or region_header, or ",
+_HINTS: Final = {
+    "email": "Set email_field to the name of its field, or pass ",
+    "region": "Set region_database or region_header, or pass ",
 }
 
 
-def _path_parameter(name: str) -> Read:
-    return lambda request: request.path_params.get(name)
-
-
 class FeatureReader:
-    """Knows how to read every feature that is needed, by whom. ``ConfigError`` for one that nothing gives.
+    """Reads every feature that the rules need. Raises ``ConfigError`` for a feature without a function.
 
-    ``routes``: whether the application's routes are known, so that there may be path parameters.
+    Args:
+        needs: The features, each with the rule or list that needs it.
+        client_ip: Finds the client behind proxies.
+        own: Your functions of the request, by feature.
+        adapter: The adapter's functions of the package's request, such as that for ``user``.
+        routes: Whether the adapter knows the routes, so that there may be path parameters.
+        body_feature: Returns the function for a feature in the body; None for another feature.
+        region: Finds the country of a request.
     """
 
     def __init__(
@@ -48,101 +50,106 @@ class FeatureReader:
         needs: Mapping[str, str],
         client_ip: ClientIP,
         own: Mapping[str, Callable[[Any], Any]],
-        user: Read,
+        adapter: Mapping[str, Read],
         routes: bool = False,
-        bodies: Bodies | None = None,
+        body_feature: Callable[[str], Read | None] = lambda _: None,
         region: Region | None = None,
     ) -> None:
-        self._own = checked_functions(own)
+        self._own = {name: _with_framework_request(read) for name, read in checked_functions(own).items()}
         self._client_ip = client_ip
         self._ip_key = client_ip.key
         self._built_in: dict[str, Read] = {
-            "ip": self._behind_proxies if client_ip.reads_header else self._peer,
-            "user": user,
-            "method": lambda request: request.method,
-            "path": lambda request: request.path,
-            "host": lambda request: request.host,
-            "endpoint": lambda request: request.endpoint,
-            **({"region": region.of} if region else {}),
+            "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
+            **adapter,
+            **{name: attrgetter(name) for name in ("method", "path", "host", "endpoint")},
+            **({"region": region.lookup} if region else {}),
         }
-        self._bodies = bodies
+        self._routes = routes
+        self._body_feature = body_feature
         self._in_body: set[str] = set()
-        self._families = {**_FAMILIES, "path": _path_parameter} if routes else _FAMILIES
-        self._reads = {name: self._find(name, who) for name, who in needs.items()}
+        self._reads = {name: self._find(name, needed_by) for name, needed_by in needs.items()}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
-        self.may_await = any(self._reads.get(name) is read for name, read in self._own.items())
-
-    @property
-    def must_await(self) -> bool:
+        self.may_await = any(self._reads.get(name) is read for name, read in (*adapter.items(), *self._own.items()))
+        """Whether the value of a feature may be an awaitable."""
+        self.must_await = any(map(_is_async, own.values()))
         """Whether one of your own functions is async."""
-        return any(map(_is_async, self._own.values()))
 
     def needs_body(self, plan: Plan) -> bool:
-        """Whether some feature of a plan stands in the body, which then has to be there before the others are read."""
+        """Return whether the plan needs a field of the body, which then must be read before the features."""
         return not self._in_body.isdisjoint(plan.needs)
 
-    def of(self, plan: Plan, request: Request) -> dict[str, Any]:
-        """All that a plan needs, by name; what your own async functions give is still to be awaited."""
+    def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the features that a plan needs, by name. Values of async functions are still awaitables.
+
+        Args:
+            plan: The plan.
+            request: The request.
+            provided: Features that the caller knows. They are not read.
+        """
         try:
             reads = self._by_plan[plan]
         except KeyError:
-            reads = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
-            if len(self._by_plan) >= _PLANS_KEPT:
-                self._by_plan.clear()
-            self._by_plan[plan] = reads
-        found = {}
+            reads = self._reads_of(plan)
+        if provided:
+            return {**provided, **{name: read(request) for name, read in reads if name not in provided}}
+        features = {}
         for name, read in reads:
-            found[name] = read(request)
-        return found
+            features[name] = read(request)
+        return features
 
-    def rest_of(self, plan: Plan, request: Request, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``of`` where something is given already; nobody is asked for that."""
-        needs = [name for name in plan.needs if name in self._reads and name not in given]
-        return {**given, **{name: self._reads[name](request) for name in needs}}
+    def _reads_of(self, plan: Plan) -> list[tuple[str, Read]]:
+        if len(self._by_plan) >= _MAX_PLANS:
+            self._by_plan.clear()
+        reads = self._by_plan[plan] = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
+        return reads
 
-    def _peer(self, request: Request) -> str | None:
-        """The client's address where no proxy is trusted."""
+    def _ip_of_peer(self, request: Request) -> str | None:
         peer = request.peer
-        return self._ip_key(peer) if peer and len(peer) <= 64 else None
+        return self._ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
 
-    def _behind_proxies(self, request: Request) -> str | None:
-        return self._client_ip.of(request.peer, request.header_lines(self._client_ip.header))
+    def _ip_behind_proxies(self, request: Request) -> str | None:
+        return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
 
-    def _find(self, name: str, who: str) -> Read:
+    def _find(self, name: str, needed_by: str) -> Read:
         if name in self._own:
             return self._own[name]
         family, _, rest = name.partition(":")
-        if rest and family in self._families:
-            return self._families[family](rest)
+        if rest and family in _FAMILIES:
+            return _FAMILIES[family](rest)
+        if rest and family == "path" and self._routes:
+            return lambda request: request.path_params.get(rest)
         if name in self._built_in:
             return self._built_in[name]
-        if self._bodies is not None and (read := self._bodies.read(name)):
+        if read := self._body_feature(name):
             self._in_body.add(name)
             return read
         raise ConfigError(
-            f"{who} needs the feature {name!r}, and nothing gives it; {_SETTINGS.get(name, '')}"
-            f"pass features={{{name!r}: function_of_the_request}} to the middleware"
+            f"{needed_by} uses the feature {name!r}, but nothing provides it."
+            f" {_HINTS.get(name, 'Pass ')}features={{{name!r}: function_of_the_request}} to the middleware"
         )
 
 
 def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Callable[[Any], Any]]:
-    """Your own functions under the names that rules know them by; ``ConfigError`` for what cannot be called so."""
-    found = {}
+    """Return your functions by normalized feature name; ``ConfigError`` for one that takes no request."""
+    functions = {}
     for name, read in own.items():
         with placed(f"features[{name!r}]"):
-            found[checked_name(name)] = checked_call(read, "the request")
-    return found
+            functions[checked_name(name)] = checked_call(read, "the request")
+    return functions
 
 
-async def awaited(features: dict[str, Any]) -> dict[str, Any]:
-    """The same, once those are there that async functions of your own give."""
+async def await_features(features: dict[str, Any]) -> None:
+    """Replace the awaitables of async functions by their values."""
     for name, value in features.items():
-        if inspect.isawaitable(value):
+        if type(value) is not str and inspect.isawaitable(value):
             features[name] = await value
-    return features
+
+
+def _with_framework_request(read: Callable[[Any], Any]) -> Read:
+    return lambda request: read(request.framework_request or request)
 
 
 def _is_async(read: Callable[[Any], Any]) -> bool:
-    """Whether it is an async function, or an object that is called like one."""
+    """Return whether it is an async function, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(read) or inspect.iscoroutinefunction(type(read).__call__)

@@ -1,6 +1,6 @@
 """A verdict as response headers: ``X-RateLimit-*``, the IETF draft's ``RateLimit`` fields, ``Retry-After``.
 
-What never changes is encoded when first needed. Names and parameters stand in one place: the draft still moves.
+Constant parts are encoded once. Names and parameters are in one table, because the draft still changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _POLICY_FIELD: Final = b"ratelimit-policy"
 _LIMIT_FIELD: Final = b"ratelimit"
 _POLICY_ITEM: Final = '"{name}";q={quota}'
 _POLICY_WINDOW: Final = ";w={window}"
-_POLICY_IN_FLIGHT: Final = ';qu="concurrent-requests"'
+_POLICY_CONCURRENT: Final = ';qu="concurrent-requests"'
 _LIMIT_ITEM: Final = '"{name}";r='
 _NUMBER: Final = b"%d"
 _LIMIT_VALUES: Final = b"%d;t=%d"
@@ -35,7 +35,7 @@ _X_REMAINING: Final = b"x-ratelimit-remaining"
 _X_RESET: Final = b"x-ratelimit-reset"
 _RETRY_AFTER: Final = b"retry-after"
 
-_SPELLED: Final = {
+_TITLE_CASE: Final = {
     _POLICY_FIELD: "RateLimit-Policy",
     _LIMIT_FIELD: "RateLimit",
     _X_LIMIT: "X-RateLimit-Limit",
@@ -44,23 +44,29 @@ _SPELLED: Final = {
     _RETRY_AFTER: "Retry-After",
 }
 
-_KEPT: Final = 10_000
-_MOST: Final = 10**15 - 1  # the largest number of a structured field: 31 million years, as seconds
+_MAX_CACHED: Final = 10_000
+_MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
 
-class _Fixed:
-    """What never changes in the headers of one limit."""
+class _ConstantParts:
+    """The constant parts in the headers of one limit."""
 
-    __slots__ = ("alone", "item", "x_limit")
+    __slots__ = ("item", "policy", "x_limit")
 
     def __init__(self, limit: Limit) -> None:
         self.x_limit = (_X_LIMIT, b"%d" % limit.limit)
         self.item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
-        self.alone = (_POLICY_FIELD, _policy_item(limit).encode("ascii"))
+        self.policy = (_POLICY_FIELD, _policy_item(limit).encode("ascii"))
 
 
 class HeaderWriter:
-    """Writes the families asked for. ``reset`` is "delta" (seconds from now) or "epoch"; ``jitter_us`` only adds."""
+    """Writes the headers of a verdict.
+
+    Args:
+        families: "x-ratelimit", "ratelimit", or both.
+        reset: "delta" (seconds from now) or "epoch" (seconds since 1970).
+        jitter_us: The most microseconds that are added to ``Retry-After`` at random.
+    """
 
     def __init__(
         self, families: Iterable[str] = ("x-ratelimit", "ratelimit"), reset: str = "delta", jitter_us: int = 0
@@ -70,93 +76,91 @@ class HeaderWriter:
         self._draft = "ratelimit" in families
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
-        self._fixed: dict[Limit, _Fixed] = {}
+        self._parts: dict[Limit, _ConstantParts] = {}
         self._policies: dict[tuple[Limit, ...], Header] = {}
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
 
     def headers(self, verdict: Verdict) -> list[Header]:
-        """The headers of one response; none when no rule that shows itself looked at the request."""
+        """Return the headers of one response; none when only shadow rules, or no rules, applied."""
         decisions = verdict.decisions
-        lone = len(decisions) == 1
-        if not lone or decisions[0].source.shadow:
+        single = len(decisions) == 1
+        if not single or decisions[0].source.shadow:
             decisions = [decision for decision in decisions if not decision.source.shadow]
             if not decisions:
                 return []
         if not verdict.allowed:
             return self._rejected(decisions, [decision for decision in decisions if not decision.allowed])
-        shown = decisions[0] if lone else min(decisions, key=_remaining)
-        fixed = self._fixed.get(shown.source) or self._fix(shown.source)
+        shown = decisions[0] if single else min(decisions, key=_remaining)
+        parts = self._parts.get(shown.source) or self._parts_of(shown.source)
         reset = -(-shown.reset_us // SECOND) or 1
-        if reset > _MOST:
-            reset = _MOST
-        found = self._x_headers(shown, fixed, reset) if self._x else []
+        if reset > _MAX_NUMBER:
+            reset = _MAX_NUMBER
+        headers = self._x_headers(shown, parts, reset) if self._x else []
         if self._draft:
-            found.append(fixed.alone if lone else self._policy(decisions))
-            found.append((_LIMIT_FIELD, fixed.item + _LIMIT_VALUES % (shown.remaining, reset)))
-        return found
+            headers.append(parts.policy if single else self._policy(decisions))
+            headers.append((_LIMIT_FIELD, parts.item + _LIMIT_VALUES % (shown.remaining, reset)))
+        return headers
 
     def _rejected(self, decisions: Sequence[Decision], rejecting: Sequence[Decision]) -> list[Header]:
         longest = max(rejecting, key=_wait)
-        wait = self._spread(_told(longest))
-        fixed = self._fix(longest.source)
-        found = self._x_headers(longest, fixed, _seconds(longest.reset_us)) if self._x else []
+        wait = self._add_jitter(_wait_seconds(longest))
+        parts = self._parts_of(longest.source)
+        headers = self._x_headers(longest, parts, _seconds(longest.reset_us)) if self._x else []
         if self._draft:
-            found.append(self._policy(decisions))
-            items = [self._rejected_item(one, wait if one is longest else _told(one)) for one in rejecting]
-            found.append((_LIMIT_FIELD, b", ".join(items)))
+            headers.append(self._policy(decisions))
+            items = [self._rejected_item(one, wait if one is longest else _wait_seconds(one)) for one in rejecting]
+            headers.append((_LIMIT_FIELD, b", ".join(items)))
         if wait is not None:
-            found.append((_RETRY_AFTER, _NUMBER % wait))
-        return found
+            headers.append((_RETRY_AFTER, _NUMBER % wait))
+        return headers
 
-    def _spread(self, wait: int | None) -> int | None:
-        """A wait with its jitter, if it has any."""
+    def _add_jitter(self, wait: int | None) -> int | None:
         if wait is None or not self._jitter:
             return wait
-        return min(wait + random.randint(0, self._jitter), _MOST)  # noqa: S311 - it spreads, hides nothing
+        return min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret
 
     def _rejected_item(self, decision: Decision, wait: int | None) -> bytes:
-        item = self._fix(decision.source).item
+        item = self._parts_of(decision.source).item
         if wait is None:
             return item + _NUMBER % decision.remaining
         return item + _LIMIT_VALUES % (decision.remaining, wait)
 
-    def _x_headers(self, shown: Decision, fixed: _Fixed, reset: int) -> list[Header]:
+    def _x_headers(self, shown: Decision, parts: _ConstantParts, reset: int) -> list[Header]:
         if self._epoch:
             reset = -(-(shown.at_us + shown.reset_us) // SECOND)
-        return [fixed.x_limit, (_X_REMAINING, _NUMBER % shown.remaining), (_X_RESET, _NUMBER % reset)]
+        return [parts.x_limit, (_X_REMAINING, _NUMBER % shown.remaining), (_X_RESET, _NUMBER % reset)]
 
-    def _fix(self, limit: Limit) -> _Fixed:
-        return self._fixed.get(limit) or _kept(self._fixed, limit, _Fixed(limit))
+    def _parts_of(self, limit: Limit) -> _ConstantParts:
+        return self._parts.get(limit) or _cached(self._parts, limit, _ConstantParts(limit))
 
     def _policy(self, decisions: Sequence[Decision]) -> Header:
         limits = tuple(decision.source for decision in decisions)
-        found = self._policies.get(limits)
-        if found is None:
-            found = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
-            _kept(self._policies, limits, found)
-        return found
+        policy = self._policies.get(limits)
+        if policy is None:
+            policy = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
+            _cached(self._policies, limits, policy)
+        return policy
 
 
 def as_text(headers: Iterable[Header]) -> list[TextHeader]:
-    """Headers of ours in the spelling of the standards, where the protocol (ASGI) does not ask for lower case."""
-    return [(_SPELLED[name], value.decode("ascii")) for name, value in headers]
+    """Return rate limit headers as text in the title case of the standards. ASGI requires lower case instead."""
+    return [(_TITLE_CASE[name], value.decode("ascii")) for name, value in headers]
 
 
 def with_headers(message: MutableMapping[str, Any], added: list[Header], names: Collection[bytes]) -> dict[str, Any]:
-    """An ASGI message with a new header list: ``added`` replace what the application set under ``names``."""
-    given: Iterable[Header] = message.get("headers") or ()
-    kept = []
-    for header in given:
+    """Return an ASGI message with new headers. ``added`` replaces the application's headers of these ``names``."""
+    headers = []
+    for header in message.get("headers") or ():
         if header[0].lower() not in names:
-            kept.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
-    kept += added
-    return {**message, "headers": kept}
+            headers.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
+    headers += added
+    return {**message, "headers": headers}
 
 
-def _kept(table: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
-    """Remember, within a bound: limits come and go when settings are read again."""
-    if len(table) >= _KEPT:
+def _cached(table: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
+    """Keep a value within a bound: limits change when settings are reloaded."""
+    if len(table) >= _MAX_CACHED:
         table.clear()
     table[key] = value
     return value
@@ -170,14 +174,14 @@ def _wait(decision: Decision) -> float:
     return float("inf") if decision.retry_us is None else decision.retry_us
 
 
-def _told(rejecting: Decision) -> int | None:
-    """The wait in whole seconds; None where it does not help."""
+def _wait_seconds(rejecting: Decision) -> int | None:
+    """Return the wait in seconds; None where waiting does not help."""
     return None if rejecting.retry_us is None else _seconds(rejecting.retry_us)
 
 
 def _seconds(us: int) -> int:
-    """Whole seconds, rounded up, at least 1: never earlier than the moment meant."""
-    return min(-(-us // SECOND), _MOST) or 1
+    """Return whole seconds, rounded up, at least 1."""
+    return min(-(-us // SECOND), _MAX_NUMBER) or 1
 
 
 def _escaped(name: str) -> str:
@@ -187,7 +191,7 @@ def _escaped(name: str) -> str:
 def _policy_item(limit: Limit) -> str:
     item = _POLICY_ITEM.format(name=_escaped(limit.policy), quota=limit.quota.amount)
     if limit.quota.concurrent:
-        return item + _POLICY_IN_FLIGHT
+        return item + _POLICY_CONCURRENT
     seconds, rest = divmod(limit.quota.period_us, SECOND)
-    # The draft has no parts of a second; a window that has some is left out.
+    # The draft has no fractions of a second, so such a window is left out.
     return item if rest else item + _POLICY_WINDOW.format(window=seconds)

@@ -1,9 +1,10 @@
-"""What every middleware is made of: limiter, features, headers and rejections, put together once at start-up."""
+"""A limiter that speaks HTTP: features, headers and rejections, built once from the arguments of a middleware."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from functools import lru_cache, partial
 from os import PathLike
 from typing import Any, Final, TypedDict
 
@@ -16,19 +17,20 @@ from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
-from .body import Bodies
+from .body import body_feature
 from .client_ip import ClientIP
-from .features import FeatureReader, Read, awaited
-from .headers import Header, HeaderWriter
+from .features import FeatureReader, Read
+from .headers import HeaderWriter
 from .region import Region
-from .rejection import Rejection, rejection
-from .request import Request
 
-__all__ = ["HttpLimiter", "HttpOptions"]
+__all__ = ["HttpLimiter", "HttpOptions", "SettingsSource"]
+
+DECIDED: Final = "ratelimit_mw.decided"
+"""The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 
 
 class HttpOptions(TypedDict, total=False):
-    """The settings that may be given to a middleware, too."""
+    """The settings that a middleware accepts as arguments."""
 
     trusted_proxies: Sequence[str]
     forwarded_header: str
@@ -45,12 +47,20 @@ class HttpOptions(TypedDict, total=False):
 
 SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
+_NOTHING: Final = Plan([])
 
 
 class HttpLimiter:
-    """Built by a middleware from its arguments; raises ``ConfigError`` for any that cannot work.
+    """Built by a middleware from its arguments. Raises ``ConfigError`` for arguments that cannot work.
 
-    ``routes``: whether the middleware knows the application's routes.
+    Args:
+        settings: A file, a dictionary or ``Settings``; None with ``limiter``.
+        limiter: A limiter; None with ``settings``.
+        features: Your functions of the request, by feature.
+        reject: Your function of the request and the verdict that builds a rejection.
+        adapter: The adapter's functions of the package's request, by feature.
+        options: HTTP settings that override those of ``settings``.
+        routes: Whether the middleware knows the application's routes.
     """
 
     def __init__(
@@ -59,122 +69,132 @@ class HttpLimiter:
         limiter: Limiter | None,
         features: Mapping[str, Callable[[Any], Any]],
         reject: Callable[[Any, Verdict], Any] | None,
-        user: Read,
+        adapter: Mapping[str, Read],
         options: HttpOptions,
         routes: bool = False,
     ) -> None:
         _check_names(options)
-        if (settings is None) == (limiter is None):
-            raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
-        if settings is not None and not isinstance(settings, _SOURCES):
-            raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")
-        self.limiter = limiter if limiter is not None else Limiter.from_settings(settings)  # type: ignore[arg-type]
-        if not isinstance(self.limiter, Limiter):
-            raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
+        self.limiter = _limiter(settings, limiter)
         with placed("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
-        http = _with_options(self.limiter.settings, options)
-        self.http = http
-        self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
-        self._bodies = Bodies(http.body_limit, http.email_field)
-        self._region = Region.of_settings(http)
-        self._own = features
-        self._user = user
-        self._routes = routes
-        self._later: dict[Mark, Collection[str]] = {}
+        overridden = load_settings(dict(options))
+        self.settings = http = dataclasses.replace(
+            self.limiter.settings, **{name: getattr(overridden, name) for name in options}
+        )
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
+        self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
+        self._body_feature = partial(body_feature, limit=http.body_limit, email_field=http.email_field)
+        self._region = Region.from_settings(http)
+        self._own = features
+        self._adapter = adapter
+        self._routes = routes
+        self._provided: dict[Mark, Collection[str]] = {}
         self._prepare()
 
-    def adopt(self, views: Iterable[ViewMarks], later: Mapping[Mark, Collection[str]] | None = None) -> None:
-        """What an application's views are marked with, once they are known; ``ConfigError`` for what cannot work.
+    def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
+        """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
 
-        ``later``: marks that are decided on the way to the view, with the features that are given there.
+        Args:
+            views: The marks of all views.
+            provided: The marks whose features are provided on the way to the view, with those features.
         """
         views = list(views)
-        self._later |= later or {}
+        self._provided |= provided or {}
         self.limiter.adopt(mark for view in views for mark in (*view.marks, *view.messages))
         for view in views:
             self.limiter.rules.check(view)
         self._prepare()
 
     def adopt_no_routes(self) -> None:
-        """There are no routes after all; ``ConfigError`` for rules that need what only routes have."""
+        """Note that there are no routes. Raises ``ConfigError`` for rules that need path parameters."""
         self._routes = False
         self.adopt(())
 
-    def _needs(self, rules: RuleSet) -> dict[str, str]:
-        """The features that have to be read, and who needs them first."""
-        given = self._given(rules)
-        needs = dict.fromkeys(rules.lists.needs, "a list")
-        for rule in rules.rules:
-            for name in rule.source.needs:
-                if name not in given.get(rule, ()):
-                    needs.setdefault(name, f"rule {rule.name!r}")
-        return needs
-
-    def _given(self, rules: RuleSet) -> dict[CompiledRule, Collection[str]]:
-        """What is given to rules on the way to the view."""
-        return {rules.of(mark): names for mark, names in self._later.items()}
-
-    def _check_clients(self, rules: RuleSet) -> None:
-        """``ConfigError`` for addresses that no client can have here; your own ``ip`` may be anything."""
-        if "ip" in self._own:
-            return
-        check_lists(rules.lists, self.http.ipv6_prefix)
-        given = self._given(rules)
-        for rule in rules.rules:
-            if "ip" not in given.get(rule, ()):
-                check_rule(rule.source, self.http.ipv6_prefix, f"rule {rule.name!r}")
-
     def _prepare(self) -> None:
         rules = self.limiter.rules
-        self._check_clients(rules)
-        # The reader first: with it, whoever meets the new rules can read what they need.
+        provided = {rules.of(mark): names for mark, names in self._provided.items()}
+        self._check_clients(rules, provided)
+        # The reader comes first: a request that meets the new rules can then read their features.
         self.reader = FeatureReader(
-            self._needs(rules),
+            _needs(rules, provided),
             self._client_ip,
             self._own,
-            self._user,
+            self._adapter,
             self._routes,
-            self._bodies,
+            self._body_feature,
             self._region,
         )
         self.rules = rules
+        self.plan = rules.plan_for
+        """Returns the plan for a request and the marks of its view."""
 
-    def plan(self, request: Request, view: ViewMarks | None = None) -> Plan:
-        rules = self.rules
-        return rules.plan(request.method, request.path, request.host if rules.needs_host else "", view)
+    def _check_clients(self, rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> None:
+        """Raise ``ConfigError`` for IP addresses that never match here. Your own ``ip`` may be anything."""
+        if "ip" in self._own:
+            return
+        check_lists(rules.lists, self.settings.ipv6_prefix)
+        for rule in rules.rules:
+            if "ip" not in provided.get(rule, ()):
+                check_rule(rule.source, self.settings.ipv6_prefix, f"rule {rule.name!r}")
 
-    def plan_of(self, marks: Iterable[Mark], request: Request, view: ViewMarks | None) -> Plan:
-        """The plan of marks alone, for what is decided after the request; of ``view`` only exemptions count."""
-        rules = self.rules
-        return rules.plan_of(marks, request.method, request.host if rules.needs_host else "", view)
+    def is_decided(self, native: Mapping[str, Any]) -> bool:
+        """Return whether a middleware with the same rules has decided this request before."""
+        return any(map(self._is_same, native.get(DECIDED, ())))
 
-    async def decide(self, plan: Plan, request: Request, given: Mapping[str, Any]) -> Verdict:
-        """The verdict of a plan on a request of which more is known than can be read: what is ``given``."""
-        features = await awaited(self.reader.rest_of(plan, request, given))
-        return await self.limiter.adecide(plan, features, request=request)
+    def undecided(self, plan: Plan, native: Mapping[str, Any]) -> Plan:
+        """Return the rest of a plan that no middleware with the same rules has decided before."""
+        decided: Mapping[Limiter, Verdict] | None = native.get(DECIDED)
+        if not decided:
+            return plan
+        verdicts = [verdict for limiter, verdict in decided.items() if self._is_same(limiter)]
+        if not verdicts:
+            return plan
+        rest = plan_without(plan, tuple(name for verdict in verdicts for name in verdict.rules))
+        return rest if rest.rules else _NOTHING
 
-    def rejection(self, request: Request, verdict: Verdict, headers: list[Header]) -> Rejection:
-        """The package's own answer to a rejected request, without the rate limit headers."""
-        waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
-        return rejection(verdict, request.headers.get("accept", ""), waits[0] if waits else None)
+    def note_decided(self, native: MutableMapping[str, Any], verdict: Verdict) -> None:
+        """Store the verdict for other middleware of this request."""
+        native[DECIDED] = {**native.get(DECIDED, {}), self.limiter: verdict}
 
-    def has_decided(self, others: Iterable[Limiter]) -> bool:
-        """Whether one of the limiters that decided this request is this one, or one with the same settings."""
-        mine = self.limiter
-        return any(mine is other or (mine.settings.rules and mine.settings == other.settings) for other in others)
+    def _is_same(self, other: Limiter) -> bool:
+        own = self.limiter
+        return own is other or bool(own.settings.rules and own.settings == other.settings)
+
+
+@lru_cache(1024)
+def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
+    """Return the plan without the rules of these names."""
+    return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
+
+
+@lru_cache(1024)
+def plan_only(plan: Plan, names: frozenset[str]) -> Plan:
+    """Return the plan with the rules of these names only, and its lists: they may use a feature known since."""
+    return Plan([rule for rule in plan.rules if rule.name in names], plan.lists)
+
+
+def _limiter(settings: SettingsSource | None, limiter: Limiter | None) -> Limiter:
+    if (settings is None) == (limiter is None):
+        raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
+    if settings is not None and not isinstance(settings, _SOURCES):
+        raise ConfigError(f"expected the path of a file, a dictionary or Settings; got {settings!r}", "settings")
+    if settings is None and not isinstance(limiter, Limiter):
+        raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
+    return limiter if settings is None else Limiter.from_settings(settings)  # type: ignore[return-value]
 
 
 def _check_names(options: HttpOptions) -> None:
     for name in options:
         if name not in HttpOptions.__annotations__:
-            raise ConfigError(
-                f"the middleware has no argument {name!r}; it has {', '.join(HttpOptions.__annotations__)}"
-            )
+            known = ", ".join(HttpOptions.__annotations__)
+            raise ConfigError(f"the middleware has no argument {name!r}; it has {known}")
 
 
-def _with_options(settings: Settings, options: HttpOptions) -> Settings:
-    """The HTTP settings, where the middleware's arguments replace the file's."""
-    given = load_settings(dict(options))
-    return dataclasses.replace(settings, **{name: getattr(given, name) for name in options})
+def _needs(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> dict[str, str]:
+    """Return the features to read, each with the first rule or list that needs it."""
+    needs = dict.fromkeys(rules.lists.needs, "a list")
+    for rule in rules.rules:
+        for name in rule.source.needs:
+            if name not in provided.get(rule, ()):
+                needs.setdefault(name, f"rule {rule.name!r}")
+    return needs

@@ -1,4 +1,4 @@
-"""The country a request comes from: from a trusted proxy's header, or looked up in a MaxMind database."""
+"""The country of a request: from a trusted proxy's header, or from a MaxMind database."""
 
 from __future__ import annotations
 
@@ -18,68 +18,67 @@ if TYPE_CHECKING:
 __all__ = ["Region"]
 
 _CODE = re.compile(r"[A-Z][A-Z0-9]", re.ASCII)  # Cloudflare writes T1 for Tor
-_NOWHERE: Final = ("XX", "ZZ")
-_ENOUGH: Final = 1000
+_NO_COUNTRY: Final = ("XX", "ZZ")
+_RECORDS_CHECKED: Final = 1000
 _log = logging.getLogger("ratelimit_mw")
 
 
 class Region:
-    """Finds the code of a country as ISO 3166 has it, "DE"; None where it is unknown."""
+    """Finds the ISO 3166 code of a country, such as "DE"."""
 
     def __init__(self, database: str, header: str, client_ip: ClientIP) -> None:
-        """``client_ip`` has to tell every address apart: networks of countries may be narrow."""
+        """Open the database. ``client_ip`` keeps whole addresses, because networks of countries may be narrow."""
         if header and not client_ip.reads_header:
-            raise ConfigError(
-                "a header is only taken from a trusted proxy; name yours in trusted_proxies", "region_header"
-            )
+            raise ConfigError("the header is read from trusted proxies only. Set trusted_proxies", "region_header")
         self._client_ip = client_ip
         self._header = header
         self._warned = False
         with placed("region_database"):
-            self._database = _opened(database) if database else None
+            self._database = _open(database) if database else None
 
     @classmethod
-    def of_settings(cls, settings: Settings) -> Region | None:
-        """None where nothing says how to find a country."""
+    def from_settings(cls, settings: Settings) -> Region | None:
+        """Return None where neither a database nor a header is set."""
         if not settings.region_database and not settings.region_header:
             return None
         client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128)
         return cls(settings.region_database, settings.region_header, client_ip)
 
-    def of(self, request: Request) -> str | None:
+    def lookup(self, request: Request) -> str | None:
+        """Return the code of the country; None where it is not known."""
         if self._header and self._client_ip.trusts(request.peer):
             lines = request.header_lines(self._header)
-            # The proxy writes one; of two, one may be the client's own.
+            # The proxy writes one line. Of two lines, one may be the client's own.
             if len(lines) == 1 and (code := _code(lines[0])):
                 return code
-        return None if self._database is None else self._looked_up(request, self._database)
+        return None if self._database is None else self._lookup_ip(request, self._database)
 
-    def _looked_up(self, request: Request, database: Reader) -> str | None:
+    def _lookup_ip(self, request: Request, database: Reader) -> str | None:
         client_ip = self._client_ip
         lines = request.header_lines(client_ip.header) if client_ip.reads_header else ()
-        address = client_ip.of(request.peer, lines)
+        address = client_ip.resolve(request.peer, lines)
         try:
             return _country(database.get(address)) if address else None
         except ValueError:
-            return None  # an IPv6 address, and the database has none
-        except Exception:  # whatever a file leads to that was cut short under us
+            return None  # an IPv6 address in a database of IPv4 addresses
+        except Exception:  # a file that was truncated while it is open raises any error
             if not self._warned:
                 self._warned = True
-                _log.exception("the region database cannot be read; regions are unknown until it can")
+                _log.exception("region_database cannot be read: the feature 'region' is missing until it can")
             return None
 
 
-def _opened(path: str) -> Reader:
-    """The database; ``ConfigError`` for a file that is none, or that knows no countries."""
+def _open(path: str) -> Reader:
+    """Return the database; ``ConfigError`` for a file that is not one, or that has no countries."""
     try:
-        import maxminddb  # here, as it may be missing where no database is named
+        import maxminddb  # optional: only projects that name a database need it
     except ImportError:
         raise MissingExtraError("a region database", "region") from None
     try:
         database = maxminddb.open_database(path)
     except (OSError, maxminddb.InvalidDatabaseError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    if not any(_country(record) for _, record in islice(database, _ENOUGH)):
+    if not any(_country(record) for _, record in islice(database, _RECORDS_CHECKED)):
         kind = database.metadata().database_type
         database.close()
         raise ConfigError(f"{path} holds no countries, it is a {kind!r}; expected a database such as GeoLite2-Country")
@@ -87,16 +86,16 @@ def _opened(path: str) -> Reader:
 
 
 def _country(record: Any) -> str | None:
-    """Where an address is; else, as for satellites, where its network is registered."""
+    """Return the country of the address, else (as for satellites) the one where its network is registered."""
     if not isinstance(record, dict):
         return None
     for name in ("country", "registered_country"):
-        place = record.get(name)
-        if isinstance(place, dict) and (code := _code(str(place.get("iso_code") or ""))):
+        country = record.get(name)
+        if isinstance(country, dict) and (code := _code(str(country.get("iso_code") or ""))):
             return code
     return None
 
 
 def _code(text: str) -> str | None:
     code = text.strip().upper()
-    return code if _CODE.fullmatch(code) and code not in _NOWHERE else None
+    return code if _CODE.fullmatch(code) and code not in _NO_COUNTRY else None

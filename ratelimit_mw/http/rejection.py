@@ -1,4 +1,4 @@
-"""The answer to a rejected request, 429, 403 or 503, in the form that its ``Accept`` asks for."""
+"""The response to a rejected request, 429, 403 or 503, in the media type that its ``Accept`` prefers."""
 
 from __future__ import annotations
 
@@ -11,20 +11,28 @@ from typing import Final, NamedTuple
 
 from ..decision import Verdict
 
-__all__ = ["Rejection", "rejection"]
+__all__ = ["Rejection", "build_rejection"]
 
-# What a rejection of each status is called: its title and its problem type.
-_KINDS: Final = {
+# The title and the problem type of each status.
+_PROBLEMS: Final = {
     429: ("Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded"),
     403: ("Forbidden", "about:blank"),
     503: ("Service Unavailable", "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"),
 }
-_LONGEST_ACCEPT: Final = 512
+_MAX_ACCEPT: Final = 512
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A whole response. The rate limit headers are added to its own; under ASGI all names become lower case."""
+    """A whole response to a rejected request.
+
+    The middleware adds the rate limit headers. Under ASGI all header names become lower case.
+
+    Args:
+        status: The HTTP status.
+        headers: Names and values.
+        body: The bytes of the body.
+    """
 
     status: int
     headers: list[tuple[str, str]]
@@ -32,7 +40,7 @@ class Rejection:
 
     @property
     def reason(self) -> str:
-        """The phrase beside the status, which WSGI asks for."""
+        """The reason phrase beside the status, which WSGI requires."""
         return HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Rejected"
 
 
@@ -44,29 +52,28 @@ class _Problem(NamedTuple):
     violated: list[str]
 
 
-def rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
-    """The answer to a rejected verdict. ``retry_after`` is the value of the header that will stand beside it."""
-    media, write = _FORMS[_preferred(accept) if len(accept) <= _LONGEST_ACCEPT else 0]
+def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
+    """Return the response to a rejected verdict. ``retry_after`` is the value of its ``Retry-After`` header."""
+    media, write = _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
     status = verdict.status or 429
-    problem = _Problem(status, *_KINDS[status], detail, [decision.source.policy for decision in verdict.rejected_by])
+    problem = _Problem(status, *_PROBLEMS[status], detail, [d.source.policy for d in verdict.rejected_by])
     body = write(problem)
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Rejection(problem.status, headers, body)
 
 
-def _problem(problem: _Problem) -> bytes:
-    return json.dumps(
-        {
-            "type": problem.type,
-            "title": problem.title,
-            "status": problem.status,
-            "detail": problem.detail,
-            "violated-policies": problem.violated,
-        }
-    ).encode()
+def _problem_json(problem: _Problem) -> bytes:
+    document = {
+        "type": problem.type,
+        "title": problem.title,
+        "status": problem.status,
+        "detail": problem.detail,
+        "violated-policies": problem.violated,
+    }
+    return json.dumps(document).encode()
 
 
 def _html(problem: _Problem) -> bytes:
@@ -81,11 +88,11 @@ def _text(problem: _Problem) -> bytes:
 
 
 _FORMS: Final[list[tuple[str, Callable[[_Problem], bytes]]]] = [
-    ("application/problem+json", _problem),
+    ("application/problem+json", _problem_json),
     ("text/html; charset=utf-8", _html),
     ("text/plain; charset=utf-8", _text),
 ]
-# What an Accept may name for each form, the most telling first; all else equal, the first form wins.
+# The media ranges of an Accept that match each form, the most specific first. The first form wins a tie.
 _RANGES: Final = (
     ("application/problem+json", "application/json", "application/*", "*/*"),
     ("text/html", "application/xhtml+xml", "text/*", "*/*"),
@@ -95,7 +102,7 @@ _RANGES: Final = (
 
 @lru_cache(1024)
 def _preferred(accept: str) -> int:
-    """The number of the form that an ``Accept`` header likes best (RFC 9110, 12.5.1)."""
+    """Return the index of the form that an ``Accept`` header prefers (RFC 9110, 12.5.1)."""
     wanted = dict(_media_range(part) for part in accept.split(",") if part.strip()) or {"*/*": 1.0}
     quality = [next((wanted[name] for name in names if name in wanted), 0.0) for names in _RANGES]
     return quality.index(max(quality))

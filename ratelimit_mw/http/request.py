@@ -1,6 +1,6 @@
-"""A request as features are read from it, the same under ASGI and WSGI; what your own functions are given.
+"""A request as features read it, the same under ASGI and WSGI. Your own functions receive it.
 
-It is a mapping over what the server gave, too: ``request["client"]`` in ASGI, ``request["REMOTE_USER"]`` in WSGI.
+It is also a mapping over the server's data: ``request["client"]`` in ASGI, ``request["REMOTE_USER"]`` in WSGI.
 """
 
 from __future__ import annotations
@@ -18,25 +18,30 @@ from ..keys.features import INVALID
 if TYPE_CHECKING:
     from .body import Body
 
-__all__ = ["Headers", "Request"]
+__all__ = ["MAX_FIELDS", "Headers", "Request", "is_utf8"]
 
-_MOST_FIELDS: Final = 1000
-_ESCAPED = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
-_AROUND: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
+MAX_FIELDS: Final = 1000
+"""The most fields that are read from one query or body."""
+
+_ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
+_NOT_PRINTABLE: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
+_UTF8: Final = "(?:utf-?8|us-ascii)"
+_UTF8_CHARSET = re.compile(rf'[;\s]charset[ \t]*=[ \t]*(?:{_UTF8}|"{_UTF8}")[ \t]*(?:;|\Z)', re.ASCII)
 
 
 class Request(Mapping[str, Any]):
     """One request. ``native`` is the ASGI scope or the WSGI environ."""
 
+    native: MutableMapping[str, Any]
     endpoint: str | None = None
-    """The template of its route; None where nobody knows the application's routes."""
+    """The template of the route; None where the routes of the application are not known."""
     path_params: Mapping[str, object] = MappingProxyType({})
-    """The values of the parameters in that template, by name."""
+    """The values of the route's parameters, by name."""
     parsed_body: Body | None = None
-    """The body as its fields are read from it, once somebody has asked for one."""
+    """The body, once a feature has read a field of it."""
 
-    def __init__(self, native: MutableMapping[str, Any]) -> None:
-        self.native = native
+    framework_request: Any = None
+    """The framework's own request, which your functions receive; None: they receive this one."""
 
     @property
     @abstractmethod
@@ -51,7 +56,7 @@ class Request(Mapping[str, Any]):
     @property
     @abstractmethod
     def peer(self) -> str | None:
-        """The address of the socket's other end; None where it has none, as on a Unix socket."""
+        """The IP address of the socket's other end; None where it has none, as on a Unix socket."""
 
     @property
     @abstractmethod
@@ -60,20 +65,20 @@ class Request(Mapping[str, Any]):
 
     @abstractmethod
     def header_lines(self, name: str) -> list[str]:
-        """All values of a header, ``name`` in lower case, in the order they came."""
+        """Return all values of a header in the order they arrived. ``name`` is in lower case."""
 
     @abstractmethod
     def header_names(self) -> list[str]:
-        """The names of all headers, in lower case, each once."""
+        """Return the names of all headers in lower case, each once."""
 
     @abstractmethod
-    def one_of(self, values: list[str]) -> str:
-        """The one of several values with a name that the framework's users would see."""
+    def pick_value(self, values: list[str]) -> str:
+        """Return the one of several values of a name that the framework shows to its users."""
 
     def body(self, limit: int) -> object:
-        """The body's bytes; None when there is none, ``INVALID`` for one over ``limit`` and one cut short.
+        """Return the bytes of the body; None without one, ``INVALID`` for one over ``limit`` bytes or cut short.
 
-        Whatever of it is read here, the application has to receive all the same.
+        The application still receives every byte that is read here.
         """
         raise NotImplementedError(f"{type(self).__name__} reads no bodies")
 
@@ -83,50 +88,50 @@ class Request(Mapping[str, Any]):
 
     @property
     def host(self) -> str:
-        """The host asked for: lower case, no port, "" when there is none; of several the first, as frameworks do."""
+        """In lower case and without a port, "" when there is none; the first of several, as frameworks read it."""
         lines = self.header_lines("host")
         return _host(lines[0]) if lines else ""
 
     def header(self, name: str) -> Any:
-        """A header as a feature: of several lines with different values some frameworks show one, others all."""
+        """Return a header as a feature. Lines that differ are ``INVALID``: frameworks show one of them, or all."""
         lines = self.header_lines(name)
-        return _only(lines) if lines else None
+        return _same(lines) if lines else None
 
     def cookie(self, name: str) -> Any:
-        """A cookie as a feature: ``INVALID`` where frameworks may show different values."""
+        """Return a cookie as a feature; ``INVALID`` where frameworks may show different values."""
         values = self._cookies.get(name)
         if values is None:
             return None
-        return _only(values) if values[0].isascii() else INVALID
+        return _same(values) if values[0].isascii() else INVALID
 
     @property
     def cookies(self) -> dict[str, str]:
-        return {name: self.one_of(values) for name, values in self._cookies.items()}
+        return {name: self.pick_value(values) for name, values in self._cookies.items()}
 
     @cached_property
     def _cookies(self) -> dict[str, list[str]]:
-        """All values by name. What frameworks take off around a name depends on how they decode it: all of that."""
-        found: dict[str, list[str]] = {}
+        """All values by name. Names lose every character that some framework strips."""
+        cookies: dict[str, list[str]] = {}
         for part in ";".join(self.header_lines("cookie")).split(";"):
             name, equals, value = part.partition("=")
             if equals:
-                found.setdefault(name.strip(_AROUND), []).append(_unquoted(value.strip()))
-        return found
+                cookies.setdefault(name.strip(_NOT_PRINTABLE), []).append(_unquote(value.strip()))
+        return cookies
 
     @cached_property
     def query(self) -> dict[str, str] | None:
-        """The query's fields; None when there are more than anybody would read, or bytes that nobody escaped."""
+        """The fields of the query; None for more than ``MAX_FIELDS``, and for bytes that are not escaped."""
         text = self.query_string
-        if not text.isascii():  # UTF-8 to some frameworks, Latin-1 to others
+        if not text.isascii():  # some frameworks decode these bytes as UTF-8, others as Latin-1
             return None
         try:
-            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
         except ValueError:
             return None
-        found: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         for name, value in pairs:
-            found.setdefault(name, []).append(value)
-        return {name: self.one_of(values) for name, values in found.items()}
+            values.setdefault(name, []).append(value)
+        return {name: self.pick_value(each) for name, each in values.items()}
 
     def __getitem__(self, name: str) -> Any:
         return self.native[name]
@@ -139,7 +144,7 @@ class Request(Mapping[str, Any]):
 
 
 class Headers(Mapping[str, str]):
-    """The headers of a request by name, in any case; several lines of one name are joined with commas."""
+    """The headers of a request by name, in any case. Several lines of one name are joined with commas."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -157,20 +162,32 @@ class Headers(Mapping[str, str]):
         return len(self._request.header_names())
 
 
-def _only(values: list[str]) -> Any:
-    """The one value that all of them are."""
+def is_utf8(content_type: str) -> bool:
+    """Return whether a content type names UTF-8, its subset ASCII, or no charset.
+
+    Other ways to write a charset (``charset*=``) count as other charsets.
+
+    >>> is_utf8("application/json"), is_utf8('text/plain; charset="UTF-8"'), is_utf8("text/plain; charset=utf-7")
+    (True, True, False)
+    """
+    text = content_type.lower()
+    return "charset" not in text or len(_UTF8_CHARSET.findall(text)) == text.count("charset")
+
+
+def _same(values: list[str]) -> Any:
+    """Return the value that all of them are, else ``INVALID``."""
     return values[0] if values.count(values[0]) == len(values) else INVALID
 
 
-def _unquoted(value: str) -> str:
-    r"""A cookie's value without its quotes and escapes.
+def _unquote(value: str) -> str:
+    r"""Return the value of a cookie without its quotes and escapes.
 
-    >>> _unquoted("abc"), _unquoted(r'"\141b\c"')
+    >>> _unquote("abc"), _unquote(r'"\141b\c"')
     ('abc', 'abc')
     """
     if len(value) < 2 or value[0] != '"' or value[-1] != '"':
         return value
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)) if found[1] else found[2], value[1:-1])
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)) if match[1] else match[2], value[1:-1])
 
 
 def _host(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Whether limits fit the routes that they look at: one by a parameter that no route has would never apply."""
+"""Checks that routes have the path parameters that limits count by: otherwise a limit never applies."""
 
 from __future__ import annotations
 
@@ -11,56 +11,57 @@ from ..rules.marks import Mark, ViewMarks
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 
-__all__ = ["RouteInfo", "check_parameters", "marks_in"]
+__all__ = ["RouteInfo", "all_marks", "check_parameters"]
 
 _FAMILY: Final = "path:"
 
 
 @dataclass(frozen=True)
 class RouteInfo:
-    """One route, the names of its parameters, and all that is marked on the way to its view."""
+    """One route: its template, the names of its parameters, and all marks on the way to its view."""
 
     endpoint: str
     parameters: Collection[str]
     marks: Collection[Mark]
 
 
-def marks_in(views: Iterable[ViewMarks]) -> tuple[Mark, ...]:
-    """All marks of the views that a route may lead to, each once."""
+def all_marks(views: Iterable[ViewMarks]) -> tuple[Mark, ...]:
+    """Return all marks of the views that a route may lead to, each once."""
     return tuple(dict.fromkeys(mark for view in views for mark in (*view.marks, *view.messages)))
 
 
-def check_parameters(places: Collection[RouteInfo], rules: RuleSet, alone: bool = True) -> None:
-    """``ConfigError`` for a marked limit by a parameter that none of its routes has; for a rule that has no other.
+def check_parameters(routes: Collection[RouteInfo], rules: RuleSet, complete: bool = True) -> None:
+    """Raise ``ConfigError`` for a limit by a path parameter that none of its routes has.
 
-    ``alone``: there are no more routes than these.
+    Args:
+        routes: The routes that were read.
+        rules: The rules of the settings and of the decorators.
+        complete: Whether these are all routes. Only then are rules of the settings checked.
     """
-    for mark, there in _places_of_marks(places).items():
-        if unknown := _unknown(rules.of(mark).source, there):
-            paths = ", ".join(dict.fromkeys(place.endpoint for place in there))
-            raise ConfigError(f"{paths} has no parameter {_told(unknown)}", "key", f"the limit on {mark.view}")
-    for compiled in rules.everywhere if places and alone else ():
-        unknown = _unknown(compiled.source, places)
-        if compiled.source.when_missing == "skip" and any(
-            unknown.issuperset(entry) for entry in compiled.source.entries
-        ):
-            message = f"it never applies: no route has the parameter {_told(unknown)}"
-            raise ConfigError(message, "key", f"rule {compiled.name!r}")
+    for mark, marked in _routes_by_mark(routes).items():
+        if missing := _missing_parameters(rules.of(mark).source, marked):
+            paths = ", ".join(dict.fromkeys(route.endpoint for route in marked))
+            raise ConfigError(f"{paths} has no parameter {_quoted(missing)}", "key", f"the limit on {mark.view}")
+    for rule in rules.everywhere if routes and complete else ():
+        missing = _missing_parameters(rule.source, routes)
+        if rule.source.when_missing == "skip" and any(missing.issuperset(entry) for entry in rule.source.entries):
+            message = f"the rule never applies: no route has the parameter {_quoted(missing)}"
+            raise ConfigError(message, "key", f"rule {rule.name!r}")
 
 
-def _places_of_marks(places: Iterable[RouteInfo]) -> dict[Mark, list[RouteInfo]]:
-    found: dict[Mark, list[RouteInfo]] = {}
-    for place in places:
-        for mark in place.marks:
-            found.setdefault(mark, []).append(place)
-    return found
+def _routes_by_mark(routes: Iterable[RouteInfo]) -> dict[Mark, list[RouteInfo]]:
+    by_mark: dict[Mark, list[RouteInfo]] = {}
+    for route in routes:
+        for mark in route.marks:
+            by_mark.setdefault(mark, []).append(route)
+    return by_mark
 
 
-def _unknown(rule: Rule, places: Iterable[RouteInfo]) -> set[str]:
-    """The parameters that a rule looks at and that no route has."""
+def _missing_parameters(rule: Rule, routes: Iterable[RouteInfo]) -> set[str]:
+    """Return the path parameters that a rule needs and that no route has."""
     needed = {name for name in rule.needs if name.startswith(_FAMILY)}
-    return needed - {_FAMILY + name for place in places for name in place.parameters} if needed else needed
+    return needed - {_FAMILY + name for route in routes for name in route.parameters} if needed else needed
 
 
-def _told(unknown: Iterable[str]) -> str:
-    return ", ".join(repr(name.removeprefix(_FAMILY)) for name in sorted(unknown))
+def _quoted(parameters: Iterable[str]) -> str:
+    return ", ".join(repr(name.removeprefix(_FAMILY)) for name in sorted(parameters))

@@ -1,4 +1,4 @@
-"""What is marked on the way to a view: on what it stands in, on itself, on its class, on the method that answers."""
+"""The marks of a view: on its blueprint, on itself, on its class, and on the method that handles the request."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ..rules.marks import ViewMarks, marks_of, view_of
+from ..rules.names import class_behind
 from ..rules.rule import METHODS
 
-__all__ = ["ViewMarksByMethod", "class_of", "handlers_of"]
+__all__ = ["ViewMarksByMethod", "handlers_of"]
 
-_ENTRIES: Final = ("dispatch_request", "dispatch")
-"""The methods that Flask's and Django's class-based views are entered by, whatever the request's method."""
-
-MarksOf = Callable[[object], ViewMarks]
-HandlersOf = Callable[[object, str], list[object]]
+_DISPATCHERS: Final = ("dispatch_request", "dispatch")
+"""The methods by which Flask and Django enter a class-based view, for any HTTP method."""
 
 
 def handlers_of(view: object, method: str) -> list[object]:
-    """The methods of a class-based view that answer a request, those of base classes first; none of a function."""
-    cls = class_of(view)
+    """Return the methods of a class-based view for a request, base classes first; none for a function."""
+    cls = class_behind(view)
     if cls is None:
         return []
     actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
@@ -30,41 +28,40 @@ def handlers_of(view: object, method: str) -> list[object]:
 
 
 class ViewMarksByMethod:
-    """The limits and exemptions that a request meets at one view, by the request's method.
+    """The limits and exemptions of one view, by the method of the request.
 
-    ``within`` is what the view stands in, such as blueprints, the outermost first. A mark on a method of a class holds
-    in its subclasses, those that override it included: a limit must not vanish because somebody calls ``super()``.
+    A mark on a method of a class holds for every override in a subclass, which may call ``super()``.
+
+    Args:
+        view: The view.
+        within: Objects that hold the view, such as blueprints, the outermost first.
+        marks: Reads the marks of one object.
+        handlers: Finds the methods of a class-based view.
     """
 
     def __init__(
         self,
         view: object,
         within: Iterable[object] = (),
-        marks: MarksOf = marks_of,
-        handlers: HandlersOf = handlers_of,
+        marks: Callable[[object], ViewMarks] = marks_of,
+        handlers: Callable[[object, str], list[object]] = handlers_of,
     ) -> None:
-        entries = [method for name in _ENTRIES for method in _in_all_bases(class_of(view), name)]
+        entries = [method for name in _DISPATCHERS for method in _in_all_bases(class_behind(view), name)]
         common = [marks(thing) for thing in (*within, view, *entries)]
-        self._common = view_of(common)
-        self._by_method = {
-            method: view_of([*common, *map(marks, answering)])
+        self.common = view_of(common)
+        self.by_method = {
+            method: view_of([*common, *map(marks, handling)])
             for method in METHODS
-            if (answering := handlers(view, method))
+            if (handling := handlers(view, method))
         }
 
-    def of(self, method: str) -> ViewMarks:
-        """What is marked for requests of this method."""
-        return self._by_method.get(method, self._common)
+    def for_method(self, method: str) -> ViewMarks:
+        return self.by_method.get(method, self.common)
 
     def all(self) -> Iterator[ViewMarks]:
-        """Everything that some request may meet."""
-        yield self._common
-        yield from dict.fromkeys(self._by_method.values())
-
-
-def class_of(view: object) -> Any:
-    """The class behind a function that a framework made of a class; None where there is none."""
-    return getattr(view, "view_class", None) or getattr(view, "cls", None)
+        """Yield the marks of every possible request."""
+        yield self.common
+        yield from dict.fromkeys(self.by_method.values())
 
 
 def _in_all_bases(cls: Any, name: str) -> list[object]:

@@ -23,7 +23,7 @@ _PRECEDENCE: Final = (
 class Marked(Protocol):
     """What is marked on a view, by the request's method."""
 
-    def of(self, method: str) -> ViewMarks: ...
+    def for_method(self, method: str) -> ViewMarks: ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Route:
 
     def views(self) -> dict[str, ViewMarks]:
         """What is marked, by method."""
-        return {method: self.marked.of(method) for method in self.methods}
+        return {method: self.marked.for_method(method) for method in self.methods}
 
     def at(self, methods: Sequence[str]) -> list[str]:
         """The route in words, with its methods where they are not all; nothing where they are none."""

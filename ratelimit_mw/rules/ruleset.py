@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..errors import ConfigError, placed
 from ..keys.features import Features, UnknownIP
@@ -35,6 +35,17 @@ class Override(NamedTuple):
 
     at: int
     fields: Mapping[str, Any]
+
+
+class Routed(Protocol):
+    """The parts of a request that rules match."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def host(self) -> str: ...
 
 
 class RuleSet:
@@ -95,6 +106,10 @@ class RuleSet:
         if view is not None:
             choice = self._with_view(choice, view, method)
         return choice if type(choice) is Plan else self._for_host(choice, host)  # type: ignore[arg-type]
+
+    def plan_for(self, request: Routed, view: ViewMarks | None = None) -> Plan:
+        """Return the plan of a request and the marks of its view."""
+        return self.plan(request.method, request.path, request.host if self.needs_host else "", view)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Every key that a rule may count these features under; ``ConfigError`` where there is none."""

@@ -1,4 +1,4 @@
-"""Any WSGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``."""
+"""Rate limiting for any WSGI application: ``RateLimitMiddleware(app, settings="ratelimit.toml")``."""
 
 from .middleware import RateLimitMiddleware
 

@@ -1,4 +1,4 @@
-"""The body of a WSGI request, read ahead of the application, which reads the same bytes all the same."""
+"""The body of a WSGI request, read ahead of the application, which then reads the same bytes."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 
 from ..keys.features import INVALID
 
-__all__ = ["Replayed", "read_body"]
+__all__ = ["ReplayedInput", "read_body"]
 
 
 def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
-    """The body; None when there is none, ``INVALID`` for one that is too long, cut short or of an unknown length.
+    """Return the body; None without one, ``INVALID`` for one that is too long, cut short or of unknown length.
 
-    What was read stands in front of ``wsgi.input`` again. Nothing is read that the application could not read.
+    The bytes are put back in front of ``wsgi.input``. No byte is read that the application could not read.
     """
-    told = environ.get("CONTENT_LENGTH") or ""
-    ends_by_itself = environ.get("wsgi.input_terminated", False)
-    if ends_by_itself and (not told or "HTTP_TRANSFER_ENCODING" in environ):
+    header = environ.get("CONTENT_LENGTH") or ""
+    has_end = environ.get("wsgi.input_terminated", False)
+    if has_end and (not header or "HTTP_TRANSFER_ENCODING" in environ):
         content = _read(environ["wsgi.input"], limit + 1)
         complete = len(content) <= limit
     else:
-        length = int(told) if told.isascii() and told.isdigit() and len(told) < 20 else None
-        if not told or length == 0:
+        length = int(header) if header.isascii() and header.isdigit() and len(header) < 20 else None
+        if not header or length == 0:
             return None
         if length is None or length > limit:
             return INVALID
         content = _read(environ["wsgi.input"], length)
         complete = len(content) == length
-    environ["wsgi.input"] = io.BytesIO(content) if complete else Replayed(content, environ["wsgi.input"])
+    environ["wsgi.input"] = io.BytesIO(content) if complete else ReplayedInput(content, environ["wsgi.input"])
     return (content or None) if complete else INVALID
 
 
-class Replayed:
-    """A stream of which the start was read already: that again, then the rest of it."""
+class ReplayedInput:
+    """A ``wsgi.input`` whose start was read already: the start again, then the rest."""
 
     def __init__(self, start: bytes, rest: Any) -> None:
         self._start = io.BytesIO(start)
@@ -55,7 +55,7 @@ class Replayed:
         return line + self._rest.readline(size - len(line))  # type: ignore[no-any-return]
 
     def readlines(self, hint: int | None = -1) -> list[bytes]:
-        """All lines, or as many as it takes to have ``hint`` bytes."""
+        """Return all lines, or as many as hold ``hint`` bytes."""
         lines: list[bytes] = []
         size = 0
         for line in self:
@@ -70,7 +70,7 @@ class Replayed:
 
 
 def _read(stream: Any, size: int) -> bytes:
-    """So many bytes, fewer only at the end of the stream: a read may give less than it was asked for."""
+    """Read ``size`` bytes, fewer only at the end: one read may return less than it is asked for."""
     parts: list[bytes] = []
     while size > 0 and (part := stream.read(size)):
         parts.append(part)

@@ -1,4 +1,4 @@
-"""WSGI middleware. Translates the protocol and nothing else: no counting, no rules, no headers of its own.
+"""WSGI middleware. It translates the protocol, and knows nothing of counting, rules or header values.
 
 app = RateLimitMiddleware(app, settings="ratelimit.toml")
 """
@@ -6,78 +6,46 @@ app = RateLimitMiddleware(app, settings="ratelimit.toml")
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.headers import TextHeader, as_text
+from ..http.admission import Admission
 from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
 from ..http.rejection import Rejection
-from ..http.request import Request
 from ..limiter.limiter import Limiter
-from .body import read_body
+from ..rules.plan import Plan
+from .request import VERDICT, WSGIRequest, remote_user
+from .response import ResponseBody, ResponseStart
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["DECIDED", "VERDICT", "RateLimitMiddleware", "WSGIRequest"]
+__all__ = ["RateLimitMiddleware"]
 
-VERDICT = "ratelimit_mw.verdict"
-DECIDED = "ratelimit_mw.decided"
-
-
-class WSGIRequest(Request):
-    """A request over a WSGI environ."""
-
-    @property
-    def method(self) -> str:
-        return self.native["REQUEST_METHOD"].upper()  # type: ignore[no-any-return]
-
-    @property
-    def path(self) -> str:
-        path: str = self.native.get("PATH_INFO", "")
-        return path.encode("latin-1").decode("utf-8", "replace") or "/"
-
-    @property
-    def peer(self) -> str | None:
-        return self.native.get("REMOTE_ADDR") or None
-
-    @property
-    def query_string(self) -> str:
-        return self.native.get("QUERY_STRING", "")  # type: ignore[no-any-return]
-
-    def header_lines(self, name: str) -> list[str]:
-        """WSGI servers join the lines of one name; a name with an underscore cannot be asked for."""
-        key = name.upper().replace("-", "_")
-        value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
-        return [] if value is None else [value]
-
-    def header_names(self) -> list[str]:
-        return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
-
-    def body(self, limit: int) -> object:
-        return read_body(self.native, limit)
-
-    def one_of(self, values: list[str]) -> str:
-        return values[0]
-
-
-def _user(request: Request) -> str | None:
-    """Whom the server has authenticated."""
-    return request.native.get("REMOTE_USER") or None
+_ERROR = 500  # the status that servers send when an application raises
 
 
 class RateLimitMiddleware:
-    """Decides every request by the rules; rejects it, or adds the headers to its response.
+    """Limit the requests to a WSGI application.
 
-    Give it ``settings`` (a file, a dictionary or ``Settings``) or a ``limiter``. ``features`` are your own
-    functions of the request, by feature name; ``rejection`` is your own answer: a function of the request and the
-    verdict that returns a ``Rejection`` or a WSGI application. ``trusted_proxies``, ``headers`` and the other HTTP
-    settings may be given here too. Raises ``ConfigError`` when built for what cannot work.
+    The application finds the verdict in ``environ["ratelimit_mw.verdict"]``. A request that a leaky-bucket queue delays
+    sleeps in its worker thread.
 
-    The application finds the verdict in ``environ["ratelimit_mw.verdict"]``. A request that has to queue
-    (leaky-bucket queue) sleeps in its worker thread.
+    Args:
+        app: The application.
+        settings: A settings file, a dictionary or ``Settings``. Give either ``settings`` or ``limiter``.
+        limiter: A limiter that you have built.
+        features: Your functions of the ``WSGIRequest``, by feature.
+        rejection: Your function of the ``WSGIRequest`` and the verdict. It returns a ``Rejection`` or a WSGI app.
+        **options: HTTP settings such as ``trusted_proxies`` and ``headers``, which override those of ``settings``.
+
+    Raises:
+        ConfigError: An argument or a rule cannot work.
+
+    Example:
+        app = RateLimitMiddleware(app, settings={"rules": [{"name": "api", "limits": "100/minute"}]})
     """
 
     def __init__(
@@ -91,133 +59,53 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._guard = HttpLimiter(settings, limiter, features or {}, rejection, _user, options)
-        self.limiter = self._guard.limiter
-        if self._guard.reader.must_await:
-            raise ConfigError("an async function cannot be awaited under WSGI", "features")
-        self._guard.adopt_no_routes()
-        self._names = frozenset(name.decode("ascii") for name in self._guard.writer.names)
+        self._limits = HttpLimiter(settings, limiter, features or {}, rejection, {"user": remote_user}, options)
+        self.limiter = self._limits.limiter
+        if self._limits.reader.must_await:
+            raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
+        self._limits.adopt_no_routes()
+        self._names = frozenset(name.decode("ascii") for name in self._limits.writer.names)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
-        plan = self._guard.plan(request)
-        decided = environ.get(DECIDED, ())
-        if plan.is_empty or (decided and self._guard.has_decided(decided)):
+        plan = self._limits.plan(request)
+        if plan.is_empty or self._limits.is_decided(environ):
             if VERDICT not in environ:
                 environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
-        features = self._guard.reader.of(plan, request)
-        verdict = self.limiter.decide(plan, features, request=request)
-        environ[VERDICT] = verdict
-        environ[DECIDED] = (*decided, self.limiter)
+        admission = Admission(self._limits)
+        verdict = environ[VERDICT] = admission.decide(plan, request)
+        self._limits.note_decided(environ, verdict)
         if not verdict.allowed:
-            return self._reject(request, verdict, start_response)
-        response = _Response(start_response, as_text(self._guard.writer.headers(verdict)), self._names)
-        app = _Queued(self.app, verdict.delay) if plan.may_delay and verdict.delay else self.app
-        if plan.needs_settlement:
-            self.limiter.hold(verdict)
-            return _Concluded(app, environ, response, verdict, self.limiter)
-        try:
-            # Handed on as it is, so that servers still see their file wrappers and lengths.
-            return app(environ, response.start)
-        finally:
-            verdict.receipt.settle_with(self.limiter)  # a cost that is stated from now on is settled at once
+            return self._reject(admission, request, start_response)
+        return self._run(admission, plan, environ, start_response)
 
-    def _reject(self, request: WSGIRequest, verdict: Verdict, start_response: StartResponse) -> Iterable[bytes]:
-        headers = self._guard.writer.headers(verdict)
-        added = as_text(headers)
-        response = _Response(start_response, added, frozenset(name.lower() for name, _ in added))
-        if self._guard.reject is None:
-            answer: Any = self._guard.rejection(request, verdict, headers)
+    def _run(
+        self, admission: Admission, plan: Plan, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        try:
+            if plan.may_delay and admission.verdict.delay:
+                time.sleep(admission.verdict.delay)
+            body = self.app(environ, ResponseStart(start_response, admission, self._names))
+            if plan.needs_settlement:
+                return ResponseBody(body, admission)
+        except Exception:
+            admission.end(admission.status or _ERROR)
+            raise
+        except BaseException:  # the server stops: it is not known how the request would have ended
+            admission.end(None)
+            raise
+        admission.verdict.receipt.settle_with(self.limiter)  # settles a cost that is stated while the body streams
+        return body  # unwrapped, so that servers recognize their file wrappers
+
+    def _reject(self, admission: Admission, request: WSGIRequest, start_response: StartResponse) -> Iterable[bytes]:
+        start = ResponseStart(start_response, admission)
+        response: Any
+        if self._limits.reject is None:
+            response = admission.rejection(request)
         else:
-            answer = self._guard.reject(request, verdict)
-        if not isinstance(answer, Rejection):
-            return answer(request.native, response.start)  # type: ignore[no-any-return]
-        response.start(f"{answer.status} {answer.reason}", answer.headers)
-        return [] if request.method == "HEAD" else [answer.body]
-
-
-class _Response:
-    """Starts the response with a new header list: ours replace what the application set under these names.
-
-    ``names`` are in lower case, as case says nothing in a header's name.
-    """
-
-    def __init__(self, start_response: StartResponse, headers: list[TextHeader], names: frozenset[str]) -> None:
-        self._start_response = start_response
-        self._headers = headers
-        self._names = names
-        self.status = 500  # what the server answers when the application raises before it has answered
-
-    def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
-        self.status = int(status[:3])
-        headers = [header for header in headers if header[0].lower() not in self._names] + self._headers
-        if exc_info is None:
-            return self._start_response(status, headers)
-        try:
-            return self._start_response(status, headers, exc_info)
-        finally:
-            del exc_info  # it would keep every frame of the failure alive
-
-
-class _Queued:
-    """The application, once a request's turn has come."""
-
-    def __init__(self, app: WSGIApplication, delay: float) -> None:
-        self._app = app
-        self._delay = delay
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        time.sleep(self._delay)
-        return self._app(environ, start_response)
-
-
-class _Concluded:
-    """The application's iterable, with what the outcome decides settled once it ends, however it ends."""
-
-    def __init__(
-        self,
-        app: WSGIApplication,
-        environ: MutableMapping[str, Any],
-        response: _Response,
-        verdict: Verdict,
-        limiter: Limiter,
-    ) -> None:
-        self._response = response
-        self._verdict = verdict
-        self._limiter = limiter
-        self._open = True
-        self._concluded_with: object = self  # no cost, not even None
-        try:
-            self._body = app(environ, response.start)  # type: ignore[arg-type]
-            self._chunks = iter(self._body)
-        except Exception:
-            self._conclude()
-            raise
-        except BaseException:
-            limiter.conclude(verdict, None)  # told to stop: nobody knows how it would have ended
-            raise
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            return next(self._chunks)
-        except Exception:
-            self._conclude()  # not all clients close what they have read to its end
-            raise
-
-    def close(self) -> None:
-        try:
-            if self._open and hasattr(self._body, "close"):
-                self._open = False
-                self._body.close()
-        finally:
-            self._conclude()
-
-    def _conclude(self) -> None:
-        """Once; again only for a cost that was stated since."""
-        if self._concluded_with != self._verdict.true_cost:
-            self._concluded_with = self._verdict.true_cost
-            self._limiter.conclude(self._verdict, self._response.status)
+            response = self._limits.reject(request, admission.verdict)
+        if not isinstance(response, Rejection):
+            return response(request.native, start)  # type: ignore[no-any-return]
+        start(f"{response.status} {response.reason}", response.headers)
+        return [] if request.method == "HEAD" else [response.body]

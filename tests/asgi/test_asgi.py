@@ -263,7 +263,7 @@ def test_a_cancelled_request_does_not_stop_the_next() -> None:
         ({"limiter": limiter(), "trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies\\[0\\]: "),
         ({"limiter": limiter(), "headers": ["x-rate-limit"]}, "headers\\[0\\]: "),
         ({"settings": {"rules": [{"limits": "5/fortnight"}]}}, "rules\\[0\\].limits: cannot read"),
-        ({"limiter": limiter(key=["tenant"])}, "needs the feature 'tenant', and nothing gives it"),
+        ({"limiter": limiter(key=["tenant"])}, "uses the feature 'tenant', but nothing provides it"),
     ],
 )
 def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:

@@ -236,7 +236,7 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
         assert asyncio.run(asked()) == [401, 429]
     assert {what for what, _ in done} == {"plan", "cost", "store", "view", "answer"}
     assert {thread for _, thread in done} == {threading.get_ident()}
-    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw leases"}
+    assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw heartbeat"}
     given["limiter"].close()
 
 

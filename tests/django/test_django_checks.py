@@ -92,7 +92,7 @@ def test_a_store_that_workers_do_not_share_is_said_before_deployment(monkeypatch
     monkeypatch.setenv("WEB_CONCURRENCY", "4")
     with project({}):
         messages = [m for m in run_checks(include_deployment_checks=True) if m.id == "ratelimit_mw.W002"]
-        assert "4 workers, as WEB_CONCURRENCY asks for" in messages[0].msg
+        assert "4 workers (WEB_CONCURRENCY)" in messages[0].msg
     with project({"store": "redis://127.0.0.1:1/0"}):
         assert ids(deploy=True) == []
     with project({"rules": [{"limits": "5/minit"}]}):
@@ -165,7 +165,7 @@ def test_a_route_with_a_language_is_explained() -> None:
 
 def test_what_the_command_cannot_do_is_said() -> None:
     """An unlimited request, and settings that cannot work, end the command with a message."""
-    with shop(), pytest.raises(CommandError, match="nothing limits this request"):
+    with shop(), pytest.raises(CommandError, match="no rule applies to this request"):
         run("explain", "GET", "/items/health/")
     with project({"rules": [{"limits": "5/minit"}]}), pytest.raises(CommandError, match="minit"):
         run("rules")

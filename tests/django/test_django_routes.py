@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw.django import limit
-from ratelimit_mw.django.routes import NOWHERE, Routes
-from ratelimit_mw.django.template import template_of
+from ratelimit_mw.django.routes import NO_ROUTE, URLRoutes, route_template
 from ratelimit_mw.keys.features import UNMATCHED
 
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -66,16 +65,16 @@ SEGMENTS = (
 def test_the_index_goes_where_django_goes(asked: str) -> None:
     """For any path the same view, the same parameters and the same template as Django's own resolver."""
     resolver = get_resolver(ZOO)
-    route, params = KNOWN.setdefault("routes", Routes(resolver)).find("/" + asked)
+    route, params = KNOWN.setdefault("routes", URLRoutes(resolver)).find("/" + asked)
     try:
         match = resolver.resolve("/" + asked)
     except Resolver404:
-        assert route is NOWHERE
+        assert route is NO_ROUTE
         return
-    assert (route.callback, params, route.template) == (match.func, match.kwargs, template_of(match.route))
+    assert (route.callback, params, route.template) == (match.func, match.kwargs, route_template(match.route))
 
 
-KNOWN: dict[str, Routes] = {}
+KNOWN: dict[str, URLRoutes] = {}
 
 
 def test_a_path_is_held_against_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,10 +85,10 @@ def test_a_path_is_held_against_few_routes(monkeypatch: pytest.MonkeyPatch) -> N
         return lambda self, path: tried.append(self) or match(self, path)
 
     many = [path(f"r{i}/<int:pk>/", view()) for i in range(600)]
-    routes = Routes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
+    routes = URLRoutes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
     for pattern in (RoutePattern, RegexPattern):
         monkeypatch.setattr(pattern, "match", counting(pattern.match))
-    routes = Routes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
+    routes = URLRoutes(get_resolver(urls(*many, path("<slug:any>", view()), path("api/", include(many)))))
     assert routes.find("/api/r599/7/")[0].template == "/api/r599/{pk}/"
     assert routes.find("/nowhere/at/all")[0].template == UNMATCHED
     assert len(tried) <= 8
@@ -127,7 +126,7 @@ def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool
         assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429]
         assert served.ask("/de/about/").status_code == 404
         with override("de"):
-            assert Routes(get_resolver()).find(asked[1])[0].template == "/{language}/items/{pk}/"
+            assert URLRoutes(get_resolver()).find(asked[1])[0].template == "/{language}/items/{pk}/"
 
 
 def test_a_route_of_another_urlconf_is_reported(
@@ -152,7 +151,7 @@ def test_a_route_of_another_urlconf_is_reported(
             served.ask("/limited")
         said = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
         assert len(said) == 1
-        assert "decided for the route unmatched, but Django went to" in said[0]
+        assert "the limits of the route unmatched were applied, but Django chose" in said[0]
 
 
 def test_a_hidden_limit_is_explained() -> None:
@@ -162,7 +161,7 @@ def test_a_hidden_limit_is_explained() -> None:
         HIDING["view"] = hidden
         failed = served.ask()
     assert failed.status_code == 500
-    assert "does not see the limit" in failed.exc_info[1].__notes__[0]
+    assert "does not see this limit" in failed.exc_info[1].__notes__[0]
 
 
 HIDING: dict[str, Any] = {}
@@ -220,7 +219,7 @@ def test_endpoints_are_templates() -> None:
 )
 def test_routes_become_templates(route: str, template: str) -> None:
     """Converters and regular expressions leave the parameters' names; what is a pattern outside of them is kept."""
-    assert template_of(route) == template
+    assert route_template(route) == template
 
 
 @both

@@ -63,7 +63,7 @@ def test_without_settings_decorators_say_all() -> None:
         ({**TWICE, "features": {"user": lambda: "alice"}}, "RATELIMIT_MW.features.'user'.: expected a function of the"),
         ({**TWICE, "features": ["user"]}, "expected a table"),
         ({**TWICE, "rejection": "nowhere.busy"}, "RATELIMIT_MW.rejection: cannot be imported"),
-        ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', and nothing gives it"),
+        ({"rules": [{"limits": "5/minute", "key": "plan"}]}, "'plan', but nothing provides it"),
     ],
 )
 @pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])

@@ -245,9 +245,13 @@ def test_the_settings_retune_a_decorator() -> None:
         ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
         ({}, exempt("api"), "@exempt on .*<lambda>: there is no rule 'api'; there are none"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
-        ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>' needs the feature 'plan'"),
+        ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>' uses the feature 'plan'"),
         ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>, key: / has no parameter 'pk'"),
-        ({"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
+        (
+            {"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]},
+            exempt,
+            "rule 'all', key: the rule never",
+        ),
     ],
 )
 def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: str) -> None:

@@ -178,7 +178,10 @@ if hasattr(FastAPI, "frontend"):
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "5/fortnight"}, r"^RateLimit at .*test_fastapi_dependencies\.py:\d+, limits: cannot read"),
     ({"limits": "5/m", "match": {"path": "/x"}}, "a view has its path from its route"),
-    ({"limits": "5/m", "features": {"user": current_user}}, r"features\['user'\]: nothing looks at it: .* need ip"),
+    (
+        {"limits": "5/m", "features": {"user": current_user}},
+        r"features\['user'\]: the limit does not use it: .* need ip",
+    ),
     ({"limits": "5/m", "key": "user", "features": ["user"]}, r"py:\d+, features: expected .*; got \['user'\]"),
     ({"limits": "5/m", "key": "user", "features": {"user": "ann"}}, r"features\['user'\]: expected a dependency"),
     (

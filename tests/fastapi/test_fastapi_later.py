@@ -60,7 +60,7 @@ def test_a_feature_that_is_given_is_asked_of_nobody_else(caplog: pytest.LogCaptu
         asked.append(request["path"])
         return "other"
 
-    asgi_request._warn_of_no_users.cache_clear()
+    asgi_request._warn_of_missing_users.cache_clear()
     for features in ({}, {"user": other}):
         app = FastAPI(dependencies=[Depends(by_user("1/minute"))])
         app.add_api_route("/", view)
@@ -236,7 +236,7 @@ def test_a_feature_that_one_limit_is_given_is_not_known_to_others() -> None:
     features = {"tenant": current_user}
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=["tenant"], features=features, name="given"))])
     app.add_api_route("/", view, dependencies=[Depends(RateLimit("1/minute", key=["tenant"], name="other"))])
-    with pytest.raises(ConfigError, match=r"rule 'other' needs the feature 'tenant', and nothing gives it"):
+    with pytest.raises(ConfigError, match=r"rule 'other' uses the feature 'tenant', but nothing provides it"):
         ask(limited(app))
 
 
@@ -277,6 +277,6 @@ def test_a_queue_lets_requests_wait_on_their_way() -> None:
         waited.append(delay)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ratelimit_mw.asgi.exchange.asyncio.sleep", noted)
+        patched.setattr("ratelimit_mw.asgi.dependencies.asyncio.sleep", noted)
         assert statuses(app, "/", "/", headers={"x-user": "ann"}) == [200, 200]
     assert waited == [0.001]

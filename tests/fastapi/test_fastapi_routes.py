@@ -225,7 +225,7 @@ def test_no_difference_to_fastapi_is_found() -> None:
     asked = ["/v1/items/1", "/inner/v2/items/1", "/inner/no", "/no", "/docs", "/v1/items/x", "/v1/items"]
     assert statuses(app, *asked) == [200, 200, 404, 404, 200, 422, 307]
     index = next(layer for layer in _layers(app.middleware_stack) if isinstance(layer, RateLimitMiddleware))
-    assert index._index_of({"app": app}).differences == 0
+    assert index.routes.index_of({"app": app}).differences == 0
 
 
 def _layers(layer: Any) -> Any:

@@ -79,7 +79,7 @@ def test_two_places_for_the_rules_are_one_too_many() -> None:
     """Settings in the constructor and in the configuration are a mistake, found when the extension is put in."""
     app = Flask("app")
     app.config["RATELIMIT_MW"] = TWICE
-    with pytest.raises(ConfigError, match="keep one of them"):
+    with pytest.raises(ConfigError, match="Remove one of them"):
         RateLimiter(app, settings=TWICE)
 
 
@@ -96,7 +96,7 @@ def test_two_places_for_the_rules_are_one_too_many() -> None:
         ),
         ({"settings": TWICE, "rejection": lambda request: "busy"}, "rejection: expected a function of the request and"),
         ({"settings": one_rule()}, "settings: expected the path of a file, a dictionary or Settings; got <"),
-        ({"settings": {"rules": [{"limits": "5/minute", "key": "plan"}]}}, "'plan', and nothing gives it"),
+        ({"settings": {"rules": [{"limits": "5/minute", "key": "plan"}]}}, "'plan', but nothing provides it"),
         ({"settings": TWICE, "headers": ["x-rate"]}, "x-rate"),
     ],
 )
@@ -351,4 +351,4 @@ def test_flask_login_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert without.current_user is None
     with Flask("app").test_request_context(environ_overrides={"REMOTE_USER": "alice"}):
-        assert without.current_user_of(without.FlaskRequest(flask.request)) == "alice"
+        assert without.flask_user(without.FlaskRequest(flask.request)) == "alice"

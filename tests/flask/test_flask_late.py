@@ -52,7 +52,7 @@ def test_a_mistake_that_comes_after_the_check_is_found() -> None:
     app, _ = checked()
     app.add_url_rule("/", "home", exempt("nobody")(lambda: "hello"))
     with pytest.raises(ConfigError, match="no rule 'nobody'"):
-        app.extensions["ratelimit_mw"].views()
+        app.extensions["ratelimit_mw"].read_views()
     assert statuses(app, times=2) == [500, 500]
 
 
@@ -69,7 +69,7 @@ def test_what_was_counted_stays_counted_when_views_are_read_again() -> None:
     """Reading anew takes nothing from the counts: who was rejected stays so."""
     app, _ = checked(one_rule("1/minute"))
     assert statuses(app, "/shop/", 2) == [200, 429]
-    app.extensions["ratelimit_mw"].views()
+    app.extensions["ratelimit_mw"].read_views()
     app.view_functions["late"] = limit("1/minute")(hello)
     assert statuses(app, "/shop/", 1) == [429]
 
@@ -82,7 +82,7 @@ def test_a_limit_that_is_hidden_is_explained() -> None:
     app.add_url_rule("/", "home", lambda: view())
     with pytest.raises(MissingMiddlewareError) as caught:
         ask(app)
-    assert "RateLimiter is there, but does not see the limit" in "".join(caught.value.__notes__)
+    assert "RateLimiter runs, but does not see this limit" in "".join(caught.value.__notes__)
 
 
 def test_no_other_error_is_explained() -> None:

@@ -9,7 +9,7 @@ from flask import Blueprint, Flask
 from flask_calls import app_of, ask, hello, one_rule, statuses, still
 
 from ratelimit_mw.flask import RateLimiter, exempt, limit
-from ratelimit_mw.flask.request import template_of
+from ratelimit_mw.flask.routes import route_template
 
 
 def test_endpoints_are_templates() -> None:
@@ -36,7 +36,7 @@ def test_endpoints_are_templates() -> None:
 )
 def test_converters_are_dropped(rule: str, template: str) -> None:
     """However a converter is written, only the parameter's name is left."""
-    assert template_of(rule) == template
+    assert route_template(rule) == template
 
 
 def test_path_parameters_are_features() -> None:
@@ -112,7 +112,7 @@ def test_a_request_is_explained() -> None:
 def test_an_unlimited_request_is_said_so() -> None:
     """explain ends with 1 where no rule looks at the request."""
     result = run(app_of(), "explain", "GET", "/")
-    assert (result.exit_code, result.stderr) == (1, "nothing limits this request\n")
+    assert (result.exit_code, result.stderr) == (1, "no rule applies to this request\n")
 
 
 def test_the_commands_find_mistakes() -> None:

@@ -75,7 +75,7 @@ def test_stacked_limits_have_counts_of_their_own() -> None:
     assert statuses(app, times=4) == [200, 200, 429, 429]
     limiter = app.extensions["ratelimit_mw"].limiter
     who = {"ip": "192.0.2.7"}
-    view = app.extensions["ratelimit_mw"].views()["view0"].of("GET")
+    view = app.extensions["ratelimit_mw"].read_views()["view0"].for_method("GET")
     left = {
         d.rule: d.remaining for d in limiter.decide(limiter.rules.plan("GET", "/", view=view), who, 1, False).decisions
     }
@@ -228,9 +228,13 @@ def test_the_settings_retune_a_decorator() -> None:
         ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
         ({}, exempt("api"), "@exempt on .*: there is no rule 'api'"),
         ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
-        ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' needs the feature 'plan'"),
+        ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' uses the feature 'plan'"),
         ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>, key: / has no parameter 'id'"),
-        ({"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]}, exempt, "rule 'all', key: it never"),
+        (
+            {"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]},
+            exempt,
+            "rule 'all', key: the rule never",
+        ),
     ],
 )
 def test_a_mistake_in_a_decorator_stops_the_application(settings: Any, view: Any, message: str) -> None:

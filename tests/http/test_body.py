@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request as WerkzeugRequest
 
 from ratelimit_mw.http.body import Body
-from ratelimit_mw.http.multipart import fields_of
+from ratelimit_mw.http.multipart import parse_fields
 from ratelimit_mw.keys.features import INVALID
 
 JSON = "application/json"
@@ -224,17 +224,17 @@ def test_what_is_out_of_the_ordinary_is_not(content_type: str, content: bytes) -
 
 def test_a_thousand_parts_are_read() -> None:
     """As many as frameworks take."""
-    assert len(fields_of(PLAIN * 1000 + END, MULTIPART, 1000) or ()) == 1000
-    assert fields_of(END, MULTIPART, 1000) == []
+    assert len(parse_fields(PLAIN * 1000 + END, MULTIPART, 1000) or ()) == 1000
+    assert parse_fields(END, MULTIPART, 1000) == []
 
 
 def test_a_form_that_a_framework_has_parsed_is_read_from_there() -> None:
     """Where nobody can read the bytes again: the same fields with the same values, strange ones included."""
     pairs = [("name", "bob"), ("name", "ann;b=2&c+%41"), ("\u00e9", "\u00fc"), ("", ""), ("email", "Ann@x.org")]
-    found = Body.of_form(pairs, lambda values: values[-1])
+    found = Body.from_form(pairs, lambda values: values[-1])
     assert (found.form("name"), found.form("\u00e9"), found.form("none")) == ("ann;b=2&c+%41", "\u00fc", None)
     assert (found.email("email"), found.json("name")) == ("ann@x.org", None)
-    assert Body.of_form([], max).form("name") is None
+    assert Body.from_form([], max).form("name") is None
 
 
 # -- which of them it is -----------------------------------------------------------------------------------
@@ -375,7 +375,7 @@ parts = st.sampled_from([part("ann"), part("bob"), part("x", "other"), part("f",
 def test_a_form_of_many_parts_is_read_as_the_frameworks_read_it(content: bytes, whole: bool) -> None:
     """What is read here, Starlette and Werkzeug read in the same way."""
     content = content + END if whole else part("ann") + content + END
-    mine = fields_of(content, MULTIPART, 1000)
+    mine = parse_fields(content, MULTIPART, 1000)
     if mine is None:
         return
     expected: dict[str, list[str | None]] = {"email": [], "other": []}

@@ -19,7 +19,7 @@ PROXY, REAL = "10.0.0.1", "203.0.113.9"
 
 
 def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | None:
-    return ClientIP(trusted).of(peer, list(lines))
+    return ClientIP(trusted).resolve(peer, list(lines))
 
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -80,8 +80,8 @@ def test_what_is_not_a_clients_address_has_no_key(text: str) -> None:
 def test_the_ipv6_prefix_is_a_setting(prefix: int, key: str) -> None:
     """IPv6 is cut where the settings say, and IPv4 never is, in whatever notation it comes."""
     client_ip = ClientIP(ipv6_prefix=prefix)
-    assert client_ip.of("2001:db8:1:2:3:4:5:6") == key
-    assert client_ip.of("::ffff:192.0.2.7") == client_ip.of("192.0.2.7") == "192.0.2.7"
+    assert client_ip.resolve("2001:db8:1:2:3:4:5:6") == key
+    assert client_ip.resolve("::ffff:192.0.2.7") == client_ip.resolve("192.0.2.7") == "192.0.2.7"
 
 
 @given(st.ip_addresses())
@@ -147,7 +147,7 @@ def test_the_rightmost_untrusted_address_is_the_client(lines: list[str], client:
 def test_a_peer_that_is_not_trusted_cannot_name_another(peer: str, header: str) -> None:
     """What an untrusted peer writes changes nothing, whichever header it writes."""
     for lines in (["1.1.1.1"], ["for=1.1.1.1"], ["10.0.0.1"], ["junk"], [""]):
-        assert ClientIP(PROXIES, header).of(peer, lines) == ip_key(peer)
+        assert ClientIP(PROXIES, header).resolve(peer, lines) == ip_key(peer)
 
 
 def test_without_trusted_proxies_no_header_is_read() -> None:
@@ -197,7 +197,7 @@ def test_a_unix_socket_is_trusted_when_the_settings_say_so(
 def test_a_peer_without_an_address_is_not_trusted_by_itself(peer: str | None) -> None:
     """Without "unix" among the proxies nobody speaks for a peer that has no address."""
     assert xff(REAL, peer=peer) is None
-    assert ClientIP().of(peer, [REAL]) is None
+    assert ClientIP().resolve(peer, [REAL]) is None
 
 
 def test_at_most_32_hops_are_read() -> None:

@@ -13,7 +13,7 @@ PROXY, REAL = "10.0.0.1", "203.0.113.9"
 
 
 def forwarded(*lines: str, peer: str | None = PROXY) -> str | None:
-    return ClientIP(PROXIES, "forwarded").of(peer, list(lines))
+    return ClientIP(PROXIES, "forwarded").resolve(peer, list(lines))
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,9 @@ def test_limits_by_client_show_their_own_numbers() -> None:
 
 def test_what_is_remembered_of_limits_is_bounded() -> None:
     """Limits come and go with their settings; what is encoded for them does not pile up."""
-    clients = [str(i) for i in range(headers_module._KEPT + 10)]
+    clients = [str(i) for i in range(headers_module._MAX_CACHED + 10)]
     scene = Scene(rule("1/minute", key=["user"], per_key=dict.fromkeys(clients, "1/minute; 2/hour")))
     for client in clients:
         scene.hit({"user": client})
-    assert 0 < len(scene.writer._fixed) <= headers_module._KEPT
-    assert 0 < len(scene.writer._policies) <= headers_module._KEPT
+    assert 0 < len(scene.writer._parts) <= headers_module._MAX_CACHED
+    assert 0 < len(scene.writer._policies) <= headers_module._MAX_CACHED

@@ -21,7 +21,7 @@ from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.region import Region
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
-from ratelimit_mw.wsgi.middleware import WSGIRequest
+from ratelimit_mw.wsgi.request import WSGIRequest
 
 PLACES: dict[str, Any] = {
     "192.0.2.0/24": {"country": {"iso_code": "DE"}, "registered_country": {"iso_code": "FR"}},
@@ -54,7 +54,7 @@ def whole(database: str) -> Region:
 
 
 def asked(region: Region, peer: str | None, **headers: str) -> str | None:
-    return region.of(WSGIRequest(environ_of(REMOTE_ADDR=peer, **headers)))
+    return region.lookup(WSGIRequest(environ_of(REMOTE_ADDR=peer, **headers)))
 
 
 # -- the database ------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def test_a_database_that_breaks_makes_no_error_of_requests(tmp_path: Path, caplo
     with caplog.at_level(logging.ERROR, "ratelimit_mw"):
         assert [asked(region, "192.0.2.7") for _ in range(3)] == [None] * 3
     assert [record.message for record in caplog.records] == [
-        "the region database cannot be read; regions are unknown until it can"
+        "region_database cannot be read: the feature 'region' is missing until it can"
     ]
 
 
@@ -198,7 +198,7 @@ def test_of_two_lines_neither_is_believed() -> None:
 
 def test_a_header_that_nobody_is_trusted_to_write_stops_the_start() -> None:
     """It would never be taken, and every region would be unknown."""
-    with pytest.raises(ConfigError, match=r"region_header: .*name yours in trusted_proxies"):
+    with pytest.raises(ConfigError, match=r"region_header: .*Set trusted_proxies"):
         RateLimitMiddleware(sending(), settings={"region_header": "cf-ipcountry"})
     RateLimitMiddleware(sending(), settings={"region_header": "cf-ipcountry"}, trusted_proxies=PROXY)
     with pytest.raises(ConfigError, match="region_header: "):
@@ -211,7 +211,7 @@ def test_a_header_that_nobody_is_trusted_to_write_stops_the_start() -> None:
 def test_a_rule_that_needs_a_region_needs_a_way_to_find_it() -> None:
     """Neither database nor header: the error names both. A function of yours is a way, too."""
     limiter = Limiter([Rule(limits="1/minute", key="region")])
-    with pytest.raises(ConfigError, match="'region', and nothing gives it; set region_database or region_header, or"):
+    with pytest.raises(ConfigError, match="'region', but nothing provides it\\. Set region_database"):
         RateLimitMiddleware(sending(), limiter=limiter)
     RateLimitMiddleware(sending(), limiter=limiter, features={"region": lambda request: "DE"})
 

@@ -21,7 +21,7 @@ from wsgi_calls import limited as limited_wsgi
 from ratelimit_mw import Limiter, Rule, StoreError, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.decision import Correction, Decision, Hit
-from ratelimit_mw.http.rejection import Rejection, rejection
+from ratelimit_mw.http.rejection import Rejection, build_rejection
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
 
@@ -108,14 +108,14 @@ def test_html_and_text_say_the_same() -> None:
 )
 def test_the_form_is_what_accept_likes_best(accept: str, media: str) -> None:
     """By quality, the most telling range first; all else equal, problem+json; nonsense counts for nothing."""
-    headers = dict(rejection(verdict_of(Rule(limits="1/minute")), accept, "1").headers)
+    headers = dict(build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1").headers)
     assert headers["Content-Type"] == media
 
 
 @given(st.text(st.sampled_from('text/html*,;q=0.9 "\\\u00e9'), max_size=60))
 def test_no_accept_breaks_the_answer(accept: str) -> None:
     """Whatever is asked for, the answer is one of the three forms, with its right length."""
-    answer = rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
+    answer = build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
     headers = dict(answer.headers)
     assert headers["Content-Type"] in (PROBLEM, HTML, TEXT)
     assert int(headers["Content-Length"]) == len(answer.body)
@@ -123,13 +123,13 @@ def test_no_accept_breaks_the_answer(accept: str) -> None:
 
 def test_one_second_is_not_seconds() -> None:
     """The sentence is for people."""
-    assert b"Retry after 1 second." in rejection(verdict_of(Rule(limits="1/minute")), "text/plain", "1").body
+    assert b"Retry after 1 second." in build_rejection(verdict_of(Rule(limits="1/minute")), "text/plain", "1").body
 
 
 def test_what_can_never_be_allowed_says_so() -> None:
     """Without a time to wait the answer does not pretend that waiting helps."""
     verdict = verdict_of(Rule(name="big", limits="5/minute"), cost=6)
-    problem = json.loads(rejection(verdict, "", None).body)
+    problem = json.loads(build_rejection(verdict, "", None).body)
     assert problem["detail"] == "Waiting does not help: this request can never be allowed."
     assert problem["violated-policies"] == ["big"]
 
@@ -137,7 +137,7 @@ def test_what_can_never_be_allowed_says_so() -> None:
 def test_shadow_rules_are_no_violation() -> None:
     """Only what rejected is named: not a rule that only watches, nor one that would have let the request pass."""
     rules = [Rule(name=name, limits=limits, mode=mode) for name, limits, mode in NAMED]
-    problem = json.loads(rejection(verdict_of(*rules), "", "1").body)
+    problem = json.loads(build_rejection(verdict_of(*rules), "", "1").body)
     assert problem["violated-policies"] == ["rejecting"]
 
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from wsgi_calls import Served, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.asgi.middleware import ASGIRequest, RateLimitMiddleware
+from ratelimit_mw.asgi.middleware import RateLimitMiddleware
+from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
-from ratelimit_mw.wsgi.middleware import WSGIRequest
+from ratelimit_mw.wsgi.request import WSGIRequest
 
 
 def asgi(query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> ASGIRequest:
@@ -153,7 +154,7 @@ def test_every_feature_of_a_request_makes_a_key(name: str) -> None:
 def test_a_feature_that_nothing_gives_is_rejected_when_built(name: str) -> None:
     """A rule that needs what no one reads would never apply, and so cannot start; your own function gives it."""
     rate = limiter("1/minute", key=[name])
-    with pytest.raises(ConfigError, match=f"needs the feature '{name}', and nothing gives it"):
+    with pytest.raises(ConfigError, match=f"uses the feature '{name}', but nothing provides it"):
         RateLimitMiddleware(sending(START, BODY), limiter=rate)
     app = RateLimitMiddleware(sending(START, BODY), limiter=rate, features={name: lambda request: "x"})
     assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]

@@ -14,7 +14,7 @@ from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule import Match, one_of
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi.middleware import WSGIRequest
+from ratelimit_mw.wsgi.request import WSGIRequest
 
 
 def rules_for(rules: list[Rule], method: str = "GET", path: str = "/", host: str = "") -> list[str]:
@@ -93,13 +93,13 @@ def test_no_client_can_make_the_matcher_remember_without_bound() -> None:
 def test_no_client_can_make_plans_without_bound() -> None:
     """Patterns that match apart from each other have as many plans as combinations; few of them are remembered."""
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))
-    reader = FeatureReader({"ip": "rule 'all'"}, ClientIP(), {}, lambda request: None)
+    reader = FeatureReader({"ip": "rule 'all'"}, ClientIP(), {}, {"user": lambda request: None})
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
     for chosen in range(1 << 14):
         names = [i for i in range(14) if chosen >> i & 1]
         plan = rules.plan("GET", "/" + "/".join(map(str, names)))
         assert [rule.name for rule in plan.rules] == [f"rule-{i + 1}" for i in names]
-        assert reader.of(plan, request) == ({"ip": "192.0.2.7"} if names else {})
+        assert reader.read(plan, request) == ({"ip": "192.0.2.7"} if names else {})
     assert max(len(rules._plans), len(reader._by_plan)) <= 10_000
 
 

@@ -52,7 +52,7 @@ def test_the_view_reads_the_verdict() -> None:
 
 def test_a_key_that_nobody_can_give_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     """A rule by user where nobody finds out who that is would never apply: the log says so, once."""
-    asgi_request._warn_of_no_users.cache_clear()
+    asgi_request._warn_of_missing_users.cache_clear()
     app = application([Route("/", hello)], Rule(limits="1/minute", key=["user"]))
     assert statuses(app, *["/"] * 3) == [200, 200, 200]
     said = [record.getMessage() for record in caplog.records if "counts by user" in record.getMessage()]

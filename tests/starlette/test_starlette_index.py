@@ -195,8 +195,8 @@ def test_what_is_remembered_is_bounded() -> None:
     for i in range(10_050):
         index.find(ASGIRequest(http_scope(path=f"/{i}")))
     index.find(ASGIRequest(http_scope(path="/" + "x" * 300)))
-    assert 0 < len(index._known) <= 10_000
-    assert max(len(path) for _, path, _ in index._known) < 300
+    assert 0 < len(index._cached) <= 10_000
+    assert max(len(path) for _, path, _ in index._cached) < 300
 
 
 def test_an_application_that_mounts_itself_is_read_once() -> None:
@@ -212,8 +212,8 @@ def test_a_new_path_asks_few_routes(count: int, monkeypatch: pytest.MonkeyPatch)
     from ratelimit_mw.asgi.routes import tree
 
     calls: list[str] = []
-    ask = tree.RouteNode.takes
-    monkeypatch.setattr(tree.RouteNode, "takes", lambda branch, q: calls.append(branch.endpoint) or ask(branch, q))
+    ask = tree.RouteNode.quality
+    monkeypatch.setattr(tree.RouteNode, "quality", lambda branch, q: calls.append(branch.endpoint) or ask(branch, q))
     app = Starlette(routes=[Route(f"/r{i}/{{x}}", endpoint(str(i))) for i in range(count)])
     assert routed(app, f"/r{count - 1}/7").endpoint == f"/r{count - 1}/{{x}}"
     assert len(calls) == 1

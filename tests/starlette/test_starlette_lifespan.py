@@ -93,7 +93,7 @@ async def mistyped(request: Any) -> None:
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (mistyped, {}, "@exempt on test_starlette_lifespan.mistyped: there is no rule 'nobody'"),
     (hello, {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named 'nobody'"),
-    (limit("1/s", key=["tenant"])(hello), {}, "needs the feature 'tenant', and nothing gives it"),
+    (limit("1/s", key=["tenant"])(hello), {}, "uses the feature 'tenant', but nothing provides it"),
 ]
 
 
@@ -151,7 +151,7 @@ class Plain:
     ("rule", "message"),
     [
         ({"overrides": "nobody", "limits": "1/s"}, "no decorator gives a rule named 'nobody'"),
-        ({"key": "path:id", "limits": "1/s"}, "needs the feature 'path:id'"),
+        ({"key": "path:id", "limits": "1/s"}, "uses the feature 'path:id'"),
     ],
 )
 def test_a_mistake_stops_the_start_of_any_application(rule: dict[str, Any], message: str) -> None:

@@ -179,7 +179,7 @@ def test_a_limit_on_messages_of_a_page_is_a_mistake() -> None:
     async def page(request: Any) -> Any:
         return PlainTextResponse("page")
 
-    with pytest.raises(ConfigError, match=r"@messages on .*page: /page is no WebSocket route"):
+    with pytest.raises(ConfigError, match=r"@messages on .*page: /page is not a WebSocket route"):
         ask(application([Route("/page", page)]), "/page")
 
 

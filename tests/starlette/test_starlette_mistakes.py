@@ -63,9 +63,13 @@ MISTAKES = [
     ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: there is no rule 'nobody'"),
     ([Route("/", hello)], {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator gives a rule named"),
     ([Route("/", asynchronous)], {"rules": [{"name": "starlette_apps.asynchronous", "limits": "1/s"}]}, "two rules"),
-    ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "needs the feature 'tenant'"),
+    ([Route("/", limit("1/s", key=["tenant"])(hello))], {}, "uses the feature 'tenant'"),
     ([Route("/t/{id}", limit("1/s", key=["path:idd|ip"])(hello))], {}, "hello, key: /t/{id} has no parameter 'idd'"),
-    ([Route("/", hello)], {"rules": [{"name": "x", "key": ["path:id"], "limits": "1/s"}]}, "rule 'x', key: it never"),
+    (
+        [Route("/", hello)],
+        {"rules": [{"name": "x", "key": ["path:id"], "limits": "1/s"}]},
+        "rule 'x', key: the rule never",
+    ),
 ]
 
 

@@ -41,7 +41,7 @@ def test_path_parameters_without_routes_are_a_mistake() -> None:
 
     app = RateLimitMiddleware(plain, limiter=Limiter([Rule(limits="1/minute", key=["path:id"])]))
     for _ in range(2):
-        with pytest.raises(ConfigError, match="needs the feature 'path:id'"):
+        with pytest.raises(ConfigError, match="uses the feature 'path:id'"):
             ask(app)
 
 
@@ -76,8 +76,8 @@ def test_a_difference_to_the_framework_is_counted_and_said_once(caplog: pytest.L
     with caplog.at_level(logging.ERROR, "ratelimit_mw"):
         assert statuses(app, "/new", "/old", "/old") == [200, 200, 200]
     (record,) = caplog.records
-    assert "decided for the route /old" in record.message
-    assert _middleware_of(app)._index_of({"app": app}).differences == 2
+    assert "the limits of the route /old were applied" in record.message
+    assert _middleware_of(app).routes.index_of({"app": app}).differences == 2
 
 
 def synchronous_free(request: Any) -> Response:
@@ -105,7 +105,7 @@ def test_a_replaced_route_is_found_again() -> None:
     with pytest.raises(MissingMiddlewareError):
         ask(app)
     assert statuses(app, *["/"] * 3) == [200, 200, 429]
-    assert _middleware_of(app)._index_of({"app": app}).differences == 0
+    assert _middleware_of(app).routes.index_of({"app": app}).differences == 0
 
 
 # -- where the middleware stands ---------------------------------------------------------------------------

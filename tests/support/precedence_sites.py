@@ -190,7 +190,7 @@ class OfDjango(Site):
 
     def _run(self, *words: str) -> str:
         out = io.StringIO()
-        with suppress(CommandError):  # nothing limits this request
+        with suppress(CommandError):  # no rule applies to this request
             call_command("ratelimit", *words, stdout=out)
         return out.getvalue()
 

@@ -25,11 +25,11 @@ from starlette.requests import Request as StarletteRequest
 from werkzeug.exceptions import HTTPException
 from wsgi_calls import environ_of
 
-from ratelimit_mw.asgi.middleware import ASGIRequest
-from ratelimit_mw.django.request import of_django
+from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.django.request import wrap_request
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask.request import FlaskRequest
-from ratelimit_mw.http.body import Bodies, Body
+from ratelimit_mw.http.body import Body, body_feature
 from ratelimit_mw.keys.features import INVALID
 
 # REST framework reads Django's settings when it is imported; importing django_calls has configured them.
@@ -72,12 +72,12 @@ def in_flask(cookie: str) -> Pair:
 
 def in_django(cookie: str) -> Pair:
     request = DjangoOverWSGI(environ(cookie))
-    return of_django(request).cookie("sid"), request.COOKIES.get("sid")
+    return wrap_request(request).cookie("sid"), request.COOKIES.get("sid")
 
 
 def in_async_django(cookie: str) -> Pair:
     request = over_asgi(cookie=cookie)
-    return of_django(request).cookie("sid"), request.COOKIES.get("sid")
+    return wrap_request(request).cookie("sid"), request.COOKIES.get("sid")
 
 
 everywhere = pytest.mark.parametrize("seen", [in_starlette, in_flask, in_django, in_async_django])
@@ -184,7 +184,7 @@ def is_json(kind: str) -> bool:
 
 
 def field(request: Any, kind: str) -> Any:
-    read = Bodies(65_536, "email").read("json:email" if is_json(kind) else "form:email")
+    read = body_feature("json:email" if is_json(kind) else "form:email", 65_536, "email")
     assert read
     return read(request)
 
@@ -201,7 +201,7 @@ def body_in_starlette(kind: str, body: bytes) -> Pair:
             return form.get("email")
 
     request = ASGIRequest(scope_of(kind=kind))
-    request.parsed_body = Body(body, kind, request.one_of)
+    request.parsed_body = Body(body, kind, request.pick_value)
     return field(request, kind), attempted(lambda: asyncio.run(theirs()))
 
 
@@ -213,13 +213,13 @@ def body_in_flask(kind: str, body: bytes) -> Pair:
 
 def body_in_django(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
-    mine = field(of_django(request), kind)
+    mine = field(wrap_request(request), kind)
     return mine, attempted(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
 
 
 def body_in_rest_framework(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
-    mine = field(of_django(request), kind)
+    mine = field(wrap_request(request), kind)
     rest = RestRequest(request, parsers=[JSONParser(), FormParser(), MultiPartParser()])
     return mine, attempted(lambda: rest.data.get("email"))
 
@@ -299,9 +299,9 @@ def test_a_query_is_unreadable_where_django_reads_it_in_another_charset(charset:
         DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=JSON + charset)),
         over_asgi(query="q=%2BAHM-ecret", kind=JSON + charset),
     ):
-        assert of_django(request).query is None
+        assert wrap_request(request).query is None
     plain = DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=f"{JSON}; charset=utf-8"))
-    assert (of_django(plain).query["q"], plain.GET["q"]) == ("+AHM-ecret", "+AHM-ecret")
+    assert (wrap_request(plain).query["q"], plain.GET["q"]) == ("+AHM-ecret", "+AHM-ecret")
 
 
 class Login(APIView):

@@ -18,8 +18,9 @@ from ratelimit_mw import Limiter
 from ratelimit_mw.http.request import Request
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
-from ratelimit_mw.wsgi.body import Replayed
-from ratelimit_mw.wsgi.middleware import RateLimitMiddleware, WSGIRequest
+from ratelimit_mw.wsgi.body import ReplayedInput
+from ratelimit_mw.wsgi.middleware import RateLimitMiddleware
+from ratelimit_mw.wsgi.request import WSGIRequest
 
 ANN, BOB = (json.dumps({"user": name}).encode() for name in ("ann", "bob"))
 LIMIT = 65_536
@@ -209,7 +210,7 @@ def test_the_application_reads_the_very_bytes(read: Any, limit: int, send: Any) 
 def test_a_replayed_stream_is_the_stream(at: int, calls: list[tuple[str, int]]) -> None:
     """However much of it was read before, and whatever is asked of it, it answers as the whole stream does."""
     whole = io.BytesIO(TEXT)
-    replayed = Replayed(TEXT[:at], io.BytesIO(TEXT[at:]))
+    replayed = ReplayedInput(TEXT[:at], io.BytesIO(TEXT[at:]))
     for method, size in calls:
         assert getattr(replayed, method)(size) == getattr(whole, method)(size)
     assert list(replayed) == list(whole)

@@ -244,5 +244,5 @@ def test_a_rule_that_replaces_one_of_nobody_is_rejected_when_built() -> None:
 @pytest.mark.parametrize("read", [async_function, AsyncObject()])
 def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> None:
     """What can only be awaited has no place in WSGI, and says so at start."""
-    with pytest.raises(ConfigError, match="features: an async function cannot be awaited under WSGI"):
+    with pytest.raises(ConfigError, match="features: WSGI cannot await an async function"):
         RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": read})

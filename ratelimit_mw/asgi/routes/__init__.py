@@ -1,1 +1,1 @@
-"""Finds the route of an ASGI request, and the marks on its view."""
+"""The routes of ASGI applications, found without asking the router of the framework."""

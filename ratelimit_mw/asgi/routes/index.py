@@ -1,116 +1,206 @@
-"""The index of an application's routes: which one answers a request, found without asking the framework's router.
+"""Finds the route of a request without asking the router of the framework.
 
-A path that was asked for is found in a dictionary, within bounds that no client can move; a new one by a walk down a
-tree, which hardly grows with the number of routes.
+A path that was requested before is found in a bounded dictionary. A new path is found by a walk down a tree.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
-from ...http.request import Request
-from ..error_handlers import Answer
-from .match import RouteMatch
+from ...rules.marks import ViewMarks
+from ...rules.overview import Route
+from ...rules.rule import METHODS
+from .match import ROUTES_UNKNOWN, RouteMatch
 from .reader import RouteReader
-from .tree import Lookup, seen_path
+from .tree import FULL, Lookup, RouteNode, path_below
 
-__all__ = ["RouteIndex"]
+if TYPE_CHECKING:
+    from ..error_handlers import RejectionHandler
+    from ..request import ASGIRequest
 
-_KEPT: Final = 10_000
-_LONGEST_KEPT: Final = 256
+__all__ = ["RouteIndex", "RouteIndexes"]
+
+_MAX_CACHED: Final = 10_000
+_MAX_KEY: Final = 256
 _log = logging.getLogger("ratelimit_mw")
 
 
 class RouteIndex:
-    """Of one application or router. ``adopt`` is told what was read, and may reject it with ``ConfigError``.
+    """The routes of one application or router.
 
-    ``whole``: it is the outermost application, and its paths are whole where it mounts others. ``answer`` is how the
-    application answers rejections, if it wants to.
+    Args:
+        app: The application or router.
+        is_outermost: Whether it is the outermost application, so that its paths include those of its mounts.
+        adopt: Called with the routes that were read. It may raise ``ConfigError``.
+        handler: The application's own handler for rejections.
     """
 
     def __init__(
-        self, app: Any, whole: bool, adopt: Callable[[RouteReader], None], answer: Answer | None = None
+        self,
+        app: Any,
+        is_outermost: bool,
+        adopt: Callable[[RouteReader], None],
+        handler: RejectionHandler | None = None,
     ) -> None:
         self._app = app
-        self._whole = whole
+        self._is_outermost = is_outermost
         self._adopt = adopt
-        self.answer = answer
+        self.handler = handler
         self.differences = 0
-        """How often the framework went elsewhere than this index."""
+        """How often the framework chose another route than this index."""
         self._read()
 
     def _read(self) -> None:
-        reading = RouteReader(self._app)
-        self._adopt(reading)
-        self.reading = reading
-        self._known: dict[tuple[str, str, str], RouteMatch] = {}
-        self._lists = reading.lists
+        reader = RouteReader(self._app)
+        self._adopt(reader)
+        self.reader = reader
+        self._cached: dict[tuple[str, str, str], RouteMatch] = {}
+        self._lists = reader.lists
         self._routes = [route for routes in self._lists for route in routes]
         self._count = len(self._routes)
 
     def refresh(self) -> None:
-        """Read the routes again if some were added or removed since, or were found to be replaced."""
+        """Read the routes again if some were added or removed, or were found to be replaced."""
         if sum(map(len, self._lists)) != self._count:
             self._read()
 
     def _are_replaced(self) -> bool:
-        """Whether other routes stand where those stood that were read; then they are read before the next request."""
-        now = (route for routes in self._lists for route in routes)
-        if all(route is known for route, known in zip(now, self._routes, strict=False)):
+        """Return whether routes were replaced. If so, they are read again before the next request."""
+        current = (route for routes in self._lists for route in routes)
+        if all(route is known for route, known in zip(current, self._routes, strict=False)):
             return False
         self._count = -1
         return True
 
-    def find(self, request: Request) -> RouteMatch:
-        """Where a request goes."""
+    def find(self, request: ASGIRequest) -> RouteMatch:
+        """Return the route of a request."""
         scope = request.native
         root = self._root(scope)
-        path = seen_path(scope["path"], root) if root else scope["path"]
-        host = request.host if self.reading.by_host else ""
+        path = path_below(root, scope["path"]) if root else scope["path"]
+        host = request.host if self.reader.by_host else ""
         key = (scope["method"] if scope["type"] == "http" else "websocket", path, host)
-        found = self._known.get(key)
-        if found is None:
-            question = Lookup({**scope, "root_path": root}, path, host)
-            found = self.reading.top.find(question)
-            if question.keep and sum(map(len, key)) <= _LONGEST_KEPT:
-                if len(self._known) >= _KEPT:
-                    self._known.clear()
-                self._known[key] = found
-        return found
+        match = self._cached.get(key)
+        if match is None:
+            lookup = Lookup({**scope, "root_path": root}, path, host)
+            match = self.reader.top.find(lookup)
+            if lookup.is_cacheable and sum(map(len, key)) <= _MAX_KEY:
+                if len(self._cached) >= _MAX_CACHED:
+                    self._cached.clear()
+                self._cached[key] = match
+        return match
 
-    def params(self, request: Request) -> dict[str, str]:
-        """The values of the parameters in the template of a request's route."""
+    def params(self, request: ASGIRequest) -> dict[str, str]:
+        """Return the path parameters of a request."""
         root = self._root(request.native)
         scope = {**request.native, "root_path": root}
-        question = Lookup(scope, seen_path(scope["path"], root), request.host)
-        self.reading.top.find(question)
-        return question.params
+        lookup = Lookup(scope, path_below(root, scope["path"]), request.host)
+        self.reader.top.find(lookup)
+        return lookup.params
 
-    def compare(self, routed: RouteMatch, endpoint: object) -> None:
-        """Count, and say once, that the framework went elsewhere: limits were decided for the wrong route."""
-        if routed.is_at(endpoint) or self._are_replaced():
+    def compare(self, match: RouteMatch, endpoint: object) -> None:
+        """Count the requests for which the framework chose another route, and log the first of them."""
+        if match.leads_to(endpoint) or self._are_replaced():
             return
         self.differences += 1
         if self.differences == 1:
             _log.error(
-                "limits were decided for the route %s, but %r answered."
-                " Does a middleware inside of RateLimitMiddleware change paths?",
-                routed.endpoint,
+                "the limits of the route %s were applied, but %r handled the request."
+                " Check for a middleware inside of RateLimitMiddleware that changes paths.",
+                match.endpoint,
                 endpoint,
             )
 
-    def explain(self, error: MissingMiddlewareError) -> None:
-        """A limit was hidden from the middleware: say by what, for it is not the middleware that is missing."""
-        self._are_replaced()
-        error.add_note(
-            "RateLimitMiddleware is there, but does not see the limit. Does a decorator above @limit not use"
-            " functools.wraps, did another view call this one, or does a middleware inside change paths?"
-        )
+    def explain(self, error: Exception) -> None:
+        """Add a hint to the error of a limit that the middleware does not see."""
+        if isinstance(error, MissingMiddlewareError):
+            self._are_replaced()
+            error.add_note(
+                "RateLimitMiddleware runs, but does not see this limit. Check for a decorator above @limit that does"
+                " not use functools.wraps, for a view that calls this one, and for a middleware that changes paths."
+            )
 
     def _root(self, scope: Any) -> str:
-        """Where the application stands; for the outermost one, what the server was told."""
+        """Return the root path of the application; for the outermost one that of the server."""
         root: str = scope.get("root_path", "")
-        return scope.get("app_root_path", root) if root and self._whole else root
+        return scope.get("app_root_path", root) if root and self._is_outermost else root
+
+    def routes(self) -> Iterator[Route]:
+        """Yield all routes in their order, for commands. The handshake of a WebSocket is a GET."""
+        for node in self.reader.marks.nodes:
+            methods = node.methods or {*METHODS}
+            shown = ("GET",) if node.kind == "websocket" else tuple(sorted(methods - {"HEAD", "OPTIONS"}))
+            yield Route(node.endpoint, shown, _NodeMarks(node))
+
+    def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
+        """Return the template, the marks and the path parameters of a request, for commands."""
+        match = self.find(request)
+        return str(match.endpoint), _every_mark(match), self.params(request)
+
+
+class RouteIndexes:
+    """The routes of the applications that a middleware serves, nearly always one.
+
+    A middleware in an application that is mounted uses the outer router, whose templates are whole.
+
+    Args:
+        app: The application inside of the middleware.
+        open_index: Reads the routes for a scope; None where there are none.
+    """
+
+    def __init__(self, app: object, open_index: Callable[[Mapping[str, Any]], RouteIndex | None]) -> None:
+        self._app = app
+        self._open_index = open_index
+        self._known: dict[int, tuple[object, RouteIndex]] = {}
+        self._has_routes = True
+
+    def match(self, request: ASGIRequest) -> RouteMatch:
+        """Return the route of a request, and note it on the request."""
+        if not self._has_routes:
+            return ROUTES_UNKNOWN
+        index = request.index = self.index_of(request.native)
+        if index is None:
+            return ROUTES_UNKNOWN
+        match = index.find(request)
+        request.endpoint = match.endpoint
+        return match
+
+    def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+        """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
+        if not self._has_routes:
+            return None
+        start = outer_router(scope)
+        if start is None:
+            start = scope.get("app") or self._app
+        known = self._known.get(id(start))
+        if known is None:
+            index = self._open_index(scope)
+            if index is None:
+                self._has_routes = False
+                return None
+            known = self._known[id(start)] = (start, index)
+        known[1].refresh()
+        return known[1]
+
+
+@dataclass(frozen=True)
+class _NodeMarks:
+    node: RouteNode
+
+    def for_method(self, method: str) -> ViewMarks:
+        return _every_mark(self.node.match_for(method, FULL))
+
+
+def outer_router(scope: Mapping[str, Any]) -> Any:
+    """Return the router of the application that the current one is mounted in; None outside of a mount."""
+    router = scope.get("router")
+    return None if router is getattr(scope.get("app"), "router", None) else router
+
+
+def _every_mark(match: RouteMatch) -> ViewMarks:
+    """Return the marks of a view with the deferred ones."""
+    marks = match.marks or ViewMarks()
+    return replace(marks, marks=(*marks.marks, *match.deferred))

@@ -1,4 +1,4 @@
-"""What is marked on the way to a view: on its dependencies, on itself, on the method of a class that answers."""
+"""The marks on a route: on its dependencies, on its endpoint, and on the methods of a class-based endpoint."""
 
 from __future__ import annotations
 
@@ -8,96 +8,106 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from ...errors import ConfigError
+from ...http.route_checks import RouteInfo, all_marks, check_parameters
 from ...rules.marks import Mark, ViewMarks, marked_form, marks_of, view_of
-from ..dependencies import share
-from .match import DependencyLimit
+from ...rules.rule import METHODS
+from ...rules.ruleset import RuleSet
+from ..dependencies import DependencyLimit, share_mark
 from .tree import RouteNode
 
-__all__ = ["Marking"]
+__all__ = ["RouteMarks"]
 
-_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "QUERY")
-_NOTHING: Final = ViewMarks()
+_UNMARKED: Final = ViewMarks()
 
 
-class Marking:
-    """Collects the marks of an application. ``later``: the features that a mark is given on the way."""
+class RouteMarks:
+    """Collects the marks of an application. ``provided`` has the features that dependencies provide for a mark."""
 
     def __init__(self) -> None:
-        self.later: dict[Mark, Collection[str]] = {}
+        self.provided: dict[Mark, Collection[str]] = {}
         self._views: dict[ViewMarks, None] = {}
-        self._branches: list[tuple[RouteNode, list[object]]] = []
+        self._nodes: list[tuple[RouteNode, list[object]]] = []
 
     @property
     def views(self) -> list[ViewMarks]:
-        """Everything that some request may meet."""
-        return [*self._views, *(ViewMarks((mark,)) for mark in self.later)]
+        """The marks of every possible request."""
+        return [*self._views, *(ViewMarks((mark,)) for mark in self.provided)]
 
     @property
-    def branches(self) -> list[RouteNode]:
-        """All routes that lead to views, or to what nobody can look into."""
-        return [branch for branch, _ in self._branches]
+    def nodes(self) -> list[RouteNode]:
+        """All routes with a view, or with an application that cannot be read."""
+        return [node for node, _ in self._nodes]
 
-    def mark(self, branch: RouteNode, dependant: Any) -> None:
-        """Note for a branch what is marked on its dependencies and its endpoint."""
+    def read(self, node: RouteNode, dependant: Any) -> None:
+        """Read the marks of a route into its node."""
         calls = list(_calls_of(dependant))
-        branch.met = self._met(calls)
-        self._branches.append((branch, calls))
-        self._note(branch, calls, _parts_of(branch.target))
+        node.limits = self._limits_of(calls)
+        self._nodes.append((node, calls))
+        self._note(node, calls, _parts_of(node.target))
 
-    def meet(self, route: Any) -> list[DependencyLimit]:
-        """The limits among the dependencies of a route that is never found by the index."""
-        met = self._met(list(_calls_of(getattr(route, "dependant", None))))
-        self._known(view_of(limit.beforehand for limit in met))
-        return met
+    def read_fallback(self, route: Any) -> list[DependencyLimit]:
+        """Return the dependency limits of a route that the index does not contain."""
+        limits = self._limits_of(list(_calls_of(getattr(route, "dependant", None))))
+        self._known(view_of(limit.early_marks for limit in limits))
+        return limits
 
-    def _met(self, calls: list[object]) -> list[DependencyLimit]:
-        met = [call for call in calls if isinstance(call, DependencyLimit)]
-        self.later |= {limit.mark: limit.given for limit in met if limit.given}
-        return met
+    def _limits_of(self, calls: list[object]) -> list[DependencyLimit]:
+        limits = [call for call in calls if isinstance(call, DependencyLimit)]
+        self.provided |= {limit.mark: limit.provides for limit in limits if limit.provides}
+        return limits
 
-    def _note(self, branch: RouteNode, calls: list[object], parts: list[object]) -> None:
-        things = [*(call.beforehand if isinstance(call, DependencyLimit) else call for call in calls), *parts]
-        branch.views[""] = self._known(view_of(things), branch)
-        if not inspect.isclass(branch.target):
+    def _note(self, node: RouteNode, calls: list[object], parts: list[object]) -> None:
+        things = [*(call.early_marks if isinstance(call, DependencyLimit) else call for call in calls), *parts]
+        node.marks[""] = self._known(view_of(things), node)
+        if not inspect.isclass(node.target):
             return
-        for method in _METHODS:
-            if handlers := _handlers(branch.target, method):
-                branch.views[method] = self._known(view_of([*things, *handlers]), branch)
+        for method in METHODS:
+            if handlers := _handlers(node.target, method):
+                node.marks[method] = self._known(view_of([*things, *handlers]), node)
 
-    def _known(self, view: ViewMarks, branch: RouteNode | None = None) -> ViewMarks | None:
-        if view == _NOTHING:
+    def _known(self, marks: ViewMarks, node: RouteNode | None = None) -> ViewMarks | None:
+        if marks == _UNMARKED:
             return None
-        if view.messages and branch is not None and branch.kind != "websocket":
-            raise ConfigError(f"{branch.endpoint} is no WebSocket route", of=f"@messages on {view.messages[0].view}")
-        self._views[view] = None
-        return view
+        if marks.messages and node is not None and node.kind != "websocket":
+            raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {marks.messages[0].view}")
+        self._views[marks] = None
+        return marks
 
     def claim_late_marks(self) -> None:
-        """Give functions that were marked above the decorator that took them what was marked there.
+        """Give a route the marks of a decorator above the one that registered it.
 
-        Unless the marked form has a route of its own: then it is on purpose that this one is not limited.
+        A marked form with a route of its own keeps them: then this route is left unlimited on purpose.
         """
-        standing = {id(form) for branch, _ in self._branches for form in _forms_of(branch.target)}
-        for branch, calls in self._branches:
-            form = marked_form(branch.target)
-            if form is not None and marks_of(branch.target) == _NOTHING and id(form) not in standing:
-                self._note(branch, calls, [form])
+        registered = {id(form) for node, _ in self._nodes for form in _forms_of(node.target)}
+        for node, calls in self._nodes:
+            form = marked_form(node.target)
+            if form is not None and marks_of(node.target) == _UNMARKED and id(form) not in registered:
+                self._note(node, calls, [form])
+
+    def check_parameters(self, rules: RuleSet) -> None:
+        """Raise ``ConfigError`` for a limit by a path parameter that no route has."""
+        check_parameters([_route_info(node) for node in self.nodes], rules)
+
+
+def _route_info(node: RouteNode) -> RouteInfo:
+    marks = all_marks(marks for marks in node.marks.values() if marks is not None)
+    return RouteInfo(node.endpoint, node.parameters, (*marks, *(limit.mark for limit in node.limits)))
 
 
 def _calls_of(dependant: Any) -> Iterator[object]:
-    """The functions that FastAPI calls before a view, the outermost first."""
+    """Yield the functions that FastAPI calls before a view, the outermost first."""
     for inner in getattr(dependant, "dependencies", ()):
         call = inner.call
         if inspect.isclass(call) and issubclass(call, DependencyLimit):
             raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
         if isinstance(call, DependencyLimit) and inner.name is not None:
-            share(call, dependant.call, inner.name)
+            share_mark(call, dependant.call, inner.name)
         yield from _calls_of(inner)
         yield call
 
 
 def _parts_of(endpoint: Any) -> list[object]:
-    """An endpoint, behind what it is a part of: a function with some arguments given already is that function."""
+    """Return an endpoint after the functions that ``functools.partial`` wraps in it."""
     parts = [endpoint]
     while isinstance(parts[0], functools.partial):
         parts.insert(0, parts[0].func)
@@ -105,13 +115,13 @@ def _parts_of(endpoint: Any) -> list[object]:
 
 
 def _forms_of(endpoint: Any) -> Iterator[object]:
-    """An endpoint, and what its decorators were put around."""
+    """Yield an endpoint and the functions that its decorators wrap."""
     while endpoint is not None:
         yield endpoint
         endpoint = getattr(endpoint, "__wrapped__", None)
 
 
 def _handlers(cls: type, method: str) -> list[object]:
-    """The method of a class that answers a request, as Starlette looks for it, after those that it overrides."""
+    """Return the methods of a class for a request, as Starlette finds them, base classes first."""
     name = "get" if method == "HEAD" and not hasattr(cls, "head") else method.lower()
     return [vars(base)[name] for base in reversed(cls.__mro__) if name in vars(base)]

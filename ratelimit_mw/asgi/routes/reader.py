@@ -1,7 +1,7 @@
-"""Reads the routes of an application of Starlette or FastAPI, by what they have and not by what they are.
+"""Reads the routes of Starlette and FastAPI applications by their attributes, not by their classes.
 
-FastAPI since 0.137 hides included routers behind objects without path or endpoint, which tell the routes they stand
-for; before, it copied them. A mount is followed into whatever it mounts, through middleware that keeps its ``app``.
+FastAPI since 0.137 hides included routers behind objects without path or endpoint, which list the routes they contain;
+before, it copied the routes. A mount is followed into its application, through middleware that keeps its ``app``.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .marks import Marking
-from .match import ANYWHERE, NOWHERE, RouteMatch
-from .shape import shape_of
+from .marks import RouteMarks
+from .match import NO_ROUTE, OPAQUE, RouteMatch
+from .shape import path_shape
 from .tree import FULL, NONE, PARTIAL, CustomMatch, RouteNode, RouteTree, Scope
 
 __all__ = ["RouteReader", "application_behind"]
 
 _FRAMEWORKS: Final = ("starlette", "fastapi")
-_DEEPEST: Final = 32
-_MATCHES: Final = {"NONE": NONE, "PARTIAL": PARTIAL, "FULL": FULL}
+_MAX_DEPTH: Final = 32
+_QUALITIES: Final = {"NONE": NONE, "PARTIAL": PARTIAL, "FULL": FULL}
 _REST: Final = "/{path}"
 
 
 def application_behind(app: Any) -> Any:
-    """The Starlette application or router inside what may be wrapped in middleware; None where there is none."""
-    for _ in range(_DEEPEST):
-        if app is None or (_is_of_a_framework(type(app)) and isinstance(getattr(app, "routes", None), list)):
+    """Return the Starlette application or router inside of middleware; None where there is none."""
+    for _ in range(_MAX_DEPTH):
+        if app is None or (_is_of_framework(type(app)) and isinstance(getattr(app, "routes", None), list)):
             return app
         app = getattr(app, "app", None)
     return None
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a router stands: its template and parameters so far, what was mounted on the way, the routers above it."""
+class _Location:
+    """The location of a router: its template, its parameters, the applications passed, the routers above."""
 
     prefix: str = ""
     parameters: frozenset[str] = frozenset()
@@ -43,31 +43,31 @@ class _Place:
 
 
 class RouteReader:
-    """All that is known of an application's routes. ``ConfigError`` for marks that cannot stand where they stand.
+    """The routes of an application. Raises ``ConfigError`` for marks that cannot work where they are.
 
-    ``lists`` grow when routes are added; ``owners`` are the routers and applications reached, with their prefixes.
+    ``lists`` grow when routes are added. ``owners`` are the routers and applications read, with their prefixes.
     """
 
     def __init__(self, app: object) -> None:
         self.lists: list[list[Any]] = []
         self.owners: list[tuple[str, object]] = []
         self.by_host = False
-        self.marking = Marking()
-        self.top = self._level(app, _Place(), NOWHERE)
-        self.marking.claim_late_marks()
+        self.marks = RouteMarks()
+        self.top = self._tree(app, _Location(), NO_ROUTE)
+        self.marks.claim_late_marks()
 
-    def reaches(self, app: object) -> bool:
-        """Whether these are its routes, too."""
+    def contains(self, app: object) -> bool:
+        """Return whether the routes include those of another application."""
         return any(owner is app or owner is _router_of(app) for _, owner in self.owners)
 
-    def _level(self, owner: Any, place: _Place, missed: RouteMatch) -> RouteTree:
+    def _tree(self, owner: Any, location: _Location, missed: RouteMatch) -> RouteTree:
         router = _router_of(owner)
-        self.owners += [(place.prefix, owner), (place.prefix, router)]
+        self.owners += [(location.prefix, owner), (location.prefix, router)]
         self._watch(router)
-        here = replace(place, above=(*place.above, id(router)))
-        branches = [self._branch(entry, route, here) for entry, route in _entries(router)]
-        met = [limit for route in _of_last_resort(router) for limit in self.marking.meet(route)]
-        return RouteTree(branches, missed.meeting(None, met))
+        inside = replace(location, above=(*location.above, id(router)))
+        nodes = [self._node(entry, route, inside) for entry, route in _entries(router)]
+        limits = [limit for route in _fallbacks(router) for limit in self.marks.read_fallback(route)]
+        return RouteTree(nodes, missed.with_marks(None, limits))
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
@@ -75,57 +75,58 @@ class RouteReader:
             if (included := getattr(route, "original_router", None)) is not None:
                 self._watch(included)
 
-    def _branch(self, entry: Any, route: Any, place: _Place) -> RouteNode:
+    def _node(self, entry: Any, route: Any, location: _Location) -> RouteNode:
         if not hasattr(entry, "param_convertors"):
-            return RouteNode("/**", NOWHERE.endpoint, ANYWHERE, place.passed, asked=_asking(entry, route))
+            custom = _custom_match(entry, route)
+            return RouteNode("/**", str(NO_ROUTE.endpoint), OPAQUE, location.passed, custom_match=custom)
         if not hasattr(entry, "endpoint"):
-            return self._mount(entry, route, place)
+            return self._mount(entry, route, location)
         is_http = hasattr(entry, "methods")
-        branch = RouteNode(
-            shape_of(entry.path_format, entry.param_convertors),
-            place.prefix + entry.path_format,
+        node = RouteNode(
+            path_shape(entry.path_format, entry.param_convertors),
+            location.prefix + entry.path_format,
             entry.endpoint,
-            place.passed,
+            location.passed,
             "http" if is_http else "websocket",
             frozenset(entry.methods) if is_http and entry.methods else None,
             entry.path_regex,
             convertors=entry.param_convertors,
-            parameters=place.parameters.union(entry.param_convertors),
-            asked=_asking(entry, route) if _decides_for_itself(entry, route) else None,
+            parameters=location.parameters.union(entry.param_convertors),
+            custom_match=_custom_match(entry, route) if _has_own_matches(entry, route) else None,
         )
-        self.marking.mark(branch, getattr(entry, "dependant", None))
-        return branch
+        self.marks.read(node, getattr(entry, "dependant", None))
+        return node
 
-    def _mount(self, entry: Any, route: Any, place: _Place) -> RouteNode:
-        """What stands below a path or a host: another router, or an application that nobody can look into."""
+    def _mount(self, entry: Any, route: Any, location: _Location) -> RouteNode:
+        """Return the node of a path or host with a router below it, or with an application that cannot be read."""
         host = getattr(entry, "host_regex", None)
-        template = place.prefix + (_REST if host else entry.path_format)
-        parameters = place.parameters.union(entry.param_convertors) - (frozenset() if host else {"path"})
-        branch = RouteNode(
-            "/**" if host else shape_of(entry.path_format, entry.param_convertors),
+        template = location.prefix + (_REST if host else entry.path_format)
+        parameters = location.parameters.union(entry.param_convertors) - (frozenset() if host else {"path"})
+        node = RouteNode(
+            "/**" if host else path_shape(entry.path_format, entry.param_convertors),
             template,
             entry.app,
-            place.passed,
+            location.passed,
             pattern=None if host else entry.path_regex,
             host=host,
             convertors=entry.param_convertors,
             parameters=parameters,
-            asked=_asking(entry, route) if _decides_for_itself(entry, route) else None,
-            mounts=True,
+            custom_match=_custom_match(entry, route) if _has_own_matches(entry, route) else None,
+            is_mount=True,
         )
         self.by_host = self.by_host or host is not None
         owner = application_behind(entry.app) or application_behind(getattr(entry, "_base_app", None))
-        if owner is None or id(_router_of(owner)) in place.above:
-            self.marking.mark(branch, None)
-            return branch
-        passed = (*place.passed, entry.app)
-        below = _Place(template.removesuffix(_REST), parameters, passed, place.above)
-        branch.below = self._level(owner, below, RouteMatch(NOWHERE.endpoint, entry.app, passed))
-        return branch
+        if owner is None or id(_router_of(owner)) in location.above:
+            self.marks.read(node, None)
+            return node
+        passed = (*location.passed, entry.app)
+        below = _Location(template.removesuffix(_REST), parameters, passed, location.above)
+        node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, entry.app, passed))
+        return node
 
 
 def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
-    """The routes of a router, and of those it includes: each as it stands there, and as it was made."""
+    """Yield the routes of a router and of those it includes: each as it is included, and as it was made."""
     for route in router.routes:
         if hasattr(route, "effective_route_contexts"):
             for context in route.effective_route_contexts():
@@ -134,36 +135,36 @@ def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
             yield route, route
 
 
-def _of_last_resort(router: Any) -> Iterator[Any]:
-    """The routes of FastAPI's frontends, which are asked when nothing else matches; for their dependencies."""
+def _fallbacks(router: Any) -> Iterator[Any]:
+    """Yield the routes of FastAPI's frontends, which match when no other route does."""
     yield from getattr(router, "_low_priority_routes", ())
     for route in router.routes:
         if hasattr(route, "effective_low_priority_routes"):
             yield from route.effective_low_priority_routes()
 
 
-def _asking(entry: Any, route: Any) -> CustomMatch:
-    """Asks a route that is none of the framework's own, as the framework would."""
+def _custom_match(entry: Any, route: Any) -> CustomMatch:
+    """Return a function that asks a route of a foreign class, as the framework does."""
     as_made = getattr(entry, "original_route", None) is route
 
-    def asked(scope: Scope) -> int:
+    def match(scope: Scope) -> int:
         scope = {**scope}
         if as_made:
             scope["fastapi"] = {**scope.get("fastapi", {}), "effective_route_context": entry}
-        match, _ = (route if as_made else entry).matches(scope)
-        return _MATCHES[match.name]
+        quality, _ = (route if as_made else entry).matches(scope)
+        return _QUALITIES[quality.name]
 
-    return asked
+    return match
 
 
-def _decides_for_itself(entry: Any, route: Any) -> bool:
-    """Whether somebody has written another ``matches`` for it."""
+def _has_own_matches(entry: Any, route: Any) -> bool:
+    """Return whether a class outside of the frameworks overrides ``matches``."""
     asked = route if getattr(entry, "original_route", None) is route else entry
-    writer = next(cls for cls in type(asked).__mro__ if "matches" in vars(cls))
-    return writer.__module__.partition(".")[0] not in _FRAMEWORKS
+    owner = next(cls for cls in type(asked).__mro__ if "matches" in vars(cls))
+    return owner.__module__.partition(".")[0] not in _FRAMEWORKS
 
 
-def _is_of_a_framework(cls: type) -> bool:
+def _is_of_framework(cls: type) -> bool:
     return any(base.__module__.partition(".")[0] in _FRAMEWORKS for base in cls.__mro__)
 
 

@@ -1,7 +1,7 @@
-"""Routes of one router as branches of a tree; what is mounted is a level below. Chooses as Starlette's router does.
+"""The routes of one router as nodes of a tree. It chooses as Starlette's router does.
 
-The first branch that takes path and method wins, else the first that takes the path alone. A mount that takes the path
-is never left again. The path tree says which branches are worth asking, their own patterns decide.
+The first node that matches path and method wins, else the first that matches the path alone. A mount that matches the
+path is final. A path tree finds the candidates, and their own patterns decide.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...rules.marks import ViewMarks
 from ...rules.paths import PathTree
-from .match import DependencyLimit, RouteMatch
+from .match import RouteMatch
 
-__all__ = ["FULL", "NONE", "PARTIAL", "CustomMatch", "RouteNode", "RouteTree", "Lookup", "seen_path"]
+if TYPE_CHECKING:
+    from ..dependencies import DependencyLimit
+
+__all__ = ["FULL", "NONE", "PARTIAL", "CustomMatch", "Lookup", "RouteNode", "RouteTree", "path_below"]
 
 NONE: Final = 0
 PARTIAL: Final = 1
@@ -26,13 +29,13 @@ Scope = MutableMapping[str, Any]
 
 @dataclass(slots=True)
 class Lookup:
-    """Where a request asks to go: ``path`` is what is left of it at the level that was reached."""
+    """The search for one request's route. ``path`` is the rest of the path below the current router."""
 
     scope: Scope
     path: str
     host: str
-    keep: bool = True
-    """Whether the answer is the same for every request with this method, path and host."""
+    is_cacheable: bool = True
+    """Whether every request with this method, path and host has the same route."""
     params: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -45,7 +48,7 @@ class Lookup:
 
 
 CustomMatch = Callable[[Scope], int]
-"""A route that decides for itself, by more than path and method, and says how well it matches."""
+"""The ``matches`` of a route that does not decide by path and method alone. Returns NONE, PARTIAL or FULL."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,94 +65,93 @@ class RouteNode:
     host: re.Pattern[str] | None = None
     convertors: Mapping[str, Any] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
-    """The names of all parameters on the way there, those of mounts included."""
-    asked: CustomMatch | None = None
-    mounts: bool = False
+    """The names of all parameters of the route, including those of its mounts."""
+    custom_match: CustomMatch | None = None
+    is_mount: bool = False
     below: RouteTree | None = None
-    views: dict[str, ViewMarks | None] = field(default_factory=dict)
-    """What is marked, by method; under "" for all methods that are not there."""
-    met: list[DependencyLimit] = field(default_factory=list)
-    _routed: dict[str, RouteMatch] = field(default_factory=dict)
+    marks: dict[str, ViewMarks | None] = field(default_factory=dict)
+    """The marks of the view by method; under "" for the methods that are not listed."""
+    limits: list[DependencyLimit] = field(default_factory=list)
+    _matches: dict[str, RouteMatch] = field(default_factory=dict)
 
-    def takes(self, question: Lookup) -> int:
-        """How well it matches, in Starlette's words."""
-        if self.kind is not None and self.kind != question.kind:
+    def quality(self, lookup: Lookup) -> int:
+        """Return NONE, PARTIAL or FULL, as Starlette does."""
+        if self.kind is not None and self.kind != lookup.kind:
             return NONE
-        if self.asked is not None:
-            question.keep = False
-            return self.asked(question.scope)
-        if not self._matched(question):
+        if self.custom_match is not None:
+            lookup.is_cacheable = False
+            return self.custom_match(lookup.scope)
+        if not self._pattern_match(lookup):
             return NONE
-        return FULL if self.methods is None or question.method in self.methods else PARTIAL
+        return FULL if self.methods is None or lookup.method in self.methods else PARTIAL
 
-    def _matched(self, question: Lookup) -> re.Match[str] | None:
+    def _pattern_match(self, lookup: Lookup) -> re.Match[str] | None:
         if self.host is not None:
-            return self.host.match(question.host)
-        return self.pattern.match(question.path) if self.pattern is not None else None
+            return self.host.match(lookup.host)
+        return self.pattern.match(lookup.path) if self.pattern is not None else None
 
-    def enter(self, question: Lookup) -> None:
-        """Take from the path what belongs to this branch, and note the parameters in it."""
-        found = self._matched(question)
-        if found is None:
+    def enter(self, lookup: Lookup) -> None:
+        """Take this node's part from the path, and keep its parameters."""
+        match = self._pattern_match(lookup)
+        if match is None:
             return
-        values = {name: _plain(self.convertors[name], value) for name, value in found.groupdict().items()}
-        if self.mounts and self.host is None:
+        values = {name: _converted(self.convertors[name], value) for name, value in match.groupdict().items()}
+        if self.is_mount and self.host is None:
             rest = "/" + values.pop("path")
-            root = question.scope.get("root_path", "")
-            mounted = root + question.path[: -len(rest)]
-            known = {"app_root_path": question.scope.get("app_root_path", root), "root_path": mounted}
-            question.scope = {**question.scope, **known}
-            question.path = seen_path(question.scope["path"], mounted)
-        question.params |= values
+            root = lookup.scope.get("root_path", "")
+            mounted = root + lookup.path[: -len(rest)]
+            roots = {"app_root_path": lookup.scope.get("app_root_path", root), "root_path": mounted}
+            lookup.scope = {**lookup.scope, **roots}
+            lookup.path = path_below(mounted, lookup.scope["path"])
+        lookup.params |= values
 
-    def routed(self, method: str, match: int) -> RouteMatch:
-        """Where a request that ends here goes. One that only matches in part does not reach the view."""
-        name = "" if match == PARTIAL else method if method in self.views else "*"
-        found = self._routed.get(name)
-        if found is None:
-            found = RouteMatch(self.endpoint, self.target, self.passed)
-            if match == FULL:
-                found = found.meeting(self.views.get(method, self.views.get("")), self.met)
-            self._routed[name] = found
-        return found
+    def match_for(self, method: str, quality: int) -> RouteMatch:
+        """Return the match of a request that ends here. A partial match does not reach the view."""
+        key = "" if quality == PARTIAL else method if method in self.marks else "*"
+        match = self._matches.get(key)
+        if match is None:
+            match = RouteMatch(self.endpoint, self.target, self.passed)
+            if quality == FULL:
+                match = match.with_marks(self.marks.get(method, self.marks.get("")), self.limits)
+            self._matches[key] = match
+        return match
 
 
 class RouteTree:
-    """The routes of one router, in their order. ``missed`` is where a request goes that none of them takes."""
+    """The routes of one router in their order. ``missed`` is the match of a request that none of them matches."""
 
-    def __init__(self, branches: list[RouteNode], missed: RouteMatch) -> None:
-        self.branches = branches
+    def __init__(self, nodes: list[RouteNode], missed: RouteMatch) -> None:
+        self.nodes = nodes
         self.missed = missed
-        self._tree = PathTree((i, branch.shape) for i, branch in enumerate(branches))
+        self._tree = PathTree((i, node.shape) for i, node in enumerate(nodes))
 
     def _candidates(self, path: str) -> tuple[int, ...]:
-        """The branches worth asking. A pattern that ends in "$" takes one line feed after the path, too."""
-        found = self._tree.match(path)
-        if path[-1:] == "\n":
-            found = tuple(sorted({*found, *self._tree.match(path[:-1])}))
-        return found
+        candidates = self._tree.match(path)
+        if path[-1:] == "\n":  # a pattern that ends in "$" also matches a line feed after the path
+            candidates = tuple(sorted({*candidates, *self._tree.match(path[:-1])}))
+        return candidates
 
-    def find(self, question: Lookup) -> RouteMatch:
-        """Where the request goes, from here down."""
+    def find(self, lookup: Lookup) -> RouteMatch:
+        """Return the match of a request, from this router down."""
         partial: RouteNode | None = None
-        for number in self._candidates(question.path):
-            branch = self.branches[number]
-            match = branch.takes(question)
-            if match == FULL:
-                branch.enter(question)
-                return branch.below.find(question) if branch.below else branch.routed(question.method, FULL)
-            if match == PARTIAL and partial is None:
-                partial = branch
+        for number in self._candidates(lookup.path):
+            node = self.nodes[number]
+            quality = node.quality(lookup)
+            if quality == FULL:
+                node.enter(lookup)
+                return node.below.find(lookup) if node.below else node.match_for(lookup.method, FULL)
+            if quality == PARTIAL and partial is None:
+                partial = node
         if partial is not None:
-            partial.enter(question)
-            return partial.routed(question.method, PARTIAL)
+            partial.enter(lookup)
+            return partial.match_for(lookup.method, PARTIAL)
         return self.missed
 
 
-def seen_path(path: str, root: str) -> str:
-    """The path that a router sees which stands at ``root``; to the letter as Starlette has it.
+def path_below(root: str, path: str) -> str:
+    """Return the path that a router at ``root`` sees, exactly as Starlette does.
 
-    >>> seen_path("/api/items", "/api"), seen_path("/apis", "/api"), seen_path("/api", "/api")
+    >>> path_below("/api", "/api/items"), path_below("/api", "/apis"), path_below("/api", "/api")
     ('/items', '/apis', '')
     """
     if not root or not path.startswith(root):
@@ -158,9 +160,9 @@ def seen_path(path: str, root: str) -> str:
     return rest if not rest or rest[0] == "/" else path
 
 
-def _plain(convertor: Any, value: str) -> str:
-    """A parameter's value as text, read first as the route does: "007" and "7" are one number."""
+def _converted(convertor: Any, value: str) -> str:
+    """Return a parameter as text after its conversion: "007" and "7" are one number."""
     try:
         return str(convertor.convert(value))
-    except ValueError:  # of more digits than Python reads
+    except ValueError:  # more digits than Python converts
         return value

@@ -1,4 +1,4 @@
-"""``manage.py ratelimit``: which rules there are, and which look at a request."""
+"""The command ``manage.py ratelimit``: list the rules, and explain one request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 
 from ....errors import RateLimitError
-from ....http.views import class_of
+from ....rules.names import class_behind
 from ....rules.overview import Overview, Route
 from ....rules.rule import METHODS
 from ... import conf
@@ -20,39 +20,36 @@ __all__ = ["Command"]
 
 
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
-    """The project's limits, before they meet traffic."""
-
-    help = "Look at rate limits before they meet traffic."
+    help = "Show the rate limits of this project."
 
     def add_arguments(self, parser: Any) -> None:
-        commands = parser.add_subparsers(dest="what", required=True)
-        commands.add_parser("rules", help="List the rules, with the routes that they stand on.")
-        explain = commands.add_parser("explain", help="Show which rules look at a request, and why the others do not.")
+        commands = parser.add_subparsers(dest="command", required=True)
+        commands.add_parser("rules", help="List the rules and the routes that they apply to.")
+        explain = commands.add_parser("explain", help="Show which rules apply to a request, and why the others do not.")
         explain.add_argument("method", type=str.upper)
         explain.add_argument("path")
-        explain.add_argument("--host", default="localhost", help="The host asked for.")
+        explain.add_argument("--host", default="localhost", help="The host of the request.")
 
-    def handle(self, *_: Any, what: str, **options: Any) -> None:
+    def handle(self, *_: Any, command: str, **options: Any) -> None:
         try:
-            enforcer = conf.enforcer()
-            found = enforcer.routes().all
-            routes = [Route(route.template, _methods_of(route.callback), route.marked) for route in found]
-            overview = Overview(enforcer.limiter.rules, enforcer.limiter.settings.overrides, routes)
+            project = conf.project_limits()
+            routes = [Route(route.template, _methods_of(route.callback), route.views) for route in project.routes().all]
+            overview = Overview(project.limiter.rules, project.limiter.settings.overrides, routes)
         except RateLimitError as error:
             raise CommandError(str(error)) from None
-        if what == "rules":
+        if command == "rules":
             self._print(overview.rules())
         else:
-            self._explain(enforcer, overview, options["method"], options["path"], options["host"])
+            self._explain(project, overview, options["method"], options["path"], options["host"])
 
-    def _explain(self, enforcer: ProjectLimits, overview: Overview, method: str, path: str, host: str) -> None:
+    def _explain(self, project: ProjectLimits, overview: Overview, method: str, path: str, host: str) -> None:
         language = translation.get_language_from_path(path) or settings.LANGUAGE_CODE
         with translation.override(language):
-            route, _ = enforcer.routes().find(path)
-        view = route.marked.of(method)
+            route, _ = project.routes().find(path)
+        view = route.views.for_method(method)
         self._print(overview.explained(method, path, host, route.template, view))
         if not overview.looks(method, path, host, view):
-            raise CommandError("nothing limits this request")
+            raise CommandError("no rule applies to this request")
 
     def _print(self, lines: Iterator[str]) -> None:
         for line in lines:
@@ -60,8 +57,8 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
 
 
 def _methods_of(callback: Any) -> tuple[str, ...]:
-    """Those that a class-based view answers; a function may answer any."""
-    cls = class_of(callback)
-    answered = getattr(callback, "actions", None) or [name for name in METHODS if hasattr(cls, name.lower())]
-    found = {name.upper() for name in answered} - {"HEAD", "OPTIONS"}
-    return tuple(sorted(found)) or tuple(name for name in METHODS if name not in ("HEAD", "OPTIONS"))
+    """Return the methods of a class-based view; all methods for a function."""
+    cls = class_behind(callback)
+    handled = getattr(callback, "actions", None) or [name for name in METHODS if hasattr(cls, name.lower())]
+    methods = {name.upper() for name in handled} - {"HEAD", "OPTIONS"}
+    return tuple(sorted(methods)) or tuple(name for name in METHODS if name not in ("HEAD", "OPTIONS"))

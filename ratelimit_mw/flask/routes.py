@@ -1,0 +1,52 @@
+"""The routes of a Flask application: their templates, and the marks on their views."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from flask import Flask
+
+from ..http.route_checks import RouteInfo, all_marks
+from ..http.views import ViewMarksByMethod
+from ..rules.marks import ViewMarks, marked_form, marks_of
+
+__all__ = ["read_views", "route_infos", "route_template"]
+
+# As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
+_PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
+_UNMARKED: Final = ViewMarks()
+
+
+@lru_cache(10_000)
+def route_template(rule: str) -> str:
+    """Return the template of a URL rule, without converters.
+
+    >>> route_template("/items/<int:id>/<any(small, large):size>")
+    '/items/{id}/{size}'
+    """
+    return _PARAMETER.sub(r"{\1}", rule)
+
+
+def read_views(app: Flask) -> dict[str, ViewMarksByMethod]:
+    """Return the marks of all views, by Flask's endpoint."""
+    return {endpoint: _marks_of(app, endpoint) for endpoint in app.view_functions}
+
+
+def route_infos(app: Flask, views: dict[str, ViewMarksByMethod]) -> list[RouteInfo]:
+    rules = [rule for rule in app.url_map.iter_rules() if rule.endpoint in views]
+    return [
+        RouteInfo(route_template(rule.rule), rule.arguments, all_marks(views[rule.endpoint].all())) for rule in rules
+    ]
+
+
+def _marks_of(app: Flask, endpoint: str) -> ViewMarksByMethod:
+    view: Any = app.view_functions[endpoint]
+    form = marked_form(view)
+    if form is not None and marks_of(view) == _UNMARKED and form not in app.view_functions.values():
+        view = form  # @limit is above @app.route, which registered the view before it was marked
+    names = endpoint.split(".")[:-1]
+    outer = [".".join(names[: i + 1]) for i in range(len(names))]
+    blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
+    return ViewMarksByMethod(view, [app, *blueprints])

@@ -1,0 +1,58 @@
+"""A WSGI environ as a request that features are read from."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any, Final
+
+from ..http.request import Request
+from .body import read_body
+
+__all__ = ["VERDICT", "WSGIRequest", "remote_user"]
+
+VERDICT: Final = "ratelimit_mw.verdict"
+"""The key of the environ where the application finds the verdict."""
+
+
+class WSGIRequest(Request):
+    """A request over a WSGI environ."""
+
+    def __init__(self, environ: MutableMapping[str, Any]) -> None:
+        self.native = environ
+
+    @property
+    def method(self) -> str:
+        return self.native["REQUEST_METHOD"].upper()  # type: ignore[no-any-return]
+
+    @property
+    def path(self) -> str:
+        path: str = self.native.get("PATH_INFO", "")
+        return path.encode("latin-1").decode("utf-8", "replace") or "/"
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.get("REMOTE_ADDR") or None
+
+    @property
+    def query_string(self) -> str:
+        return self.native.get("QUERY_STRING", "")  # type: ignore[no-any-return]
+
+    def header_lines(self, name: str) -> list[str]:
+        """Return one value at most: WSGI servers join lines, and an underscore in a name is lost."""
+        key = name.upper().replace("-", "_")
+        value = self.native.get(key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}")
+        return [] if value is None else [value]
+
+    def header_names(self) -> list[str]:
+        return [key[5:].lower().replace("_", "-") for key in self.native if key.startswith("HTTP_")]
+
+    def body(self, limit: int) -> object:
+        return read_body(self.native, limit)
+
+    def pick_value(self, values: list[str]) -> str:
+        return values[0]
+
+
+def remote_user(request: Request) -> str | None:
+    """Return the user that the server has authenticated."""
+    return request.native.get("REMOTE_USER") or None

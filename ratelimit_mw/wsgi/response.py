@@ -1,0 +1,73 @@
+"""The response of a WSGI application: its start with the rate limit headers, and its body until it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..http.admission import Admission
+from ..http.headers import TextHeader
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse
+
+__all__ = ["ResponseBody", "ResponseStart"]
+
+
+class ResponseStart:
+    """A ``start_response`` that adds the rate limit headers.
+
+    Args:
+        start_response: The server's.
+        admission: The request.
+        names: The header names, in lower case, that the application cannot set; None for those that are added.
+    """
+
+    def __init__(
+        self, start_response: StartResponse, admission: Admission, names: Collection[str] | None = None
+    ) -> None:
+        self._start_response = start_response
+        self._admission = admission
+        self._names = names
+
+    def __call__(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
+        added = self._admission.text_headers(int(status[:3]))
+        names = {name.lower() for name, _ in added} if self._names is None else self._names
+        headers = [header for header in headers if header[0].lower() not in names] + added
+        if exc_info is None:
+            return self._start_response(status, headers)
+        try:
+            return self._start_response(status, headers, exc_info)
+        finally:
+            del exc_info  # the traceback would keep every frame of the failure alive
+
+
+class ResponseBody:
+    """The application's iterable. It ends the admission when it is closed or fails."""
+
+    def __init__(self, body: Iterable[bytes], admission: Admission) -> None:
+        self._body = body
+        self._chunks = iter(body)
+        self._admission = admission
+        self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._chunks)
+        except Exception:  # not every server closes an iterable that it has read to its end
+            self._end()
+            raise
+
+    def close(self) -> None:
+        try:
+            if not self._closed and hasattr(self._body, "close"):
+                self._closed = True
+                self._body.close()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._admission.end(self._admission.status or 500)
