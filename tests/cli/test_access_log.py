@@ -1,4 +1,4 @@
-"""What the access log parser promises: every field of the two formats, and no line that hurts."""
+"""The parser of access logs reads every field of both formats, and rejects other lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
 
 
 def line(**fields: str) -> str:
-    """A combined line of which some fields are given."""
+    """A combined line with the given fields."""
     parts = {
         "client": "192.0.2.7",
         "user": "-",
@@ -35,40 +35,40 @@ def why_not(text: bytes | str) -> str:
 
 
 def test_common_format() -> None:
-    """A line of the common format gives every field it holds."""
+    """All fields of the common format are read."""
     assert parse_line(COMMON) == LogEntry("192.0.2.7", "alice", NOON, "GET", Target("/a"), 200, None, None)
 
 
 def test_combined_format() -> None:
-    """A line of the combined format gives referer and user agent as well, with any line end."""
+    """Referer and user agent are read, with any line end."""
     entry = parse_line(line(referer="https://example.com/", agent="curl/8.1").encode() + b"\r\n")
     assert (entry.referer, entry.user_agent) == ("https://example.com/", "curl/8.1")
 
 
-def test_more_fields_behind_are_left_alone() -> None:
-    """Formats that append fields of their own are read as what they begin with."""
+def test_additional_fields_are_ignored() -> None:
+    """Some formats append fields to the combined format."""
     assert parse_line(line(agent="curl") + ' "198.51.100.4" 0.004').user_agent == "curl"
     assert parse_line(COMMON + ' 0.004 "x').referer is None
 
 
-def test_size_may_be_absent() -> None:
+def test_size_may_be_missing() -> None:
     """A response without a body is logged with a dash in place of its size."""
     assert parse_line(line(size="-", status="304")).status == 304
 
 
 @pytest.mark.parametrize("absent", ["-", '""', ""])
-def test_nobody_signed_in(absent: str) -> None:
-    """All that servers write for "no user" comes to no user."""
+def test_missing_user_is_none(absent: str) -> None:
+    """Servers write a missing user in several ways."""
     assert parse_line(line(user=absent)).user is None
 
 
 def test_user_with_spaces() -> None:
-    """A user's name may hold spaces and brackets."""
+    """A user name may contain spaces and brackets."""
     assert parse_line(line(user="Alice [admin] B")).user == "Alice [admin] B"
 
 
-def test_cut_off_line_keeps_what_is_whole() -> None:
-    """A line cut off within its last field still tells who asked for what."""
+def test_truncated_line_keeps_its_complete_fields() -> None:
+    """A line that is truncated within its last field has all other fields."""
     entry = parse_line(line(agent="Mozilla/5.0 (compat")[:-1])
     assert (entry.client, entry.user_agent) == ("192.0.2.7", "Mozilla/5.0 (compat")
 
@@ -86,12 +86,12 @@ def test_cut_off_line_keeps_what_is_whole() -> None:
     ],
 )
 def test_escapes_of_both_servers(written: str, read: str) -> None:
-    """What Apache and nginx escape is read as it was sent."""
+    """Escapes of Apache and nginx are undone."""
     assert parse_line(line(agent=written)).user_agent == read
 
 
 def test_broken_bytes_in_a_field() -> None:
-    """Bytes that are no text stand as the replacement character; the line counts."""
+    """Invalid UTF-8 becomes the replacement character."""
     assert parse_line(line(agent="@").encode().replace(b"@", b"\xff")).user_agent == "\ufffd"
 
 
@@ -107,7 +107,7 @@ def test_broken_bytes_in_a_field() -> None:
     ],
 )
 def test_time_in_any_zone(text: str, seconds: int) -> None:
-    """The time is read with its zone; a leap second is the one before it."""
+    """The time zone is used; a leap second becomes the second before."""
     assert parse_line(line(time=text)).time == seconds
 
 
@@ -125,12 +125,12 @@ def test_time_in_any_zone(text: str, seconds: int) -> None:
     ],
 )
 def test_impossible_dates(text: str) -> None:
-    """A date that no calendar has, or one before 1970, makes the line invalid and says so."""
+    """A date that does not exist, or one before 1970, makes the line invalid."""
     assert why_not(line(time=text)) == "the date does not exist"
 
 
 def test_no_date_at_all() -> None:
-    """Other text where the date belongs makes the line invalid, digits of other scripts included."""
+    """Other text in place of the date makes the line invalid, also digits of other scripts."""
     assert why_not(line(time="yesterday")) == "the date is invalid"
     assert why_not(line(time="\u0661\u0667/May/2015:10:05:03 +0000")) == "the date is invalid"
 
@@ -139,7 +139,7 @@ def test_no_date_at_all() -> None:
     "request_line", ["-", "", r"\x16\x03\x01\x02", "GET /", "GET HTTP/1.1", "SSH-2.0-Go", "GET  HTTP/1.1"]
 )
 def test_requests_that_are_not_http(request_line: str) -> None:
-    """What the server answered before any application saw it is not a request."""
+    """A request that no application received is not an HTTP request."""
     assert why_not(line(request=request_line)) == "not an HTTP request"
 
 
@@ -153,7 +153,7 @@ def test_other_text(text: str) -> None:
 
 
 def test_longest_line() -> None:
-    """A line over the bound is rejected unread; one of just that length is read."""
+    """A longer line is invalid; a line of exactly the maximum is read."""
     fits = line(agent="x" * (LONGEST_LINE - len(line(agent=""))))
     assert len(fits) == LONGEST_LINE
     assert parse_line(fits).status == 200
@@ -176,24 +176,24 @@ def test_longest_line() -> None:
     ],
 )
 def test_targets(target: str, expected: Target) -> None:
-    """A path is decoded once and loses its query; whole addresses and the other forms of HTTP are read, too."""
+    """A path is decoded once and separated from its query; URLs and other targets are read, too."""
     assert parse_target(target) == expected
     assert parse_line(line(request=f"GET {target} HTTP/2.0")).target == expected
 
 
-def test_address_that_is_none() -> None:
-    """A proxy request for a malformed address is not a request."""
+def test_invalid_url_is_not_a_request() -> None:
+    """A proxy request with an invalid URL makes the line invalid."""
     assert why_not(line(request="GET http://[::1/ HTTP/1.1")) == "the URL of the request is invalid"
 
 
 def test_method_and_spaces() -> None:
-    """Methods are written in upper case, and a target may hold spaces."""
+    """The method becomes upper case, and a target may contain spaces."""
     entry = parse_line(line(request="get /a b HTTP/1.0"))
     assert (entry.method, entry.target.path) == ("GET", "/a b")
 
 
 def test_query_fields() -> None:
-    """Of a field given twice the last one counts; a flood of fields is not read."""
+    """The last value of a field counts. Too many fields are not read."""
     assert Target("/", "a=1&b=&a=%20").fields == {"a": " ", "b": ""}
     assert Target("/", "a&" * 2000).fields is None
 
@@ -209,14 +209,14 @@ def test_query_fields() -> None:
         " " * 60_000,
     ],
 )
-def test_no_line_is_tried_in_every_way(hostile: str) -> None:
-    """Lines made to match in many ways are rejected at once; a reader that tries them all would not come back."""
+def test_hostile_line_is_parsed_in_linear_time(hostile: str) -> None:
+    """Such a line fails at once; backtracking would not end."""
     assert why_not(hostile)
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300))
 def test_any_input_is_read_or_rejected(noise: bytes | str) -> None:
-    """Whatever a log holds, a line gives an entry or an ``InvalidLineError``, and nothing else."""
+    """Any text gives an entry or an ``InvalidLineError``, and no other exception."""
     try:
         entry = parse_line(noise)
     except InvalidLineError:
@@ -229,7 +229,7 @@ FIELD = st.text(st.characters(codec="utf-8", exclude_characters='"\\\r\n'), min_
 
 @given(user=FIELD, referer=FIELD, agent=FIELD, path=FIELD, status=st.integers(100, 599))
 def test_noise_in_fields_moves_no_other_field(user: str, referer: str, agent: str, path: str, status: int) -> None:
-    """Clients write user, referer, agent and path; none of them can change another field, or who sent them."""
+    """Clients write user, referer, agent and path, and cannot change another field with them."""
     text = line(user=f"u{user}", referer=referer, agent=agent, request=f"GET /{path} HTTP/1.1", status=str(status))
     entry = parse_line(text)
     assert (entry.client, entry.time, entry.status, entry.method) == ("192.0.2.7", NOON, status, "GET")

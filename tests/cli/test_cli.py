@@ -1,4 +1,4 @@
-"""What the command promises as a whole: exit codes, streams, and no traceback for anybody."""
+"""All commands: exit codes, streams, and messages in place of tracebacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ratelimit_mw.settings import schema
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Any:
-    """Writes a settings file, returns its path."""
+    """Writes a settings file and returns its path."""
     return Files(tmp_path).settings
 
 
@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Any:
 
 
 def test_schema_is_the_schema() -> None:
-    """The schema command prints what the package says its settings are."""
+    """The command prints the schema of the package."""
     result = run("schema")
     assert (result.exit_code, json.loads(result.stdout)) == (0, schema())
 
@@ -51,7 +51,7 @@ app = RateLimitMiddleware(lambda environ, start: [], settings={"rules": [{"limit
 
 @pytest.mark.parametrize("name", ["check", "explain", "replay", "schema"])
 def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The help of a command ends with examples, and each of them runs as it stands."""
+    """The examples at the end of a help text run as printed."""
     files = Files(tmp_path)
     files.settings(EXAMPLE.read_text())
     files.settings("[tool.ratelimit_mw]\nstore = 'memory://'", "pyproject.toml")
@@ -71,7 +71,7 @@ def test_help_has_examples_that_run(name: str, tmp_path: Path, monkeypatch: pyte
 
 
 def test_no_command_shows_the_help() -> None:
-    """The command alone lists its commands, and is misuse."""
+    """The command alone prints its help, with exit code 2."""
     result = run()
     assert result.exit_code == 2
     assert "replay" in result.output
@@ -79,7 +79,7 @@ def test_no_command_shows_the_help() -> None:
 
 @pytest.mark.parametrize("command", ["check", "explain", "replay"])
 def test_files_that_are_not_there(command: str, tmp_path: Path) -> None:
-    """A missing file and a folder in its place are misuse: exit code 2 and a message."""
+    """A missing file, and a folder in place of a file, give exit code 2 and a message."""
     rest = {"check": [], "explain": ["GET", "/"], "replay": ["-"]}[command]
     for path in (tmp_path / "nothing.toml", tmp_path):
         result = run(command, path, *rest)
@@ -88,7 +88,7 @@ def test_files_that_are_not_there(command: str, tmp_path: Path) -> None:
 
 
 def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the file system ends with the file's name and its reason."""
+    """An error of the file system gives a message with the file name."""
 
     def reject(_path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", "secret.toml")
@@ -99,7 +99,7 @@ def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_yaml_without_its_extra(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is missing for what was asked is named with the line that installs it: exit code 2."""
+    """A missing library is named with the command that installs it, and exit code 2."""
     monkeypatch.setitem(sys.modules, "yaml", None)
     result = run("check", settings("rules: []", "a.yaml"))
     assert result.exit_code == 2
@@ -132,8 +132,8 @@ NASTY = "\x1b]0;x\x07\x1b[31m[bold]x:smile:\u202e\x9b"
 SHOWN = "\\x1b]0;x\\x07\\x1b[31m[bold]x:smile:\\u202e\\x9b"
 
 
-def test_nothing_in_a_file_acts_on_the_terminal(settings: Any) -> None:
-    """Escape sequences and markup in settings and arguments are shown, not obeyed."""
+def test_text_of_a_file_does_not_control_the_terminal(settings: Any) -> None:
+    """Escape sequences and markup of settings and arguments are printed as text."""
     path = settings(f"[[rules]]\nname = '[red]a'\nlimits = '5/s'\nmatch = {{ x = [{json.dumps(NASTY)}] }}\nkey = 'x'")
     for result in (run("check", path), run("explain", path, "GET", f"/{NASTY}", "--feature", f"x={NASTY}")):
         assert result.exit_code == 0
@@ -142,15 +142,15 @@ def test_nothing_in_a_file_acts_on_the_terminal(settings: Any) -> None:
         assert SHOWN in result.stdout
 
 
-def test_nothing_in_an_error_acts_on_the_terminal(settings: Any) -> None:
-    """Messages about bad values show escape sequences instead of sending them."""
+def test_text_of_an_error_does_not_control_the_terminal(settings: Any) -> None:
+    """Messages print escape sequences as text."""
     result = run("check", settings('[[rules]]\nlimits = "5/\\u001b[31m"'))
     assert result.exit_code == 1
     assert result.stderr.removesuffix("\n").isprintable()
 
 
-def test_a_line_is_one_line(settings: Any) -> None:
-    """A line break in a key cannot forge another row of a table."""
+def test_line_break_in_a_key_is_escaped(settings: Any) -> None:
+    """A key cannot forge another row of a table."""
     result = run("explain", settings(RULES.replace("key = []", "key = 'user'")), "GET", "/", "--feature", "user=a\nb")
     assert "user=a\\nb" in result.stdout
 
@@ -159,7 +159,7 @@ def test_a_line_is_one_line(settings: Any) -> None:
 
 
 def test_installed_command() -> None:
-    """The program that gets installed checks the example and exits with 0."""
+    """The installed program checks the example, with exit code 0."""
     done = start("check", EXAMPLE)
     assert (done.returncode, done.stderr) == (0, "")
     assert "burst" in done.stdout
@@ -167,7 +167,7 @@ def test_installed_command() -> None:
 
 @pytest.mark.parametrize("library", ["click", "rich"])
 def test_without_its_extra(library: str) -> None:
-    """Without click or rich the command prints the pip line on stderr and exits with 2."""
+    """Without click or rich the command prints how to install them, with exit code 2."""
     code = f"import sys; sys.modules[{library!r}] = None; from ratelimit_mw.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
@@ -175,7 +175,7 @@ def test_without_its_extra(library: str) -> None:
 
 
 def test_without_its_extra_in_this_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same through main itself: SystemExit(2) and one line."""
+    """The same through ``main``."""
     monkeypatch.setitem(sys.modules, "rich", None)
     with pytest.raises(SystemExit) as ending:
         main()
@@ -184,7 +184,7 @@ def test_without_its_extra_in_this_process(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_main_ends_with_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """main runs the command line of the process and ends with its exit code."""
+    """``main`` ends the process with the exit code of the command."""
     monkeypatch.setattr(sys, "argv", ["ratelimit-mw", "check", str(EXAMPLE)])
     with pytest.raises(SystemExit) as ending:
         main()
@@ -192,8 +192,8 @@ def test_main_ends_with_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "login" in capsys.readouterr().out
 
 
-def test_output_that_nobody_reads_on(settings: Any) -> None:
-    """When the reader of a pipe goes away, as head does, the command ends without a word."""
+def test_closed_pipe_ends_the_command_quietly(settings: Any) -> None:
+    """The reader of a pipe may end first, as ``head`` does."""
     for args in (
         ["check", EXAMPLE],
         ["schema"],
@@ -208,7 +208,7 @@ def test_output_that_nobody_reads_on(settings: Any) -> None:
 
 
 def test_closed_pipe_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe found closed in the midst of printing ends the command just as quietly."""
+    """The same while the command is printing."""
 
     def closed(_value: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
@@ -217,8 +217,8 @@ def test_closed_pipe_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("schema").output == ""
 
 
-def test_output_that_cannot_be_written(tmp_path: Path) -> None:
-    """Output that finds no room is an error with a message."""
+def test_full_disk_is_an_error_with_a_message(tmp_path: Path) -> None:
+    """The exit code is 1."""
     with (tmp_path / "small").open("w") as small:
         done = start("check", EXAMPLE, stdout=small, preexec_fn=no_room)
     assert (done.returncode, done.stderr) == (1, "Error: File too large\n")
@@ -228,8 +228,8 @@ def no_room() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
 
-def test_terminal_without_letters(settings: Any) -> None:
-    """Where stdout knows ASCII only, other letters are shown by number; nothing breaks."""
+def test_terminal_without_unicode_gets_escape_sequences(settings: Any) -> None:
+    """This happens when stdout is ASCII only."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\nmatch = { path = '/caf\u00e9' }")
     done = start("check", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
@@ -237,7 +237,7 @@ def test_terminal_without_letters(settings: Any) -> None:
 
 
 def test_group_lists_what_it_registers() -> None:
-    """Commands are registered once, however often the group is asked for."""
+    """Commands are registered once, also when the group is built again."""
     assert isinstance(commands(), click.Group)
     assert {"check", "explain", "replay", "schema"} <= set(commands().commands)
     assert commands() is commands()

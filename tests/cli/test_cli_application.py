@@ -91,7 +91,7 @@ plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name"
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder with the modules ``shop``, ``flasks`` and ``broken``, in which commands are run."""
+    """A folder with the modules ``shop``, ``flasks`` and ``broken``, as the current folder."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "flasks.py").write_text(FLASK)
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
@@ -111,7 +111,7 @@ def looking(answer: dict[str, Any]) -> list[str]:
 
 
 def test_explain_knows_routes_and_parameters() -> None:
-    """The template that answers and the parameters in the path are features, as when the request comes."""
+    """The route and its path parameters are features."""
     answer = explained("shop:app", "GET", "/v1/outer/inner/items/7", "--feature", "ip=192.0.2.7")
     assert answer["features"]["endpoint"] == "/v1/outer/inner/items/{number}"
     assert answer["features"]["path:number"] == "7"
@@ -120,8 +120,8 @@ def test_explain_knows_routes_and_parameters() -> None:
     assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["stands on /v1/outer/inner/late"]
 
 
-def test_explain_knows_what_is_decided_on_the_way() -> None:
-    """A dependency that is decided once its user is known looks, too; its key is that of the user who is stated."""
+def test_explain_includes_deferred_dependencies() -> None:
+    """A dependency with a function for its user applies, with the key of ``--feature user=...``."""
     answer = explained("shop:app", "POST", "/v1/outer/inner/late", "--feature", "user=ann")
     assert looking(answer) == ["site", "big", "outer", "late"]
     unknown = explained("shop:app", "POST", "/v1/outer/inner/late")
@@ -129,7 +129,7 @@ def test_explain_knows_what_is_decided_on_the_way() -> None:
 
 
 def test_explain_says_where_a_request_goes() -> None:
-    """In words: the template, or that no route answers."""
+    """The output names the route, or ``unmatched``."""
     assert (
         "GET /v1/outer/inner/items/7 is routed to /v1/outer/inner/items/{number}"
         in run("explain", "--app", "shop:app", "GET", "/v1/outer/inner/items/7").stdout.splitlines()
@@ -139,7 +139,7 @@ def test_explain_says_where_a_request_goes() -> None:
 
 
 def test_a_middleware_around_an_application() -> None:
-    """The routes of what it is put around are known, mounts and messages of WebSockets included."""
+    """The routes of the wrapped application are found, with mounts and WebSocket messages."""
     answer = explained("shop:wrapped", "GET", "/below/hello")
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/hello", ["site", "big", "hello"])
     chat = explained("shop:wrapped", "GET", "/below/hello")["rules"][-1]
@@ -148,7 +148,7 @@ def test_a_middleware_around_an_application() -> None:
 
 
 def test_a_websocket_is_known_by_its_handshake() -> None:
-    """A GET of a WebSocket's route meets the rules of its handshake; those of its messages count later."""
+    """The rules of the handshake apply to a GET; rules of messages do not."""
     answer = explained("shop:wrapped", "GET", "/below/chat")
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/chat", ["site", "big"])
     why = {rule["rule"]: rule.get("reason") for rule in answer["rules"]}
@@ -165,13 +165,13 @@ def test_an_application_without_routes() -> None:
 
 
 def test_a_name_may_have_dots() -> None:
-    """As servers take it: an attribute of an attribute, or a function that makes the application."""
+    """An attribute of an attribute, or a function that returns the application."""
     for name in ("shop:Factory.app", "shop:Factory.create()"):
         assert run("check", "--app", name).stdout == run("check", "--app", "shop:app").stdout.replace("shop:app", name)
 
 
 def test_check_as_json() -> None:
-    """Programs are told who gives each rule and where it stands; what is wrong is found, with exit code 1."""
+    """The source and the routes of each rule are in the JSON, and a problem gives exit code 1."""
     result = run("check", "--app", "shop:app", "--json")
     answer = json.loads(result.stdout)
     assert {rule["name"]: (rule["source"], rule["applies_to"]) for rule in answer["rules"]} == {
@@ -186,8 +186,8 @@ def test_check_as_json() -> None:
     assert result.exit_code == 1
 
 
-def test_what_an_application_prints_is_no_result() -> None:
-    """What is printed on import goes to stderr, so that JSON stays JSON; also as a program."""
+def test_output_of_an_application_goes_to_stderr() -> None:
+    """Otherwise the JSON on stdout would be invalid."""
     done = start("explain", "--app", "shop:app", "GET", "/", "--json")
     assert json.loads(done.stdout)
     assert "imported" in done.stderr
@@ -210,21 +210,21 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
 
 @pytest.mark.parametrize(("words", "code", "said"), WRONG.values(), ids=WRONG.keys())
 def test_mistakes_are_named(words: list[str], code: int, said: str) -> None:
-    """A message that says what is wrong, no traceback: 1 for what is wrong in the application, 2 for the command."""
+    """The exit code is 1 for a mistake of the application and 2 for a mistake of the command."""
     result = run("check", "--app", *words)
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in " ".join(result.stderr.split())
 
 
-def test_an_error_in_a_module_is_its_own() -> None:
-    """What goes wrong while a module is imported is shown as it is: only its author can mend it."""
+def test_exception_in_a_module_is_not_hidden() -> None:
+    """An exception of the imported module is raised with its traceback."""
     with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
         run("check", "--app", "broken:app")
 
 
 @pytest.mark.parametrize("words", [["check"], ["explain", "GET", "/"]])
-def test_a_file_is_asked_for_without_it(words: list[str]) -> None:
-    """One of both has to be there."""
+def test_file_or_application_is_required(words: list[str]) -> None:
+    """Without both the exit code is 2."""
     result = run(*words)
     assert result.exit_code == 2
     assert "FILE" in result.stderr

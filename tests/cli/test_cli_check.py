@@ -1,4 +1,4 @@
-"""What ``ratelimit-mw check`` promises: every rule shown, every mistake with its place, and no password."""
+"""``ratelimit-mw check`` shows every rule and the place of every mistake, and no password."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ratelimit_mw import stores
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Any:
-    """Writes a settings file, returns its path."""
+    """Writes a settings file and returns its path."""
     return Files(tmp_path).settings
 
 
 def test_check_shows_every_rule(settings: Any) -> None:
-    """A good file is shown rule by rule: what it matches, counts by, allows, how, and at which cost."""
+    """The table shows the match, key, limits, algorithm, mode and cost of each rule."""
     result = run("check", settings(RULES))
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
@@ -31,7 +31,7 @@ def test_check_shows_every_rule(settings: Any) -> None:
 
 
 def test_check_shows_limits_of_some_clients(settings: Any) -> None:
-    """Limits by key and by feature stand under the rule's own, the first few of them."""
+    """Limits by key and by feature are listed below the limits of the rule, at most three per table."""
     tables = "per_key = { alice = '9/s' }\nper = { plan = { free = '1/s', pro = '5/s; 9/m', a = '1/s', b = '1/s' } }"
     lines = run("check", settings(f"[[rules]]\nlimits = '2/s'\n{tables}")).stdout.splitlines()
     shown = [" ".join(line.split()) for line in lines[4:9]]
@@ -44,14 +44,14 @@ def test_check_shows_limits_of_some_clients(settings: Any) -> None:
     ]
 
 
-def test_check_says_what_the_application_supplies(settings: Any) -> None:
-    """Features that no request shows by itself are named, each with the rules that need it."""
+def test_check_lists_features_that_the_application_provides(settings: Any) -> None:
+    """Each feature is listed with its rules."""
     notes = json.loads(run("check", settings(RULES), "--json").stdout)["required_features"]
     assert notes == {"user": ["api"], "region": ["api"], "plan": ["api"]}
 
 
-def test_check_knows_what_requests_show(settings: Any) -> None:
-    """Addresses, headers, cookies, fields of queries and bodies are there without the application's help."""
+def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
+    """Headers, cookies, query and body fields come from the request."""
     path = settings(
         '[[rules]]\nname = "a"\nlimits = "5/s"\n'
         'key = ["ip", "method", "path", "host", "endpoint", "header:x-a", "cookie:a", "query:a", "json:a", "form:a",'
@@ -83,26 +83,26 @@ def test_check_knows_what_requests_show(settings: Any) -> None:
     ],
 )
 def test_check_notes(settings: Any, text: str, note: str) -> None:
-    """What a person wants to know about a file that is right is said under the table."""
+    """Notes about a valid file follow the table."""
     result = run("check", settings(text))
     assert result.exit_code == 0
     assert note in result.stdout
 
 
-def test_check_does_not_call_nothing_what_changes_a_decorators_rule(settings: Any) -> None:
-    """A file that only changes rules of decorators limits what they stand on."""
+def test_check_counts_overrides_as_rules(settings: Any) -> None:
+    """A file that only changes rules of decorators limits requests."""
     result = run("check", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "--json")
     assert "no request is limited" not in result.stdout
     assert len(json.loads(result.stdout)["notes"]) == 2
 
 
-def test_check_keeps_quiet_about_limits_that_both_count(settings: Any) -> None:
-    """Two limits that each can reject first are not called idle."""
+def test_check_has_no_note_about_two_effective_limits(settings: Any) -> None:
+    """Each of the two limits can reject first."""
     assert "hardly ever" not in run("check", settings(RULES)).stdout
 
 
 def test_check_finds_a_cost_that_never_fits(settings: Any) -> None:
-    """A rule that can only reject is a mistake: said, and told by the exit code."""
+    """A rule that rejects every request is a problem, with exit code 1."""
     path = settings('[[rules]]\nname = "big"\nlimits = "5/minute"\ncost = 6')
     result = run("check", path)
     assert result.exit_code == 1
@@ -113,7 +113,7 @@ def test_check_finds_a_cost_that_never_fits(settings: Any) -> None:
 
 
 def test_check_as_json(settings: Any) -> None:
-    """Programs get the same rules, whole."""
+    """The JSON contains all fields of each rule."""
     rules = json.loads(run("check", settings(RULES), "--json").stdout)["rules"]
     assert [rule["name"] for rule in rules] == ["login", "api", "rule-3"]
     assert rules[0]["count_when"] == {"status": [401, 403]}
@@ -152,7 +152,7 @@ def test_check_as_json(settings: Any) -> None:
     ],
 )
 def test_check_names_the_place_of_a_mistake(settings: Any, text: str, place: str) -> None:
-    """A bad file ends with its name, the place in it and exit code 1, on stderr; stdout stays empty."""
+    """The message on stderr contains the file and the place, with exit code 1."""
     path = settings(text)
     result = run("check", path)
     assert result.exit_code == 1
@@ -175,7 +175,7 @@ def test_check_names_the_place_of_a_mistake(settings: Any, text: str, place: str
     ],
 )
 def test_no_traceback_for_any_file(tmp_path: Path, name: str, content: bytes) -> None:
-    """Binary, broken, far too deep or foreign files are bad files, and nothing worse."""
+    """A binary, broken, deeply nested or foreign file is an invalid file."""
     path = tmp_path / name
     path.write_bytes(content)
     result = run("check", path)
@@ -184,7 +184,7 @@ def test_no_traceback_for_any_file(tmp_path: Path, name: str, content: bytes) ->
 
 
 def test_check_never_shows_passwords(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a store's address only scheme, hosts and path are shown."""
+    """A store URL is shown without password and options."""
     store = ModuleType("ratelimit_mw.stores.vault")
     store.OPTIONS = ("password",)  # type: ignore[attr-defined]
     store.parse_address = lambda *_: None  # type: ignore[attr-defined]

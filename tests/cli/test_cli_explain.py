@@ -1,4 +1,4 @@
-"""What ``ratelimit-mw explain`` promises: what a limiter would do with a request, and why not."""
+"""``ratelimit-mw explain`` shows the decision of a limiter about a request, with reasons."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ratelimit_mw.rules.ruleset import RuleSet
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Any:
-    """Writes a settings file, returns its path."""
+    """Writes a settings file and returns its path."""
     return Files(tmp_path).settings
 
 
@@ -29,7 +29,7 @@ def explained(path: Path, *args: object, exit_code: int = 0) -> dict[str, dict[s
 
 
 def test_explain_shows_keys_and_limits(settings: Any) -> None:
-    """For each rule that looks at a request: its key, its limits, its algorithm, its cost."""
+    """The table shows the key, limits, algorithm and cost of each rule that applies."""
     result = run("explain", settings(RULES), "POST", "/login", "--feature", "ip=192.0.2.7", "--feature", "email=a@b.c")
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
@@ -39,7 +39,7 @@ def test_explain_shows_keys_and_limits(settings: Any) -> None:
 
 
 def test_explain_as_json(settings: Any) -> None:
-    """Programs get the features as the rules see them, and an entry for each rule in the file's order."""
+    """The JSON contains the features, and an entry for each rule in the order of the file."""
     result = run("explain", settings(RULES), "get", "/x%20y?a=1", "--feature", "ip=::ffff:192.0.2.7", "--json")
     answer = json.loads(result.stdout)
     assert answer["features"] == {"query:a": "1", "ip": "192.0.2.7", "method": "GET", "path": "/x y", "host": ""}
@@ -55,8 +55,8 @@ def test_explain_as_json(settings: Any) -> None:
     }
 
 
-def test_explain_says_why_not(settings: Any) -> None:
-    """Path, method, host, feature and key: the first that does not fit is named, with what was found."""
+def test_explain_shows_the_first_reason(settings: Any) -> None:
+    """The order is path, method, host, feature and key."""
     path = settings(RULES)
     api = ("GET", "/api/x", "--host", "www.example.com:8000")
     assert explained(path, "GET", "/")["login"]["reason"] == "path: not /login"
@@ -70,14 +70,14 @@ def test_explain_says_why_not(settings: Any) -> None:
     assert login["reason"] == "key: email is missing"
 
 
-def test_explain_leaves_pre_flights_alone(settings: Any) -> None:
-    """OPTIONS meets no rule that does not name it, and the reason is said."""
+def test_explain_does_not_limit_preflight_requests(settings: Any) -> None:
+    """A rule applies to OPTIONS only when the rule names it."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\n")
     assert explained(path, "OPTIONS", "/", exit_code=1)["a"]["reason"].startswith("method: OPTIONS")
 
 
 def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
-    """A client with limits of its own sees those, not the rule's."""
+    """A client with limits of its own sees these limits."""
     request = ("GET", "https://www.example.com/v2/x", "--feature", "region=DE")
     by_key = explained(settings(RULES), *request, "--feature", "user=alice")["api"]
     by_plan = explained(settings(RULES), *request, "--feature", "user=bob", "--feature", "plan=pro")["api"]
@@ -85,23 +85,23 @@ def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
     assert [limit["limit"] for limit in by_plan["limits"]] == ["500/minute"]
 
 
-def test_explain_a_rule_that_rejects_unknown_keys(settings: Any) -> None:
-    """A rule that rejects whom it cannot tell apart looks at the request, and says that it rejects."""
+def test_explain_a_rule_that_rejects_missing_keys(settings: Any) -> None:
+    """The rule applies, and the reason for the rejection is shown."""
     path = settings("[[rules]]\nname = 'a'\nkey = ['email', 'user']\nlimits = '5/s'\nwhen_missing = 'reject'")
     rule = explained(path, "GET", "/", "--feature", "user=bob")["a"]
     assert (rule["applies"], rule["key"], rule["rejects"]) == (True, None, "email is missing")
     assert "rejected: email and user is missing" in run("explain", path, "GET", "/").stdout
 
 
-def test_explain_nothing_limits_this_request(settings: Any) -> None:
-    """When no rule looks at a request that is said on stderr, and the exit code is 1."""
+def test_explain_without_a_matching_rule(settings: Any) -> None:
+    """A message on stderr, and exit code 1."""
     result = run("explain", settings(""), "GET", "/")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "no rule limits this request\n"
 
 
-def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> None:
-    """A file by itself does not tell what such a rule looks at; it is named, and nobody takes it for nothing."""
+def test_explain_lists_overrides_in_a_note(settings: Any) -> None:
+    """A file alone does not contain the match of such a rule."""
     result = run("explain", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "GET", "/")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
@@ -110,8 +110,8 @@ def test_explain_leaves_out_what_changes_a_decorators_rule(settings: Any) -> Non
     ]
 
 
-def test_explain_asks_for_an_address(settings: Any) -> None:
-    """Without an address the key is that of unknown addresses, and a message says how to give one."""
+def test_explain_notes_a_missing_ip_address(settings: Any) -> None:
+    """The key contains ``ip=unknown``, and a note shows how to set the IP address."""
     path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'")
     result = run("explain", path, "GET", "/")
     assert "ip=unknown" in result.stdout
@@ -119,8 +119,8 @@ def test_explain_asks_for_an_address(settings: Any) -> None:
     assert run("explain", path, "GET", "/", "--feature", "ip=192.0.2.7").stderr == ""
 
 
-def test_explain_one_for_everybody(settings: Any) -> None:
-    """A rule without a key is shown as one count for all."""
+def test_explain_a_rule_without_a_key(settings: Any) -> None:
+    """The rule has one count for all clients."""
     assert "(one for all clients)" in run("explain", settings(RULES), "GET", "/").stdout
 
 
@@ -138,7 +138,7 @@ def test_explain_one_for_everybody(settings: Any) -> None:
     ],
 )
 def test_explain_misused(settings: Any, args: tuple[str, ...]) -> None:
-    """Arguments that cannot be meant are rejected with exit code 2 and a message."""
+    """Invalid arguments give exit code 2 and a message."""
     result = run("explain", settings(RULES), *args)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Error: " in result.stderr
@@ -166,7 +166,7 @@ FEATURES = st.fixed_dictionaries(
 def test_explain_agrees_with_the_limiter(
     tmp_path_factory: pytest.TempPathFactory, method: str, path: str, host: str, features: dict[str, str]
 ) -> None:
-    """What explain shows is what a limiter with these rules does: the same rules, keys and limits."""
+    """A limiter with these rules applies the same rules, keys and limits."""
     file = tmp_path_factory.getbasetemp() / "agrees.toml"
     file.write_text(RULES + "[[rules]]\nname = 'strict'\nkey = 'email'\nwhen_missing = 'reject'\nlimits = '9/s'\n")
     given_features = [part for name, value in features.items() for part in ("--feature", f"{name}={value}")]
@@ -196,8 +196,10 @@ LISTED = RULES + '\n[lists.allow]\nip = ["10.0.0.0/8"]\n\n[lists.deny]\nip = ["2
     ("client", "listed", "exit_code"),
     [("10.1.2.3", "allow", 1), ("203.0.113.9", "deny", 0), ("192.0.2.7", None, 0)],
 )
-def test_explain_says_what_the_lists_decide(settings: Any, client: str, listed: str | None, exit_code: int) -> None:
-    """A listed client never meets the rules; one that is allowed is limited by nothing."""
+def test_explain_shows_the_decision_of_the_lists(
+    settings: Any, client: str, listed: str | None, exit_code: int
+) -> None:
+    """The rules do not decide the request of a listed client."""
     request = ("POST", "/login", "--feature", f"ip={client}", "--feature", "email=a@b.c")
     told = run("explain", settings(LISTED), *request, "--json")
     assert (json.loads(told.stdout)["list"], told.exit_code) == (listed, exit_code)

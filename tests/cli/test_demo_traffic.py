@@ -4,18 +4,21 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from ipaddress import ip_address, ip_network
 from itertools import pairwise
 from statistics import mean, median
 
 import pytest
 
-from ratelimit_mw.cli.demo.traffic import TRAFFIC_KINDS, DemoRequest, make_traffic
+from ratelimit_mw.cli.demo import traffic
+from ratelimit_mw.cli.demo.traffic import TRAFFIC_KINDS, DemoRequest
 
 READERS, CRAWLER, PEOPLE, ONE_IP, ONE_ACCOUNT = TRAFFIC_KINDS
 # Networks for documentation (RFC 5737) and measurements (RFC 2544): no real client has such an IP address.
 UNUSED = [ip_network(n) for n in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")]
 SEEDS = range(1, 21)
+make_traffic = cache(traffic.make_traffic)
 
 
 def of_kind(kind: str, requests: list[DemoRequest]) -> list[DemoRequest]:
@@ -42,7 +45,7 @@ def test_same_seed_gives_the_same_traffic_in_every_process() -> None:
 @pytest.mark.parametrize("number", [1, 2, 19, 20, 99, 100, 1000, 3000, 20_000])
 def test_traffic_has_the_given_number_of_requests_in_order(number: int) -> None:
     """They are sorted by time and end within ten seconds."""
-    requests = make_traffic(3, number)
+    requests = make_traffic(1, number)
     times = [request.at for request in requests]
     assert len(requests) == number
     assert times == sorted(times)
@@ -69,7 +72,7 @@ def test_readers_are_as_unequal_as_in_the_log() -> None:
     assert {median(sizes) for sizes in runs} == {2}
 
 
-@pytest.mark.parametrize("number", [19, 300, 3000, 10_000])
+@pytest.mark.parametrize("number", [19, 10_000])
 def test_no_reader_sends_more_than_five_percent(number: int) -> None:
     """The busiest client of the log sends 4.8%."""
     for seed in SEEDS:
@@ -115,8 +118,7 @@ def test_attacks_and_people_share_no_client_and_no_account() -> None:
     assert not passwords & {password for _, password in logins(one_ip + one_account)}
 
 
-@pytest.mark.parametrize("number", [3000, 100_000])
-def test_clients_have_ip_addresses_that_are_not_in_use(number: int) -> None:
+def test_clients_have_ip_addresses_that_are_not_in_use() -> None:
     """Also when there are many clients."""
-    for client in {request.client for request in make_traffic(1, number)}:
+    for client in {request.client for request in make_traffic(1, 20_000)}:
         assert any(ip_address(client) in network for network in UNUSED), client

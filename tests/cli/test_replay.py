@@ -1,4 +1,4 @@
-"""What replay promises: a log's requests, decided as the limiter decides, with what a line tells of them."""
+"""``ratelimit-mw replay`` decides the requests of a log as a limiter does."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules, returns its path."""
+    """Writes a settings file with these rules and returns its path."""
     return Files(tmp_path).rules
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Write:
-    """Writes a log, returns its path."""
+    """Writes a log and returns its path."""
     return Files(tmp_path).log
 
 
 def test_counts_at_the_times_of_the_log(rules: Write, log: Write) -> None:
-    """Five requests at once meet a limit of three; spread over minutes they do not."""
+    """Five requests at once exceed a limit of three per minute; five requests over minutes do not."""
     at_once = replayed(rules(SITE), log([line(at=0)] * 5))
     spread = replayed(rules(SITE), log([line(at=i * 120) for i in range(5)]))
     assert (at_once["requests"], at_once["rejected"]) == (5, 2)
@@ -40,7 +40,7 @@ def test_counts_at_the_times_of_the_log(rules: Write, log: Write) -> None:
 
 
 def test_report_as_json(rules: Write, log: Write) -> None:
-    """The report holds totals, times, rules with their limits, and the clients rejected most, in their order."""
+    """The JSON contains totals, times, rules with limits, and the clients with most rejections."""
     lines = [line("192.0.2.1", i) for i in range(5)] + [line("192.0.2.2", i) for i in range(9)]
     two = {"name": "two", "limits": ["4/minute", "100/hour"], "match": {"path": "/nowhere"}}
     report = replayed(rules(SITE, two), log([*lines, line("192.0.2.3", 70)]))
@@ -82,8 +82,8 @@ def test_report_as_json(rules: Write, log: Write) -> None:
     }
 
 
-def test_report_for_people(rules: Write, log: Write) -> None:
-    """The same as tables: rules, and the clients rejected most, as many as asked for."""
+def test_report_as_tables(rules: Write, log: Write) -> None:
+    """The tables show the rules, and the clients with most rejections."""
     lines = [line(f"192.0.2.{i}") for i in range(1, 5) for _ in range(3 + i)]
     result = run(
         "replay",
@@ -107,14 +107,14 @@ def test_report_for_people(rules: Write, log: Write) -> None:
 
 
 def test_one_client_rejected(rules: Write, log: Write) -> None:
-    """One is said as one."""
+    """Numbers of one have a singular noun."""
     result = run("replay", rules(SITE), log([line()] * 4))
     assert "4 requests from 1 client\n1 rejected (25.0%) from 1 client\n" in result.stdout
     assert "Clients with most rejections" in result.stdout
 
 
 def test_no_rules_and_no_rejections(rules: Write, log: Write) -> None:
-    """Settings without rules reject nobody, and the report says so without empty tables."""
+    """There are no empty tables."""
     result = run("replay", rules(), log([line()]))
     assert result.stdout == (
         "2017-07-14 02:40:00 to 2017-07-14 02:40:00 UTC\n1 request from 1 client\n0 rejected (0.0%) from 0 clients\n\n"
@@ -122,7 +122,7 @@ def test_no_rules_and_no_rejections(rules: Write, log: Write) -> None:
 
 
 def test_all_rules_that_reject_are_named(rules: Write, log: Write) -> None:
-    """A request that two rules reject is one rejection, told of both."""
+    """A request that two rules reject is one rejection of both rules."""
     tight = {"name": "tight", "limits": "3/hour"}
     report = replayed(rules(SITE, tight), log([line()] * 5))
     assert report["rejected"] == 2
@@ -130,8 +130,8 @@ def test_all_rules_that_reject_are_named(rules: Write, log: Write) -> None:
     assert report["clients_rejected_most"][0]["rules"] == ["site", "tight"]
 
 
-def test_shadow_rules_reject_nobody(rules: Write, log: Write) -> None:
-    """A shadow rule is reported apart, with what it would have rejected; its rejections are nobody's."""
+def test_shadow_rules_never_reject(rules: Write, log: Write) -> None:
+    """A shadow rule has a table of its own, and does not count as a rejection."""
     settings = rules({**SITE, "mode": "shadow"})
     access_log = log([line()] * 5)
     report = replayed(settings, access_log)
@@ -144,7 +144,7 @@ def test_shadow_rules_reject_nobody(rules: Write, log: Write) -> None:
 
 
 def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
-    """Only responses with the statuses of count_when count, as the log has them."""
+    """Only responses with the statuses of ``count_when`` count."""
     settings = rules({**SITE, "count_when": {"status": 401}})
     fine = replayed(settings, log([line(status=200)] * 9))
     failing = replayed(settings, log([line(status=401)] * 9))
@@ -152,20 +152,20 @@ def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
 
 
 def test_limits_of_some_clients(rules: Write, log: Write) -> None:
-    """Limits by key hold for their clients, and are told by limit once they have rejected."""
+    """Limits by key apply to their clients, and are listed when they have rejected."""
     settings = rules({**SITE, "key": "user", "per_key": {"alice": "6/minute", "bob": "9/minute"}})
     report = replayed(settings, log([line(user=user) for user in ("alice", "carol") for _ in range(8)]))
     assert report["rules"][0]["limits"] == [{"limit": "3/minute", "rejected": 5}, {"limit": "6/minute", "rejected": 2}]
 
 
-def test_unknown_keys_are_rejected_where_a_rule_says_so(rules: Write, log: Write) -> None:
-    """A rule that rejects unknown keys rejects requests of nobody in particular."""
+def test_rule_may_reject_missing_keys(rules: Write, log: Write) -> None:
+    """``when_missing`` decides about requests without a user."""
     report = replayed(rules({**SITE, "key": "user", "when_missing": "reject"}), log([line(), line(user="alice")]))
     assert (report["rejected"], report["rules"][0]["matched"]) == (1, 2)
 
 
 def test_queues_delay(rules: Write, log: Write) -> None:
-    """Requests that a queue holds back are counted as delayed, and shown when there are any."""
+    """Requests in a queue are counted as delayed."""
     queue = {"name": "queue", "limits": "60/minute burst 5", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
     settings, access_log = rules(queue), log([line()] * 4)
     assert replayed(settings, access_log)["rules"][0]["delayed"] == 3
@@ -183,13 +183,13 @@ def test_queues_delay(rules: Write, log: Write) -> None:
         (["crawler.example.com", "Crawler.example.com", "other.example.com"], 2),
     ],
 )
-def test_clients_are_told_apart_as_in_the_application(rules: Write, log: Write, same: list[str], count: int) -> None:
-    """Addresses are normalised, IPv6 by prefix; logged host names are clients too; no address is one client."""
+def test_clients_are_distinguished_as_in_the_application(rules: Write, log: Write, same: list[str], count: int) -> None:
+    """IPv6 clients are counted by prefix; a host name is a client; lines without one share a client."""
     assert replayed(rules(SITE), log(line(ip) for ip in same))["clients"] == count
 
 
 def test_ipv6_prefix_of_the_settings(rules: Write, log: Write) -> None:
-    """The prefix in the settings holds for the log."""
+    """The prefix of the settings is used."""
     assert (
         replayed(rules(SITE, ipv6_prefix=128), log(line(ip) for ip in ("2001:db8::1", "2001:db8::2")))["clients"] == 2
     )
@@ -211,20 +211,20 @@ def test_ipv6_prefix_of_the_settings(rules: Write, log: Write) -> None:
 def test_features_of_a_line(
     rules: Write, log: Write, rule: dict[str, Any], hit: dict[str, Any], missed: dict[str, Any]
 ) -> None:
-    """Each feature that a line holds reaches the rules, and one it does not hold is unknown."""
+    """Each feature of a line is available to the rules, and any other feature is missing."""
     settings = rules({**SITE, **rule})
     assert replayed(settings, log([line(**hit)]))["rules"][0]["matched"] == 1
     assert replayed(settings, log([line(**missed)]))["rules"][0]["matched"] == 0
 
 
 def test_referer_is_a_feature(rules: Write, log: Write) -> None:
-    """The referer is there as the header it came in."""
+    """The referer is a header."""
     text = line().replace('"-" "-"', '"https://example.com/" "-"')
     assert replayed(rules({**SITE, "key": "header:referer"}), log([text, line()]))["rules"][0]["matched"] == 1
 
 
-def test_what_a_log_does_not_tell_is_said(rules: Write, log: Write) -> None:
-    """Features that no log holds are named on stderr with the rules that miss them; stdout stays clean."""
+def test_missing_features_are_noted(rules: Write, log: Write) -> None:
+    """Features that no log contains are noted on stderr with their rules."""
     settings = rules(
         {"name": "a", "limits": "5/s", "key": ["email", "region"]},
         {"name": "b", "limits": "5/s", "key": "email", "match": {"host": "example.com", "header:x-a": "1"}},
@@ -240,15 +240,15 @@ def test_what_a_log_does_not_tell_is_said(rules: Write, log: Write) -> None:
     assert json.loads(result.stdout)["requests"] == 1
 
 
-def test_what_changes_a_decorators_rule_is_left_out_and_said(rules: Write, log: Write) -> None:
-    """A log knows no decorators: the other rules are replayed, and a note tells of those that are not."""
+def test_overrides_are_noted(rules: Write, log: Write) -> None:
+    """The other rules are replayed."""
     result = run("replay", rules({"overrides": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
     assert result.stderr == "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app\n"
     assert json.loads(result.stdout)["rejected"] == 2
 
 
-def test_another_store_is_not_touched(rules: Write, log: Write) -> None:
-    """Whatever store the settings name, replay counts in memory, and says so."""
+def test_store_of_the_settings_is_not_used(rules: Write, log: Write) -> None:
+    """The replay counts in memory, with a note."""
     result = run("replay", rules(SITE, store="redis://nowhere.invalid:1/0"), log([line()] * 5), "--json")
     assert json.loads(result.stdout)["rejected"] == 2
     assert result.stderr == "counting in memory, not in redis\n"
@@ -256,7 +256,7 @@ def test_another_store_is_not_touched(rules: Write, log: Write) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from("abc"), st.sampled_from([200, 401])), max_size=60))
 def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
-    """Replay rejects what a limiter rejects that is asked at those times and told those outcomes."""
+    """A limiter with the same times and statuses rejects the same requests."""
     settings = load_settings(
         {
             "rules": [

@@ -1,4 +1,4 @@
-"""What replay promises of any log: order, invalid lines, compression, pipes."""
+"""``ratelimit-mw replay`` reads logs in any order, with invalid lines, compressed, and from pipes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules, returns its path."""
+    """Writes a settings file with these rules and returns its path."""
     return Files(tmp_path).rules
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Write:
-    """Writes a log, returns its path."""
+    """Writes a log and returns its path."""
     return Files(tmp_path).log
 
 
 def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:
-    """A log written in order of completion, or shuffled within its minutes, counts as if it were in order."""
+    """A log in order of completion, or shuffled within each minute, is sorted by time."""
     settings = rules({"name": "steady", "limits": "1/second", "algorithm": "gcra"})
     ordered = [line(at=i) for i in range(60)]
     shuffled = [*ordered[31:], *ordered[:31]]
@@ -53,7 +53,7 @@ def entry(time: int) -> LogEntry:
 
 @given(st.lists(st.integers(0, 10**10)), st.integers(1, 10))
 def test_order_within_a_bound(times: list[int], within: int) -> None:
-    """Every request comes out once; those no further out of place than the bound come out in order."""
+    """Every request comes out once, and in order when it is at most ``within`` lines out of place."""
     found = [e.time for e in in_order(map(entry, times), within)]
     assert sorted(found) == sorted(times)
     blocks = [t + 100 * (i // within) for i, t in enumerate(t % 100 for t in times)]
@@ -61,26 +61,26 @@ def test_order_within_a_bound(times: list[int], within: int) -> None:
 
 
 def test_order_keeps_equals_as_they_came() -> None:
-    """Requests of one second stay in the order of their lines."""
+    """Requests of one second keep the order of their lines."""
     entries = [entry(5)._replace(status=200 + i) for i in range(20)]
     assert list(in_order(entries, 3)) == entries
 
 
-def test_one_false_date_spoils_nothing_else() -> None:
-    """A line from the far future waits for the end: the others keep their order."""
+def test_wrong_date_does_not_affect_other_lines() -> None:
+    """A line from the far future comes last."""
     times = [e.time for e in in_order(map(entry, [3, 10**10, 2, 5, 4]), 3)]
     assert times == [2, 3, 4, 5, 10**10]
 
 
-def test_logs_in_the_wrong_order_are_noticed() -> None:
-    """Requests that come long after later ones are counted, so that somebody can be told."""
+def test_requests_out_of_order_are_counted() -> None:
+    """A request long after a later one is out of order."""
     simulation = Simulation(load_settings({"rules": [SITE]}))
     report = simulation.replay(map(entry, [100, 50, 200, 60]))
     assert report.out_of_order == 2
 
 
-def test_wrong_order_is_said(rules: Write, log: Write) -> None:
-    """Two logs joined newest first get a message."""
+def test_requests_out_of_order_are_noted(rules: Write, log: Write) -> None:
+    """This happens when two logs are joined newest first."""
     newest_first = [line(at=90_000 + i // 1000) for i in range(10_001)] + [line(at=i) for i in range(5)]
     result = run("replay", rules(), log(newest_first), "--json")
     assert "5 requests are after much later ones" in result.stderr
@@ -99,7 +99,7 @@ BAD = [
 
 
 def test_unreadable_lines_are_counted_and_shown(rules: Write, log: Write) -> None:
-    """Lines that are no requests are counted; the first few are shown with their number and why."""
+    """The first invalid lines are shown with their number and reason."""
     content = b"\n".join([line().encode().strip(), b"", *[bad.strip(b"\n") for bad in BAD], line().encode()])
     result = run("replay", rules(SITE), log(content), "--json")
     report = json.loads(result.stdout)
@@ -120,8 +120,8 @@ def test_unreadable_lines_are_counted_and_shown(rules: Write, log: Write) -> Non
     assert all(text.isprintable() and len(text) < 200 for text in examples)
 
 
-def test_nothing_in_a_log_acts_on_the_terminal(rules: Write, log: Write) -> None:
-    """Escape sequences, markup and line breaks in what clients wrote are shown, not obeyed."""
+def test_text_of_a_log_does_not_control_the_terminal(rules: Write, log: Write) -> None:
+    """Escape sequences, markup and line breaks are printed as text."""
     nasty = "[bold]\\x1b[31m\\nx:smile:\\xe2\\x80\\xae"
     result = run("replay", rules(SITE), log([line(nasty)] * 5 + ["\x1b[2J\x9b\u202e\n"]))
     assert result.stdout.replace("\n", "").isprintable()
@@ -133,19 +133,19 @@ def test_nothing_in_a_log_acts_on_the_terminal(rules: Write, log: Write) -> None
     "content", [b"", b"\n\n", random.Random(1).randbytes(5000).replace(b"\x1f\x8b", b""), b"\x7fELF" + b"\x00" * 999]
 )
 def test_logs_without_requests(rules: Write, log: Write, content: bytes) -> None:
-    """An empty log, or a file that is no log at all, is something wrong, and said."""
+    """An empty log, or a file that is not a log, gives exit code 1 and a message."""
     result = run("replay", rules(SITE), log(content))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.endswith("access.log: contains no request\n")
 
 
 def test_last_line_without_an_end(rules: Write, log: Write) -> None:
-    """A last line that was not ended counts."""
+    """The last line counts without a line end."""
     assert replayed(rules(SITE), log([line(), line().rstrip("\n")]))["requests"] == 2
 
 
 def test_gzip_by_its_first_bytes(rules: Write, log: Write) -> None:
-    """A compressed log is known by its bytes and not by its name, and so is a plain one."""
+    """The first bytes decide, and not the file name."""
     lines = "".join([line()] * 5).encode()
     for name in ("access.log", "access.log.gz"):
         assert replayed(rules(SITE), log(gzip.compress(lines), name))["requests"] == 5
@@ -163,7 +163,7 @@ def test_stdin(rules: Write) -> None:
 
 
 def test_pipe(rules: Write) -> None:
-    """A real pipe is read just so, and so is one that is read through a file's name."""
+    """A pipe may be stdin or a file name."""
     content = gzip.compress("".join([line()] * 1200).encode())
     for name in ("-", "/dev/stdin"):
         args = [str(PROGRAM), "replay", str(rules(SITE)), name, "--json"]
@@ -180,14 +180,14 @@ def damaged() -> list[bytes]:
 
 @pytest.mark.parametrize("number", range(6))
 def test_damaged_compression(rules: Write, log: Write, number: int) -> None:
-    """A compressed log that is cut off or broken gives no half report, but a message and exit code 1."""
+    """A truncated or corrupt file gives exit code 1, a message, and no report."""
     result = run("replay", rules(SITE), log(damaged()[number]))
     assert (result.exit_code, result.stdout) == (1, "")
     assert "access.log: cannot read the compressed file to its end: " in result.stderr
 
 
 def test_log_that_is_not_there(rules: Write, tmp_path: Path) -> None:
-    """A missing log and a folder in its place are misuse."""
+    """A missing log, and a folder in its place, give exit code 2."""
     for path in (tmp_path / "nothing.log", tmp_path):
         result = run("replay", rules(SITE), path)
         assert (result.exit_code, result.stdout) == (2, "")
@@ -195,7 +195,7 @@ def test_log_that_is_not_there(rules: Write, tmp_path: Path) -> None:
 
 
 def test_bad_settings(tmp_path: Path, log: Write) -> None:
-    """A mistake in the settings ends with its place before the log is read."""
+    """A mistake in the settings is reported before the log is read."""
     path = tmp_path / "bad.toml"
     path.write_text("[[rules]]\nlimits = 5")
     result = run("replay", path, log([line()]))
@@ -203,8 +203,8 @@ def test_bad_settings(tmp_path: Path, log: Write) -> None:
     assert result.stderr.startswith(f"Error: {path}: rules[0].limits: ")
 
 
-def test_progress_is_told(tmp_path: Path) -> None:
-    """A reader tells how many lines and bytes are behind it; of what has no position, it tells lines alone."""
+def test_reader_reports_progress(tmp_path: Path) -> None:
+    """The reader reports lines and bytes, and 0 bytes for a pipe."""
 
     class Pipe(io.BytesIO):
         def tell(self) -> int:
@@ -220,7 +220,7 @@ def test_progress_is_told(tmp_path: Path) -> None:
 
 
 def test_progress_bar_only_on_a_terminal(rules: Write, log: Write) -> None:
-    """On a terminal stderr shows a bar; anywhere else it stays empty. stdout is the same both times."""
+    """stderr is empty without a terminal, and stdout is the same."""
     args = [str(PROGRAM), "replay", str(rules(SITE)), str(log([line()] * 600))]
     plain = subprocess.run(args, capture_output=True, check=True, timeout=60)
     assert plain.stderr == b""

@@ -1,4 +1,4 @@
-"""What ``replay --plot`` promises: one picture, of any log, or a word before the work."""
+"""``replay --plot`` draws a picture of any log, or fails before the work."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Write:
-    """Writes a settings file with these rules, returns its path."""
+    """Writes a settings file with these rules and returns its path."""
     return Files(tmp_path).rules
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Write:
-    """Writes a log, returns its path."""
+    """Writes a log and returns its path."""
     return Files(tmp_path).log
 
 
@@ -38,7 +38,7 @@ def png_size(path: Path) -> tuple[int, int]:
 
 
 def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
-    """--plot writes one PNG, says where, and grows with the number of clients shown."""
+    """The picture is a PNG, and its height grows with the number of clients."""
     access_log = log(line(f"192.0.2.{i}", at=i * 60) for i in range(1, 40) for _ in range(5))
     small, large = tmp_path / "small.png", tmp_path / "large.PNG"
     result = run("replay", rules(SITE), access_log, "--plot", small, "--top", 3)
@@ -50,7 +50,7 @@ def test_plot(rules: Write, log: Write, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("span", [0, 1, 90, 3_000, 86_400, 40 * 86_400, 300 * 86_400, 20 * 365 * 86_400, 7 * 10**9])
 def test_plot_of_any_span(rules: Write, log: Write, tmp_path: Path, span: int) -> None:
-    """A second, a year or a false date centuries ahead: there is a picture."""
+    """The log may cover a second, a year, or centuries because of a wrong date."""
     picture = tmp_path / "a.png"
     result = run("replay", rules(SITE), log([line(at=0), line(at=span)]), "--plot", picture)
     assert result.exit_code == 0
@@ -58,21 +58,21 @@ def test_plot_of_any_span(rules: Write, log: Write, tmp_path: Path, span: int) -
 
 
 def test_plot_of_odd_names(rules: Write, log: Write, tmp_path: Path) -> None:
-    """Names that look like formulas or hold letters no font has are drawn as they stand, without a warning."""
+    """Names that look like formulas, or with characters that no font has, are drawn without a warning."""
     lines = [line(name) for name in ("$\\\\frac{$", "\u5ba2\u6237", "a" * 500, "\\x1b[0m") for _ in range(5)]
     assert run("replay", rules(SITE), log(lines), "--plot", tmp_path / "a.png").exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["a.svg", "a", "nowhere/a.png"])
-def test_plot_in_a_place_that_cannot_be(rules: Write, log: Write, tmp_path: Path, name: str) -> None:
-    """A picture that could not be written is rejected before the work: exit code 2."""
+def test_plot_to_an_invalid_path(rules: Write, log: Write, tmp_path: Path, name: str) -> None:
+    """The exit code is 2, before the work."""
     result = run("replay", rules(SITE), log([line()]), "--plot", tmp_path / name)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Invalid value for '--plot'" in result.stderr
 
 
 def test_plot_without_its_extra(rules: Write, log: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without matplotlib --plot ends at once with the pip line and exit code 2; without --plot it is not missed."""
+    """Without matplotlib ``--plot`` gives exit code 2, and replay works without ``--plot``."""
     monkeypatch.delitem(sys.modules, "ratelimit_mw.cli.plot", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"] or ["matplotlib"]:
         monkeypatch.setitem(sys.modules, name, None)

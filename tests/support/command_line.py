@@ -1,4 +1,4 @@
-"""Starting the command line, in this process and as a program, and what it is given: settings and lines of a log."""
+"""Runs the command line in this process and as a program, and writes its input: settings and logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ratelimit_mw.cli import commands
 EXAMPLE = ROOT / "examples" / "ratelimit.toml"
 PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
 START = 1_500_000_000
-"""When logs begin, in seconds since 1970: 14 July 2017, 02:40 UTC."""
+"""The time of the first line of a log, in seconds since 1970: 14 July 2017, 02:40 UTC."""
 
 SITE = {"name": "site", "limits": "3/minute"}
 
@@ -47,18 +47,18 @@ limits = "1000/second"
 
 
 def run(*args: object, **options: Any) -> Result:
-    """The command in this process. A traceback is a failure of the test, not a result."""
+    """Run the command in this process. A traceback fails the test."""
     return CliRunner().invoke(commands(), [str(arg) for arg in args], catch_exceptions=False, **options)
 
 
 def start(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """The installed command, as its users start it."""
+    """Run the installed command."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 60, **options}
     return subprocess.run([str(PROGRAM), *map(str, args)], check=False, **options)
 
 
 def replayed(settings: Path, access_log: Path, *args: object) -> dict[str, Any]:
-    """The report of a replay that ends well."""
+    """The JSON of a successful replay."""
     result = run("replay", settings, access_log, "--json", *args)
     assert result.exit_code == 0, result.stderr
     report: dict[str, Any] = json.loads(result.stdout)
@@ -74,13 +74,13 @@ def line(
     user: str = "-",
     agent: str = "-",
 ) -> str:
-    """One line of the combined format, ``at`` seconds from the start."""
+    """One line of the combined format, ``at`` seconds after the start."""
     time = datetime.fromtimestamp(START + at, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
     return f'{ip} - {user} [{time}] "{method} {path} HTTP/1.1" {status} 12 "-" "{agent}"\n'
 
 
 class Files:
-    """Writes the files that a command reads into one folder."""
+    """Writes the input files of a command into one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Files:
         return self.settings(json.dumps({"rules": tables, **settings}), "ratelimit.json")
 
     def log(self, lines: Any, name: str = "access.log") -> Path:
-        """From lines, or from bytes as they stand."""
+        """Write lines, or bytes unchanged."""
         path = self.folder / name
         path.write_bytes(lines if isinstance(lines, bytes) else "".join(lines).encode())
         return path
