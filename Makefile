@@ -43,7 +43,7 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP) ## create .venv with everything that development needs
 
-demo: $(STAMP) ## start a real server, play real traffic at it, show who was served and who refused
+demo: $(STAMP) ## start a real server, send traffic to it, show which clients were rejected
 	$(BIN)/ratelimit-mw demo
 
 test: $(STAMP) ## run all tests
