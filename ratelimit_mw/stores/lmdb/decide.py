@@ -1,4 +1,4 @@
-"""The work of a call within its transaction. Each function returns a result, and whether to commit the changes.
+"""The work of a call within its transaction: decisions and corrections.
 
 ``at`` is the time that the caller gave, in microseconds. With None the store's own time, ``records.now``, decides.
 """
@@ -14,13 +14,13 @@ from ...errors import StoreError
 from ..base import decide_all
 from .records import NoRoomError, Records
 
-__all__ = ["correct", "decide", "decide_one", "forget", "ping"]
+__all__ = ["correct", "decide", "decide_one"]
 
 _DAY: Final = 86_400 * SECOND
 _RETRY: Final = SECOND
 
 
-def decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> tuple[list[Decision], bool]:
+def decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> list[Decision]:
     """``decide`` for a single hit, which needs no agreement with others."""
     limit, key, cost = hit
     stored = records.find(limit, key)
@@ -28,32 +28,34 @@ def decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> tup
     state, decision = limit.decide(stored[2], instant, cost)
     decision.hit = hit
     if state is stored[2] or not consume:
-        return [decision], False
+        return [decision]
     try:
         records.keep(limit, key, stored, state, _span(decision, at))
     except NoRoomError:
-        return [_rejection(hit, stored[2], instant)], False
-    return [decision], True
+        records.changed = False
+        return [_rejection(hit, stored[2], instant)]
+    return [decision]
 
 
-def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> tuple[list[Decision], bool]:
+def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> list[Decision]:
     instant = records.now if at is None else at
     stored = [records.find(limit, key) for limit, key, _ in hits]
     decisions, writes = decide_all(hits, [state for _, _, state in stored], instant)
     if not consume or not writes:
-        return decisions, False
+        return decisions
     places = {id(hit): place for place, hit in enumerate(hits)}
     try:
         for hit, state in writes:
             place = places[id(hit)]
             records.keep(hit[0], hit[1], stored[place], state, _span(decisions[place], at))
     except NoRoomError:
-        return [_rejection(hit, state, instant) for hit, (_, _, state) in zip(hits, stored, strict=True)], False
-    return decisions, True
+        records.changed = False
+        return [_rejection(hit, state, instant) for hit, (_, _, state) in zip(hits, stored, strict=True)]
+    return decisions
 
 
-def correct(records: Records, changes: Sequence[Correction], at: int | None) -> tuple[list[int], bool]:
-    instant, changed = records.now if at is None else at, False
+def correct(records: Records, changes: Sequence[Correction], at: int | None) -> list[int]:
+    instant = records.now if at is None else at
     for limit, key, cost, consumed in changes:
         stored = records.find(limit, key)
         if consumed is None:
@@ -62,24 +64,11 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
             state = limit.algorithm.give_back(stored[2], instant, consumed, cost)
         if state is stored[2]:
             continue
-        changed = True
         try:
             records.keep(limit, key, stored, state, _span(limit.decide(state, instant, 0)[1], at))
         except NoRoomError as error:
             raise StoreError("no room is left, so a correction was lost") from error
-    return [instant] * len(changes), changed
-
-
-def forget(records: Records, keys: Sequence[str]) -> tuple[None, bool]:
-    for key in keys:
-        records.delete(key)
-    return None, True
-
-
-def ping(records: Records) -> tuple[None, bool]:
-    """Write a record: reading may work where writing does not."""
-    records.ping()
-    return None, True
+    return [instant] * len(changes)
 
 
 def _span(decision: Decision, at: int | None) -> int:

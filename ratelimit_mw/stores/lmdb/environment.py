@@ -28,8 +28,7 @@ from ...errors import ConfigError, StoreError
 from ...forksafe import create_lock
 from ..per_loop import PerLoop
 from .keys import END, META, PREFIX
-from .lock import FileLock
-from .queue import LockQueue
+from .lock import FileLock, LockQueue
 from .records import Identity
 from .shutdown_mark import boot_id, clear_mark, is_unclean, set_mark
 from .transaction import Transactions
@@ -94,15 +93,13 @@ class Environment:
         except StoreError:
             return False
         try:
-            if self._env is not None:
-                self._env.sync(True)
-                self.discard()
-                if not self._is_in_use():
-                    clear_mark(self.lock.fd)
-        except (lmdb.Error, OSError):
+            was_open = self._env is not None
+            self.discard()
+            if was_open and not self._is_in_use():
+                clear_mark(self.lock.fd, self._folder / "data.mdb")
+        except OSError:
             _log.warning("lmdb://%s could not be synced to the disk", self.path, exc_info=True)
         finally:
-            self.discard()
             self.lock.release()
             self.lock.close()
         return True
@@ -118,7 +115,7 @@ class Environment:
                 _log.warning("lmdb://%s holds other data, so each change is synced, which is slow", self.path)
             else:
                 self._env.close()
-                set_mark(self.lock.fd, boot, self.path)
+                set_mark(self.lock.fd, boot, self._folder)
                 self._env = self._map(False)
         identity = self._read_identity(self._env, boot)
         self._transactions = Transactions(self._env, identity, self.size // self._env.stat()["psize"])

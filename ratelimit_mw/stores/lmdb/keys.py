@@ -16,7 +16,7 @@ from typing import Final
 
 from ...algorithms.limit import prefix_of
 
-__all__ = ["END", "FIRST_SWEPT", "META", "PREFIX", "chunk_name", "shared_name", "state_name"]
+__all__ = ["END", "FIRST_SWEPT", "META", "PREFIX", "SHARE", "STATE", "chunk_name", "digest", "state_name"]
 
 PREFIX: Final = b"\xffratelimit_mw:"
 END: Final = b"\xffratelimit_mw;"
@@ -25,26 +25,20 @@ META: Final = PREFIX + b"meta:"
 FIRST_SWEPT: Final = PREFIX + b"series:"
 """Every record from here to ``END`` begins with its time of expiry."""
 
-_STATE: Final = PREFIX + b"state"
-_SHARE: Final = PREFIX + b"share"
+STATE: Final = PREFIX + b"state"
+SHARE: Final = PREFIX + b"share"
 _MAX_NAME: Final = 511
 _READABLE: Final = 200
 
 
-def state_name(key: str, secret: bytes) -> bytes:
-    """The name of the state of a key."""
-    text = key.encode("utf-8", "surrogatepass")
-    name = _STATE + b":" + text
-    return name if len(name) <= _MAX_NAME else _shortened(_STATE, prefix_of(key), text, secret)
-
-
-def shared_name(prefix: str, key: str, shared_states: int, secret: bytes) -> bytes:
-    """The name of the state that a key shares. A client without the secret cannot choose whom it shares with."""
-    digest = _digest(key.encode("utf-8", "surrogatepass"), secret)
-    number = b"%04x" % (int.from_bytes(digest[:8], "big") % shared_states)
-    text = prefix.encode("utf-8", "surrogatepass") + number
-    name = _SHARE + b":" + text
-    return name if len(name) <= _MAX_NAME else _shortened(_SHARE, prefix, text, secret)
+def state_name(kind: bytes, text: str, secret: bytes) -> bytes:
+    """The name of a key's own state (``STATE``) or of a shared state (``SHARE``). It differs for any two texts."""
+    data = text.encode("utf-8", "surrogatepass")
+    name = kind + b":" + data
+    if len(name) <= _MAX_NAME:
+        return name
+    limit = prefix_of(text).encode("utf-8", "surrogatepass")[:_READABLE]
+    return kind + b"#" + limit + digest(data, secret).hex().encode()
 
 
 def chunk_name(series: int, number: int) -> bytes:
@@ -52,10 +46,6 @@ def chunk_name(series: int, number: int) -> bytes:
     return FIRST_SWEPT + series.to_bytes(8, "big") + number.to_bytes(8, "big")
 
 
-def _shortened(kind: bytes, prefix: str, text: bytes, secret: bytes) -> bytes:
-    """A name that shows its limit and differs for any two texts."""
-    return kind + b"#" + prefix.encode("utf-8", "surrogatepass")[:_READABLE] + _digest(text, secret).hex().encode()
-
-
-def _digest(text: bytes, secret: bytes) -> bytes:
-    return blake2b(text, digest_size=16, key=secret).digest()
+def digest(data: bytes, secret: bytes) -> bytes:
+    """A hash that a client without the secret cannot predict."""
+    return blake2b(data, digest_size=16, key=secret).digest()

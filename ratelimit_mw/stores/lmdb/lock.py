@@ -3,27 +3,34 @@
 LMDB's own write lock has no time limit: a worker that is stopped while it holds that lock stops all others. So this
 lock is taken first, and a call that does not get it in time raises ``StoreError``. It is a record lock on a file. The
 kernel releases it when its process dies, and a forked child does not inherit it.
+
+The calls of one event loop wait in a ``LockQueue``, and the call that gets the lock runs all others too. A loop can
+try the lock once a millisecond. If each call took it for itself, most would time out when several processes are busy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import threading
 import time
 from collections.abc import Callable
-from itertools import chain, repeat
-from typing import Final
+from itertools import chain, islice, repeat
+from typing import Any, Final, TypeVar
 
 from ...errors import StoreError
 from ...forksafe import create_lock
 
-__all__ = ["FileLock"]
+__all__ = ["FileLock", "LockQueue"]
 
 # Another process holds the lock for some ten microseconds, as long as eight tries take.
 _TRIES: Final = 8
 # Short at first, as the lock is mostly free. Then longer: processes that switch less often get more done.
 _PAUSES: Final = (0.00005, 0.0001, 0.0002, 0.0004)
+_LOOP_PAUSE: Final = 0.001  # The shortest sleep of an event loop.
+_MAX_CALLS: Final = 100
+_Result = TypeVar("_Result")
 
 
 class FileLock:
@@ -94,3 +101,53 @@ class FileLock:
         """In a child: close the parent's file. That does not release the parent's locks."""
         self.close()
         self._after_fork(intact)
+
+
+class LockQueue:
+    """Runs work under the lock without blocking its event loop."""
+
+    def __init__(self, lock: FileLock) -> None:
+        self._lock = lock
+        self._turn = asyncio.Lock()
+        self._calls: dict[asyncio.Future[Any], Callable[[], Any]] = {}
+
+    async def run(self, work: Callable[[], _Result], seconds: float) -> _Result:
+        """Run the work under the lock and return its result; ``TimeoutError`` if the lock is not free in time."""
+        call: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
+        self._calls[call] = work
+        try:
+            if not self._run_all(call):
+                async with asyncio.timeout(seconds), self._turn:
+                    await self._wait(call)
+        except TimeoutError:
+            if not call.done():
+                raise
+        finally:
+            del self._calls[call]
+            call.cancel()  # Without effect on a result. Without it, asyncio logs errors of calls that were cancelled.
+        return call.result()
+
+    async def _wait(self, call: asyncio.Future[Any]) -> None:
+        tries = _TRIES
+        while not call.done() and not self._run_all(call):
+            await asyncio.sleep(0 if tries > 0 else _LOOP_PAUSE)
+            tries -= 1
+
+    def _run_all(self, call: asyncio.Future[Any]) -> bool:
+        """If the lock is free, run this call and the calls that wait longest."""
+        if not self._lock.try_acquire():
+            return False
+        try:
+            for each in (call, *islice(self._calls, _MAX_CALLS)):
+                if not each.done():
+                    _complete(each, self._calls[each])
+        finally:
+            self._lock.release()
+        return True
+
+
+def _complete(call: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+    try:
+        call.set_result(work())
+    except Exception as error:
+        call.set_exception(error)

@@ -8,6 +8,7 @@ almost no room is left nothing grows: ``keep`` raises ``NoRoomError`` instead.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import lmdb
@@ -16,7 +17,7 @@ from ...algorithms.limit import Limit, prefix_of
 from ...algorithms.window_log import Series
 from ...errors import StoreError
 from . import chunks
-from .keys import META, chunk_name, shared_name, state_name
+from .keys import META, SHARE, STATE, chunk_name, digest, state_name
 
 __all__ = ["FROZEN", "ROOMY", "SHARING", "Identity", "NoRoomError", "Records", "StoredState"]
 
@@ -47,9 +48,9 @@ StoredState = tuple[bytes, int, Any]
 
 
 class Records:
-    """The states that the current write transaction sees."""
+    """The states that the current write transaction sees. ``changed`` asks for a commit."""
 
-    __slots__ = ("_chunk_expiry", "_deadline", "_identity", "_room", "_txn", "now")
+    __slots__ = ("_chunk_expiry", "_deadline", "_identity", "_room", "_txn", "changed", "now")
 
     _txn: lmdb.Transaction[bytes]
 
@@ -62,9 +63,10 @@ class Records:
         self._room = room
         self.now = now
         self._deadline = deadline
+        self.changed = False
 
     def find(self, limit: Limit, key: str) -> StoredState:
-        name = state_name(key, self._identity.secret)
+        name = state_name(STATE, key, self._identity.secret)
         data = self._txn.get(name)
         if data is not None:
             return name, len(data), self._load(limit, data)
@@ -73,6 +75,7 @@ class Records:
 
     def keep(self, limit: Limit, key: str, stored: StoredState, state: Any, span: int) -> None:
         """Write a state that expires in ``span`` microseconds. None is the fresh state."""
+        self.changed = True
         name, length, _ = stored
         if state is None:
             self._txn.delete(name if length else self._shared_name(limit.prefix, key))
@@ -94,13 +97,16 @@ class Records:
             raise NoRoomError
         self._txn.put(name, data)
 
-    def delete(self, key: str) -> None:
-        """Make a key fresh, and with it the keys that share its state. Chunks are left to the sweep."""
-        if not self._txn.delete(state_name(key, self._identity.secret)):
-            self._txn.delete(self._shared_name(prefix_of(key), key))
+    def delete(self, keys: Iterable[str]) -> None:
+        """Make keys fresh, and with them the keys that share their states. Chunks are left to the sweep."""
+        self.changed = True
+        for key in keys:
+            if not self._txn.delete(state_name(STATE, key, self._identity.secret)):
+                self._txn.delete(self._shared_name(prefix_of(key), key))
 
     def ping(self) -> None:
-        """Write a record that no decision needs."""
+        """Write a record that no decision needs: reading may work where writing does not."""
+        self.changed = True
         self._txn.put(_PING, self.now.to_bytes(8, "big"))
 
     def _load(self, limit: Limit, data: bytes) -> Any:
@@ -109,7 +115,10 @@ class Records:
         return limit.algorithm.load(data[_HEADER:])
 
     def _shared_name(self, prefix: str, key: str) -> bytes:
-        return shared_name(prefix, key, self._identity.shared_states, self._identity.secret)
+        """A keyed hash chooses the state, so no client can choose whom it shares with."""
+        secret, shared_states = self._identity
+        number = int.from_bytes(digest(key.encode("utf-8", "surrogatepass"), secret)[:8], "big") % shared_states
+        return state_name(SHARE, f"{prefix}{number:04x}", secret)
 
     # -- chunks ---------------------------------------------------------------------------------------------
 

@@ -25,25 +25,29 @@ def is_unclean(fd: int, boot: str) -> bool:
     return _read(fd) not in (b"", boot.encode())
 
 
-def set_mark(fd: int, boot: str, folder: str) -> None:
+def set_mark(fd: int, boot: str, folder: Path) -> None:
     """Set the mark, and sync it and the names of the files in the folder to the disk."""
-    if _read(fd) == boot.encode():
-        return
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, boot.encode(), 0)
-    os.fsync(fd)
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    if _read(fd) != boot.encode():
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, boot.encode(), 0)
+        os.fsync(fd)
+        _sync(folder)
 
 
-def clear_mark(fd: int) -> None:
-    """Remove the mark and sync that to the disk."""
+def clear_mark(fd: int, data: Path) -> None:
+    """Sync the data to the disk, then remove the mark."""
+    _sync(data)
     os.ftruncate(fd, 0)
     os.fsync(fd)
 
 
 def _read(fd: int) -> bytes:
     return os.pread(fd, 200, 0)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

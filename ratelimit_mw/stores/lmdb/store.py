@@ -18,7 +18,7 @@ from ...errors import ConfigError, StoreError
 from ...forksafe import check_process, create_lock
 from ..base import Store
 from .address import LmdbAddress, check_size
-from .decide import correct, decide, decide_one, forget, ping
+from .decide import correct, decide, decide_one
 from .environment import Environment, environment_at, release
 from .records import Records
 
@@ -27,7 +27,7 @@ __all__ = ["LmdbStore", "open_address"]
 # Damaged records cause the errors that are not of the system. They expire like other records.
 _FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)
 _Result = TypeVar("_Result")
-_Work = Callable[[Records], tuple[_Result, bool]]
+_Work = Callable[[Records], _Result]
 
 
 class LmdbStore(Store):
@@ -73,10 +73,10 @@ class LmdbStore(Store):
 
     def forget(self, keys: Iterable[str]) -> None:
         if names := list(keys):
-            self._locked(lambda records: forget(records, names))
+            self._locked(lambda records: records.delete(names))
 
     def ping(self) -> None:
-        self._locked(ping)
+        self._locked(Records.ping)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return await self._alocked(_deciding(hits, now, consume)) if hits else []
@@ -86,10 +86,10 @@ class LmdbStore(Store):
 
     async def aforget(self, keys: Iterable[str]) -> None:
         if names := list(keys):
-            await self._alocked(lambda records: forget(records, names))
+            await self._alocked(lambda records: records.delete(names))
 
     async def aping(self) -> None:
-        await self._alocked(ping)
+        await self._alocked(Records.ping)
 
     def close(self) -> None:
         """Close the files. The last process leaves them synced. The next call opens them again."""

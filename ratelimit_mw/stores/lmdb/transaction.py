@@ -42,15 +42,15 @@ class Transactions:
         self._logged = {ROOMY}
         self._writes = 0
 
-    def run(self, work: Callable[[Records], tuple[_Result, bool]], now: int, deadline: float) -> _Result:
-        """Do the work, and commit it when it asks for that. When the map is full, try again with less room."""
+    def run(self, work: Callable[[Records], _Result], now: int, deadline: float) -> _Result:
+        """Do the work, and commit its changes. When the map is full, try again with less room."""
         sweeps = True
         while True:
             txn = self.env.begin(write=True)
             try:
                 self._records.begin(txn, self._room, now, deadline)
-                result, changed = work(self._records)
-                if changed:
+                result = work(self._records)
+                if self._records.changed:
                     writes, self._writes = self._writes, self._writes + 1
                     if sweeps and writes % _SWEPT_EVERY == 0:
                         _sweep(txn, now)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratelimit_mw.stores.lmdb.lock import FileLock
-from ratelimit_mw.stores.lmdb.queue import LockQueue
+from ratelimit_mw.stores.lmdb.lock import FileLock, LockQueue
 
 
 @pytest.fixture
