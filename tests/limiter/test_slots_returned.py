@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from redis_handles import address
+from redis_handles import PATIENT, address
 from servers import Server, redis_running, wait_for
 from shared_store import SharedStore
 
@@ -30,7 +30,8 @@ def pausing(tmp_path: Path) -> Iterator[Server]:
 def test_slots_of_an_outage_come_back_with_the_store(pausing: Server, awaited: bool) -> None:
     """Redis is stopped while five requests end: those that it did not answer, and those that it was not asked."""
     rule = Rule(name="api", limits="5 concurrent")
-    limiter, watcher = (Limiter([rule], open_store(address(pausing))) for _ in range(2))
+    limiter = Limiter([rule], open_store(address(pausing), 500_000))
+    watcher = Limiter([rule], open_store(address(pausing), PATIENT))
     verdicts = [limiter.hit(WHO) for _ in range(5)]
     for verdict in verdicts:
         limiter.hold(verdict)
