@@ -8,8 +8,8 @@ own operations, and each operation has its own deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from operator import itemgetter
+from collections.abc import Awaitable, Callable
+from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, cast
 
@@ -89,9 +89,14 @@ class Batcher:
             self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _take(self) -> list[Member]:
-        """Half of the waiting operations, so that the server and this process work at the same time."""
+        """Half of the waiting operations, so that the server and this process work at the same time.
+
+        Their deadlines are close to each other, so that one deadline serves all of a call.
+        """
         share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
-        members, self._waiting[:share] = self._waiting[:share], []
+        until = self._waiting[0][2] + _TOGETHER if self._waiting else 0.0
+        members = list(takewhile(lambda member: member[2] <= until, self._waiting[:share]))
+        del self._waiting[: len(members)]
         return members
 
     async def _call(self, members: list[Member]) -> None:
@@ -99,11 +104,8 @@ class Batcher:
         members = [member for member in members if not _is_over(member, now)]
         if not members:
             return
-        deadlines = [deadline for _, _, deadline in members]
-        latest = max(deadlines)
-        watch = DeadlineWatch(self._loop, members) if latest - min(deadlines) > _TOGETHER else None
         try:
-            async with asyncio.timeout_at(latest):
+            async with asyncio.timeout_at(max(deadline for _, _, deadline in members)):
                 results = await self._results([operation for operation, _, _ in members])
         except asyncio.CancelledError:  # the loop is closing
             for _, future, _ in members:
@@ -111,9 +113,6 @@ class Batcher:
             raise
         except Exception as error:
             results = [as_store_error(error) for _ in members]
-        finally:
-            if watch is not None:
-                watch.stop()
         for (_, future, _), result in zip(members, results, strict=True):
             if not future.done():
                 (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
@@ -143,24 +142,6 @@ def _is_over(member: Member, now: float) -> bool:
     if deadline <= now and not future.done():
         future.set_exception(timed_out())
     return future.done()
-
-
-class DeadlineWatch:
-    """Fails the members of a call whose deadlines pass before that of the call."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, members: Sequence[Member]) -> None:
-        self._loop = loop
-        self._members = sorted(members, key=itemgetter(2))
-        self._handle = loop.call_at(self._members[0][2], self._check)
-
-    def _check(self) -> None:
-        now = self._loop.time()
-        self._members = [member for member in self._members if not _is_over(member, now)]
-        if self._members:
-            self._handle = self._loop.call_at(self._members[0][2], self._check)
-
-    def stop(self) -> None:
-        self._handle.cancel()
 
 
 class DeadlineTimer:

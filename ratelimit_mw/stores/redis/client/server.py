@@ -10,7 +10,7 @@ from redis import ResponseError
 
 from ..address import Address
 from ..message import Message
-from .aconnection import AsyncCalls, AsyncRedisConnectionHolder, aconnect
+from .aconnection import AsyncRedisConnection, AsyncRedisConnectionHolder, aconnect
 from .connection import DeadlineCalls, RedisConnectionPool, connect
 from .errors import Command, is_unknown_script
 from .sentinel import afind_primary, find_primary
@@ -51,7 +51,7 @@ class AsyncServer:
     async def aclose(self) -> None:
         await self._holder.aclose()
 
-    async def _connect(self) -> AsyncCalls:
+    async def _connect(self) -> AsyncRedisConnection:
         address = self._address
         host, port = await afind_primary(address, self._timeout) if address.service else address.first
         return await aconnect(address, host, port, self._timeout)
