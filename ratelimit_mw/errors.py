@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ __all__ = [
     "RateLimitExceeded",
     "StoreError",
     "placed",
+    "suggestion",
 ]
 
 
@@ -49,8 +51,7 @@ class ConfigError(RateLimitError, ValueError):
         return ConfigError(self.message, f"{path}{joint}{self.path}")
 
     def __str__(self) -> str:
-        place = ", ".join(part for part in (self.of, self.path) if part)
-        return f"{place}: {self.message}" if place else self.message
+        return ": ".join(part for part in (self.of, self.path, self.message) if part)
 
 
 @contextmanager
@@ -60,6 +61,19 @@ def placed(path: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise (error.within(path) if path else error) from None
+
+
+def suggestion(word: object, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown word: the nearest known word, or else all of them.
+
+    >>> suggestion("shaddow", ["enforce", "shadow"]), suggestion("x", ["enforce", "shadow"])
+    (". Did you mean 'shadow'?", '. Expected one of enforce, shadow')
+    """
+    known = list(known)
+    close = difflib.get_close_matches(str(word), known, 1, 0.6)
+    if close:
+        return f". Did you mean {close[0]!r}?"
+    return f". Expected one of {', '.join(known)}" if known else ". There is none"
 
 
 class MissingMiddlewareError(RateLimitError, RuntimeError):

@@ -8,15 +8,16 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 import sys
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, Unpack
 
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, placed
 from .keys.features import checked_name
-from .rules.callables import caller
-from .rules.marks import exempt, limit, make_mark, messages
+from .rules.callables import call_site
+from .rules.decorators import exempt, limit, make_mark, messages
+from .rules.options import Limits, RuleOptions
 from .testmode import testmode
 
 try:
@@ -49,13 +50,15 @@ class RateLimit(DependencyLimit):
         async def report(): ...
     """
 
-    def __init__(self, limits: Any, *, features: Mapping[str, Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self, limits: Limits, *, features: Mapping[str, Any] | None = None, **options: Unpack[RuleOptions]
+    ) -> None:
         where = f"{sys._getframe(1).f_globals.get('__name__', '')}.RateLimit"
         try:
             mark = make_mark(limits, options, where)
             dependencies = _dependencies(features or {}, mark.rule.needs)
         except ConfigError as error:
-            raise ConfigError(error.message, error.path, f"RateLimit at {caller()}") from None
+            raise ConfigError(error.message, error.path, f"RateLimit at {call_site()}") from None
         super().__init__(mark, {name: depends.dependency for name, depends in dependencies.items()})
         self._names = {f"feature_{i}": name for i, name in enumerate(dependencies)}
         parameters = [Parameter("connection", Parameter.POSITIONAL_OR_KEYWORD, annotation=HTTPConnection)]
@@ -70,6 +73,10 @@ class RateLimit(DependencyLimit):
         if not testmode.off:
             raise MissingMiddlewareError(self.mark.view)
         return Verdict()
+
+
+# FastAPI takes the parameters of a class in Depends(RateLimit), a mistake, from its annotations and cannot read these.
+RateLimit.__init__.__annotations__ = {}
 
 
 def _dependencies(features: Any, needs: tuple[str, ...]) -> dict[str, Depends]:

@@ -1,7 +1,8 @@
-"""Quotas and durations, and their text forms. Rejects nonsense when built; knows no algorithm."""
+"""Quotas and durations, and their text forms. Knows no algorithm."""
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
@@ -23,7 +24,7 @@ _UNITS: Final[dict[str, int]] = {
     **dict.fromkeys(("h", "hour", "hours"), 3600 * SECOND),
     **dict.fromkeys(("d", "day", "days"), _DAY),
     **dict.fromkeys(("w", "week", "weeks"), 7 * _DAY),
-    # As `limits` reads them, so that its strings mean here what they meant there.
+    # The same as in the package limits, so that its strings keep their meaning.
     **dict.fromkeys(("month", "months"), 30 * _DAY),
     **dict.fromkeys(("year", "years"), 360 * _DAY),
 }
@@ -31,29 +32,38 @@ _NAMED: Final = {_UNITS[name]: name for name in ("week", "day", "hour", "minute"
 _SHORT: Final = (("w", 7 * _DAY), ("d", _DAY), ("h", 3600 * SECOND), ("m", 60 * SECOND), ("s", SECOND), ("ms", 1000))
 
 _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
-# "5per minute" and "5 perminute" are strings of `limits`.
+# "5per minute" and "5 perminute" are valid in the package limits.
 _QUOTA = re.compile(
     rf"\s*(\d{{1,18}})\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?\s*", re.A | re.I
 )
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
 _CONCURRENT = re.compile(r"\s*(\d{1,18})\s+concurrent\s*", re.A | re.I)
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
-_EXPECTED = 'AMOUNT/PERIOD such as "5/minute", "100 per 15 minutes", "100/minute burst 20" or "10 concurrent"'
-_AS_TABLE = "; limits that depend on the request stand in a table, per = {FEATURE: {VALUE: limits}}"
-_NONE_AT_ALL = "; who may send nothing belongs on lists.deny"
+_EXPECTED = 'AMOUNT/PERIOD, for example "5/minute"'
+_USE_PER = ". For limits that depend on the request, use per = {FEATURE: {VALUE: limits}}"
+_USE_DENY = ". To reject all requests of a client, use lists.deny"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Quota:
-    """An amount per period, with an optional burst for buckets; from text or from numbers, the period in seconds.
+    """An amount per period, with an optional burst for buckets. "10 concurrent" limits concurrent requests.
 
-    >>> Quota("100/minute burst 20") == Quota(100, 60.0, burst=20)
-    True
-    >>> Quota("5/60s"), Quota("5/60s").amount, Quota("5/60s").period
-    (Quota('5/minute'), 5, 60.0)
+    Args:
+        amount: The amount, a whole number up to 10**12, or the whole quota as text.
+        period: The period in seconds or as text such as "15 minutes", from 1 microsecond to 366 days.
+        burst: The capacity of a bucket. Default: the amount.
 
-    "10 concurrent" counts requests in flight; its period is 0. Exact for amounts up to 10**12 and periods from
-    1 microsecond to 366 days; anything beyond raises ``ConfigError``.
+    Attributes:
+        period_us: The period in whole microseconds; 0 for a concurrency limit.
+
+    Raises:
+        ConfigError: The text cannot be parsed, or a number is out of range.
+
+    Example:
+        >>> Quota("100/minute burst 20") == Quota(100, 60.0, burst=20)
+        True
+        >>> Quota("5/60s"), Quota("5/60s").amount, Quota("5/60s").period
+        (Quota('5/minute'), 5, 60.0)
     """
 
     amount: int
@@ -69,19 +79,19 @@ class Quota:
 
     @classmethod
     def exact(cls, amount: int, period_us: int, burst: int | None = None, concurrent: bool = False) -> Quota:
-        """A quota with its period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute"."""
+        """Build a quota from a period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute"."""
         quota = cls.__new__(cls)
         quota._keep(amount, period_us, burst, concurrent)
         return quota
 
     def _keep(self, amount: Any, period_us: int, burst: int | None, concurrent: bool = False) -> None:
-        _whole("amount", amount, 1, MAX_AMOUNT, instead=_NONE_AT_ALL * (amount == 0))
+        _whole("amount", amount, 1, MAX_AMOUNT, instead=_USE_DENY * (amount == 0))
         if burst is not None:
             _whole("burst", burst, 1, MAX_AMOUNT)
         if concurrent:
             if burst is not None:
-                raise ConfigError(f"a concurrent quota has no burst; got {burst!r}")
-            _whole("period of a concurrent quota", period_us, 0, 0)
+                raise ConfigError(f"a concurrency limit cannot have a burst; got {burst!r}")
+            _whole("period of a concurrency limit", period_us, 0, 0)
         else:
             _whole("period in microseconds", period_us, 1, MAX_PERIOD, hint=" (366 days)")
         for name, value in zip(self.__slots__, (amount, period_us, burst, concurrent), strict=True):
@@ -89,21 +99,28 @@ class Quota:
 
     @classmethod
     def parse(cls, text: str) -> Quota:
-        """One quota from its text; ``ConfigError`` shows the text and what was expected."""
+        """Parse one quota.
+
+        Args:
+            text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, or ``AMOUNT concurrent``.
+
+        Raises:
+            ConfigError: The text cannot be parsed. The message shows the text.
+        """
         if not isinstance(text, str):
-            raise ConfigError(f"expected a quota as text, {_EXPECTED}; got {text!r}")
+            raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
         if concurrent := _CONCURRENT.fullmatch(text):
             return _shown(text, lambda: cls.exact(int(concurrent[1]), 0, concurrent=True))
-        found = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
-        if found is None or found[3].lower() not in _UNITS:
-            raise ConfigError(f"cannot read the quota {text!r}: expected {_EXPECTED}")
-        amount, count, unit, burst = found.groups()
+        match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
+        if match is None or match[3].lower() not in _UNITS:
+            raise ConfigError(f"cannot parse quota {text!r}. Expected {_EXPECTED}.{_did_you_mean(match)}")
+        amount, count, unit, burst = match.groups()
         period = _microseconds(count or "1", unit)
         return _shown(text, lambda: cls.exact(int(amount), period, int(burst) if burst else None))
 
     @property
     def period(self) -> float:
-        """The period in seconds; 0.0 for a concurrent quota."""
+        """The period in seconds; 0.0 for a concurrency limit."""
         return self.period_us / SECOND
 
     def __repr__(self) -> str:
@@ -117,44 +134,44 @@ class Quota:
 
 
 def parse_quotas(limits: object) -> tuple[Quota, ...]:
-    """All quotas of one rule, from text ("5/minute; 20/hour"), a ``Quota`` or a list of them.
+    """Parse all quotas of one rule, from text ("5/minute; 20/hour"), a ``Quota`` or a list of them.
 
-    A tuple of two whole numbers is an amount and seconds, as django-ratelimit's functions return it.
-    Raises ``ConfigError`` for none at all and for two with the same period, which would share one key.
+    A tuple of two whole numbers is an amount and seconds, as functions for django-ratelimit return it. Two quotas with
+    the same period are an error, because they would share one key.
     """
     if isinstance(limits, tuple) and [*map(type, limits)] == [int, int]:
         limits = Quota(*limits)
     if isinstance(limits, str | Quota):
-        found = _quotas_of(limits)
+        quotas = _quotas_of(limits)
     elif isinstance(limits, Iterable):
-        found = [quota for i, item in enumerate(limits) for quota in _placed(item, f"[{i}]")]
+        quotas = [quota for i, item in enumerate(limits) for quota in _placed(item, f"[{i}]")]
     else:
-        raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_AS_TABLE * callable(limits)}")
-    if not found:
-        raise ConfigError(f"a rule needs at least one limit: {_EXPECTED}")
-    periods = [quota.period_us for quota in found]
-    for quota in found:
+        raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_USE_PER * callable(limits)}")
+    if not quotas:
+        raise ConfigError(f"a rule needs at least one limit. Expected {_EXPECTED}.")
+    periods = [quota.period_us for quota in quotas]
+    for quota in quotas:
         if periods.count(quota.period_us) > 1:
-            raise ConfigError(f"two limits of one rule have the period of {str(quota)!r}; keep one, or make two rules")
-    return tuple(found)
+            raise ConfigError(f"two limits have the period of {str(quota)!r}. Remove one, or write two rules")
+    return tuple(quotas)
 
 
 def parse_duration(value: object) -> int:
-    """A duration in whole microseconds, from text ("250ms", "15 minutes") or from seconds (1.5).
+    """Convert a duration to whole microseconds, from text ("250ms", "15 minutes") or from seconds (1.5).
 
     >>> parse_duration("250ms"), parse_duration(1.5)
     (250000, 1500000)
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_PERIOD // SECOND:
         return to_us(value)
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None or found[2].lower() not in _UNITS:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2].lower() not in _UNITS:
         raise ConfigError(f'expected a duration such as "250ms", "2s" or "15 minutes"; got {value!r}')
-    return _microseconds(found[1], found[2])
+    return _microseconds(match[1], match[2])
 
 
 def format_duration(us: int) -> str:
-    """The shortest exact text of a duration: ``format_duration(5_400_000_000)`` is ``'90m'``."""
+    """Return the shortest exact text of a duration: ``format_duration(5_400_000_000)`` is ``'90m'``."""
     for unit, size in _SHORT:
         if us % size == 0:
             return f"{us // size}{unit}"
@@ -167,17 +184,23 @@ def _microseconds(number: str, unit: str) -> int:
 
 
 def checked_cost(cost: object) -> int:
-    """The cost itself; ``ConfigError`` unless it is a whole number from 0 to 10**12."""
+    """Return the cost; ``ConfigError`` unless it is a whole number from 0 to 10**12."""
     if type(cost) is not int or not 0 <= cost <= MAX_AMOUNT:
-        raise ConfigError(f"a cost is a whole number from 0 to {MAX_AMOUNT}; got {cost!r}")
+        raise ConfigError(f"expected a cost as a whole number from 0 to {MAX_AMOUNT:,}; got {cost!r}")
     return cost
+
+
+def _did_you_mean(match: re.Match[str] | None) -> str:
+    """A suggestion for a misspelt unit."""
+    close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
+    return f" Did you mean {match[0].strip().replace(match[3], close[0])!r}?" if match and close else ""
 
 
 def _quotas_of(item: object) -> list[Quota]:
     if isinstance(item, Quota):
         return [item]
     if not isinstance(item, str):
-        raise ConfigError(f"expected a quota as text, {_EXPECTED}; got {item!r}")
+        raise ConfigError(f"expected {_EXPECTED}; got {item!r}")
     parts = re.split(r"[;,|]", item)
     try:
         return [Quota.parse(part) for part in parts]
@@ -197,9 +220,10 @@ def _shown(text: str, build: object) -> Quota:
         quota: Quota = build()  # type: ignore[operator]
         return quota
     except ConfigError as error:
-        raise ConfigError(f"cannot use the quota {text!r}: {error}") from None
+        raise ConfigError(f"cannot use quota {text!r}: {error}") from None
 
 
 def _whole(what: str, value: object, low: int, high: int, hint: str = "", instead: str = "") -> None:
     if type(value) is not int or not low <= value <= high:
-        raise ConfigError(f"the {what} is a whole number from {low} to {high}{hint}; got {value!r}{instead}")
+        expected = f"expected the {what} as a whole number from {low:,} to {high:,}{hint}"
+        raise ConfigError(f"{expected}; got {value!r}{instead}")

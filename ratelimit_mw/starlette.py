@@ -5,6 +5,6 @@ app.add_middleware(RateLimitMiddleware, settings="ratelimit.toml")
 
 from .asgi.middleware import RateLimitMiddleware
 from .errors import RateLimitExceeded
-from .rules.marks import exempt, limit, messages
+from .rules.decorators import exempt, limit, messages
 
 __all__ = ["RateLimitExceeded", "RateLimitMiddleware", "exempt", "limit", "messages"]

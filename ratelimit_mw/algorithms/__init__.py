@@ -1,6 +1,6 @@
-"""The algorithms by name, and how a rule's ``algorithm`` text or table becomes one.
+"""The algorithms by name, and how a rule's ``algorithm`` becomes one.
 
-A new algorithm is one class in one file and one call of ``register``.
+To add an algorithm, write one class in one file and call ``register``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, placed, suggestion
 from ..quota import Quota, parse_duration
 from .base import Algorithm
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
@@ -27,7 +27,7 @@ OptionReader = Callable[[Any], Builder]
 
 
 def _choice(**builders: Builder) -> OptionReader:
-    """An option that is one of a few words, each of them a builder."""
+    """An option that is one of these words, each with its builder."""
 
     def read(value: Any) -> Builder:
         if not isinstance(value, str) or value not in builders:
@@ -47,10 +47,10 @@ def _switch(off: Builder, on: Builder) -> OptionReader:
 
 
 def _precision(value: Any) -> Builder:
-    us = parse_duration(value)
-    if us == 0:
-        raise ConfigError("the precision is longer than 0")
-    return partial(TieredWindow, precision=us)
+    precision = parse_duration(value)
+    if precision == 0:
+        raise ConfigError(f"expected a precision above 0; got {value!r}")
+    return partial(TieredWindow, precision=precision)
 
 
 _BUILDERS: dict[str, Builder] = {
@@ -66,46 +66,64 @@ _OPTIONS: dict[str, dict[str, OptionReader]] = {
 
 
 def names() -> list[str]:
-    """The names that a rule may use, your own included."""
+    """Return the names of all algorithms, your own included."""
     return list(_BUILDERS)
 
 
 def register(algorithm: type[Algorithm]) -> type[Algorithm]:
-    """Make an algorithm known by its ``name``; usable as a class decorator. ``ConfigError`` for a taken name."""
+    """Register an algorithm under its ``name``, for use in rules. You can use it as a class decorator.
+
+    Args:
+        algorithm: A subclass of ``Algorithm`` with a ``name``.
+
+    Returns:
+        The same class.
+
+    Raises:
+        ConfigError: The name is taken.
+    """
     if algorithm.name in _BUILDERS:
-        raise ConfigError(f"there is an algorithm named {algorithm.name!r} already")
+        raise ConfigError(f"the algorithm name {algorithm.name!r} is taken. Choose another name")
     _BUILDERS[algorithm.name] = algorithm
     return algorithm
 
 
 def build(spec: object, quota: Quota) -> Algorithm:
-    """The algorithm that ``spec`` names, for one quota; ``ConfigError`` says what was expected.
+    """Build the algorithm of a rule for one quota.
 
-    >>> build("gcra", Quota.parse("5/minute")).name
-    'gcra'
-    >>> build({"name": "tiered-window", "precision": "250ms"}, Quota.parse("5/s")).variant
-    '250ms'
+    Args:
+        spec: A name, or a table with ``name`` and at most one option.
+        quota: The quota.
+
+    Raises:
+        ConfigError: The name or the option is unknown, or the quota does not fit the algorithm.
+
+    Example:
+        >>> build("gcra", Quota.parse("5/minute")).name
+        'gcra'
+        >>> build({"name": "tiered-window", "precision": "250ms"}, Quota.parse("5/s")).variant
+        '250ms'
     """
     return _builder(spec)(quota)
 
 
 def checked_spec(spec: object) -> None:
-    """``ConfigError`` unless ``spec`` names an algorithm and options that it has, whatever the quota."""
+    """``ConfigError`` unless ``spec`` is an algorithm with one of its options, for any quota."""
     _builder(spec)
 
 
 def _builder(spec: object) -> Builder:
     name, options = _split(spec)
     if name not in _BUILDERS:
-        raise ConfigError(f"there is no algorithm {name!r}; expected one of {', '.join(_BUILDERS)}")
+        raise ConfigError(f"unknown algorithm {name!r}{suggestion(name, _BUILDERS)}")
     if len(options) > 1:
-        raise ConfigError(f"{name} takes one option at most, got {', '.join(map(repr, options))}")
+        raise ConfigError(f"{name} takes at most one option; got {', '.join(map(repr, options))}")
     for option, value in options.items():
-        known = _OPTIONS.get(name, {})
-        if option not in known:
-            raise ConfigError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+        readers = _OPTIONS.get(name, {})
+        if option not in readers:
+            raise ConfigError(f"{name} has no option {option!r}{suggestion(option, readers)}")
         with placed(option):
-            return known[option](value)
+            return readers[option](value)
     return _BUILDERS[name]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import fields
 from inspect import isfunction
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -126,7 +125,7 @@ def share_mark(limit: DependencyLimit, function: Any, parameter: str) -> None:
 
 def _comparable(limit: DependencyLimit) -> tuple[object, ...]:
     rule = limit.mark.rule
-    options = [_without_identity(getattr(rule, option.name)) for option in fields(rule) if option.compare]
+    options = [_without_identity(value) for value in (rule.limits, *rule.options.values())]
     return (options, {name: _without_identity(call) for name, call in limit.provides.items()})
 
 

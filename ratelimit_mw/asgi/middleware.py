@@ -18,7 +18,7 @@ from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter, HttpOptions, SettingsSource
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
-from ..rules.marks import decided
+from ..rules.guard import mark_decided
 from ..rules.plan import Plan
 from .body import BODY, ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
@@ -158,7 +158,7 @@ class RateLimitMiddleware:
     def _app_with_limits(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope) -> ASGIApp:
         """Prepare the limits that the view and its dependencies check."""
         if match.marks is not None:
-            decided(match.marks)
+            mark_decided(match.marks)
         if not match.has_dependencies:
             return self.app
         decisions = DependencyDecisions(self.limits, admission, request, match.marks)
@@ -209,7 +209,7 @@ class RateLimitMiddleware:
     async def _pass(self, request: ASGIRequest, match: RouteMatch, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application for a request that no rule applies to."""
         if match.marks is not None:
-            decided(match.marks)
+            mark_decided(match.marks)
         if DECIDED not in scope:
             scope = {**scope, "state": _state_with(Verdict(), scope)}
         try:

@@ -117,7 +117,7 @@ class WebSocketConnection:
 
     def _closes(self, verdict: Verdict) -> bool:
         """Return whether a rejected message closes the connection. A deny list does."""
-        dropping = {self._limits.rules.of(mark).name for mark in self._marks if mark.over == "drop"}
+        dropping = {self._limits.rules.rule_of(mark).name for mark in self._marks if mark.over == "drop"}
         return verdict.denied or not dropping.issuperset(decision.rule for decision in verdict.rejected_by)
 
     async def _send_on(self, message: Message, scope: MutableMapping[str, Any]) -> None:

@@ -112,7 +112,7 @@ def _print_json(checked: _Checked, problems: list[str]) -> None:
 def _from_application(rule: CompiledRule, overview: Overview | None) -> dict[str, Any]:
     if overview is None:
         return {}
-    return {"source": overview.given_by(rule), "applies_to": overview.looks_at(rule)}
+    return {"source": overview.source_of(rule), "applies_to": overview.applies_to(rule)}
 
 
 def _print(checked: _Checked, problems: list[str]) -> None:
@@ -132,8 +132,8 @@ def _print(checked: _Checked, problems: list[str]) -> None:
 def _row(rule: CompiledRule, overview: Overview | None) -> tuple[Cell, ...]:
     return (
         rule.name,
-        *(() if overview is None else (overview.given_by(rule),)),
-        describe.match_of(rule) if overview is None else overview.looks_at(rule),
+        *(() if overview is None else (overview.source_of(rule),)),
+        describe.match_of(rule) if overview is None else overview.applies_to(rule),
         describe.key_of(rule),
         describe.limits_of(rule),
         describe.algorithm_of(rule),

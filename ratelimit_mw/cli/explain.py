@@ -14,9 +14,7 @@ from ..errors import ConfigError
 from ..http.client_ip import ip_key
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
-from ..keys.networks import is_in
-from ..rules.describe import algorithm_of, cost_of, replacing
-from ..rules.paths import pattern_matches
+from ..rules.describe import algorithm_of, cost_of, mismatch, replacing
 from ..rules.plan import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..settings import load_settings
@@ -173,34 +171,15 @@ def _email(text: str) -> str:
 
 
 def _explain(rule: CompiledRule, request: Features, reason: str) -> _Explanation:
-    if reason := reason or _mismatch(rule, request):
+    if reason := reason or mismatch(rule, request["method"], request["path"], request["host"], request):
         return _Explanation(rule, reason=reason)
-    key = rule.key.of(request)
+    key = rule.key.build(request)
     if key is not None:
         return _Explanation(rule, key, rule.limits_for(request))
     missing = " and ".join("|".join(names) for names in rule.source.entries if not any(map(request.get, names)))
     if rule.source.when_missing == "reject" and not rule.shadow:
         return _Explanation(rule, None, rule.limits, rejects=f"{missing} is missing")
     return _Explanation(rule, reason=f"key: {missing} is missing")
-
-
-def _mismatch(rule: CompiledRule, facts: Features) -> str:
-    """Return the first condition of a rule that the request does not meet, or ""."""
-    match = rule.source.matches
-    if match.paths and not any(pattern_matches(pattern, facts["path"]) for pattern in match.paths):
-        return f"path: not {' or '.join(match.paths)}"
-    if not match.takes_method(facts["method"]):
-        return (
-            f"method: not {' or '.join(sorted(match.methods))}" if match.methods else "method: OPTIONS is not limited"
-        )
-    if not match.takes_host(facts["host"]):
-        return f"host: not {' or '.join(match.hosts)}"
-    if match.networks and not is_in(facts["ip"], match.networks):
-        return f"feature: ip is {facts['ip']}, not in {' or '.join(map(str, match.networks))}"
-    for name, values in match.features:
-        if str(facts.get(name) or "") not in values:
-            return f"feature: {name} is {facts.get(name) or 'missing'}, not {' or '.join(sorted(values))}"
-    return ""
 
 
 def _as_json(explanation: _Explanation) -> dict[str, Any]:

@@ -10,10 +10,12 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Unpack, overload
 
-from ..rules import marks
-from ..rules.marks import AnyView, Mark, ViewMarks
+from ..rules import decorators, marks
+from ..rules.guard import AnyView, require_decided
+from ..rules.marks import Mark, ViewMarks
+from ..rules.options import Limits, RuleOptions
 
 __all__ = ["exempt", "limit", "own_marks"]
 
@@ -21,7 +23,7 @@ _ATTRIBUTE: Final = "__ratelimit_mw_kept_"
 _count = itertools.count()
 
 
-def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
+def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:
     """Limit a view: a function, a coroutine function, a class, or a method with ``method_decorator``.
 
     Args:
@@ -38,12 +40,12 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
         @limit("5/minute", key=["user|ip"])
         def report(request): ...
     """
-    decorate = marks.limit(limits, **options)
+    decorate = decorators.limit(limits, **options)
     made: list[Mark] = []
 
     def mark(view: Any) -> Any:
         if _is_bound_for_request(view):
-            marks.require_decided(made)
+            require_decided(made)
             return view
         marked = decorate(view)
         made.append(marks.marks_of(marked).marks[-1])
@@ -52,6 +54,10 @@ def limit(limits: Any, **options: Any) -> Callable[[AnyView], AnyView]:
     return mark
 
 
+@overload
+def exempt(view: AnyView, /) -> AnyView: ...
+@overload
+def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exempt a view: ``@exempt`` from all rules, ``@exempt("api")`` from the rules named.
 
@@ -65,8 +71,8 @@ def exempt(*rules: Any) -> Any:
         ConfigError: A name is not a string, or the decorated object is not a view.
     """
     if len(rules) == 1 and callable(rules[0]):
-        return _exempt(marks.exempt, (), rules[0])
-    decorate = marks.exempt(*rules)
+        return _exempt(decorators.exempt, (), rules[0])
+    decorate = decorators.exempt(*rules)
     return lambda view: _exempt(decorate, rules, view)
 
 

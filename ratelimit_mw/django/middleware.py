@@ -10,7 +10,7 @@ from typing import Any, Final
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ..errors import MissingMiddlewareError
-from ..rules.marks import decided, undecided
+from ..rules.guard import mark_decided, restore_decided
 from . import conf
 from .admission import DjangoAdmission, resolve, resolve_async
 from .limits import ProjectLimits
@@ -52,20 +52,20 @@ class RateLimitMiddleware:
             return self._acall(native)
         project = conf.project_limits()
         request = project.match(native)
-        before = decided(request.marks)
+        before = mark_decided(request.marks)
         try:
             return self._handle(project, request)
         finally:
-            undecided(before)
+            restore_decided(before)
 
     async def _acall(self, native: Any) -> Any:
         project = conf.project_limits()
         request = project.match(native, may_await=True)
-        before = decided(request.marks)
+        before = mark_decided(request.marks)
         try:
             return await self._ahandle(project, request)
         finally:
-            undecided(before)
+            restore_decided(before)
 
     @staticmethod
     def process_exception(_: Any, error: Exception) -> None:

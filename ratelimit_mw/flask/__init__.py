@@ -1,6 +1,6 @@
 """Rate limiting for Flask: the extension ``RateLimiter``, and the decorators ``limit`` and ``exempt``."""
 
-from ..rules.marks import exempt, limit
+from ..rules.decorators import exempt, limit
 from .extension import RateLimiter
 
 __all__ = ["RateLimiter", "exempt", "limit"]

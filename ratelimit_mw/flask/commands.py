@@ -41,7 +41,7 @@ def explain(method: str, path: str, host: str) -> None:
     endpoint, view = _route_of(views, method, path, host)
     for line in overview.explained(method, path, host, endpoint, view):
         click.echo(line)
-    if not overview.looks(method, path, host, view):
+    if not overview.has_rules_for(method, path, host, view):
         click.echo("no rule applies to this request", err=True)
         raise click.exceptions.Exit(1)
 

@@ -17,7 +17,8 @@ from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
 from ..http.views import ViewMarksByMethod
-from ..rules.marks import ViewMarks, decided, undecided
+from ..rules.guard import mark_decided, restore_decided
+from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT
 from .request import FlaskRequest
@@ -76,7 +77,7 @@ class FlaskHooks:
         request = FlaskRequest(native)
         environ = request.native
         plan = self._limits.undecided(self._limits.plan(request, marks), environ)
-        environ[self._marks_key] = decided(marks)
+        environ[self._marks_key] = mark_decided(marks)
         if plan.is_empty:
             g.ratelimit = environ.get(VERDICT) or Verdict()
             return None
@@ -116,7 +117,7 @@ class FlaskHooks:
         environ = flask.request.environ
         if self._marks_key not in environ:
             return
-        undecided(environ.pop(self._marks_key))
+        restore_decided(environ.pop(self._marks_key))
         admission: Admission | None = environ.pop(self._key, None)
         if admission is not None:
             failed = 500 if error is None or isinstance(error, Exception) else None

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from functools import lru_cache, partial
 from os import PathLike
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from ..decision import Verdict
 from ..errors import ConfigError, placed
 from ..limiter.limiter import Limiter
 from ..rules.callables import checked_call
 from ..rules.client_checks import check_lists, check_rule
+from ..rules.declaration import check_names
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
 from ..rules.ruleset import RuleSet
-from ..settings import Settings, load_settings
+from ..settings import HttpOptions, Settings, SettingsSource, load_settings
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader, Read
@@ -29,23 +30,6 @@ DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 
 
-class HttpOptions(TypedDict, total=False):
-    """The settings that a middleware accepts as arguments."""
-
-    trusted_proxies: Sequence[str]
-    forwarded_header: str
-    ipv6_prefix: int
-    headers: Sequence[str]
-    reset: str
-    retry_jitter: str | float
-    email_field: str
-    body_limit: str | int
-    body_timeout: str | float
-    region_database: str
-    region_header: str
-
-
-SettingsSource = str | PathLike[str] | Mapping[str, Any] | Settings
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
 _NOTHING: Final = Plan([])
 
@@ -73,7 +57,7 @@ class HttpLimiter:
         options: HttpOptions,
         routes: bool = False,
     ) -> None:
-        _check_names(options)
+        check_names(options, HttpOptions.__annotations__, "argument")
         self.limiter = _limiter(settings, limiter)
         with placed("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
@@ -112,7 +96,7 @@ class HttpLimiter:
 
     def _prepare(self) -> None:
         rules = self.limiter.rules
-        provided = {rules.of(mark): names for mark, names in self._provided.items()}
+        provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
         self._check_clients(rules, provided)
         # The reader comes first: a request that meets the new rules can then read their features.
         self.reader = FeatureReader(
@@ -135,7 +119,7 @@ class HttpLimiter:
         check_lists(rules.lists, self.settings.ipv6_prefix)
         for rule in rules.rules:
             if "ip" not in provided.get(rule, ()):
-                check_rule(rule.source, self.settings.ipv6_prefix, f"rule {rule.name!r}")
+                check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
 
     def is_decided(self, native: Mapping[str, Any]) -> bool:
         """Return whether a middleware with the same rules has decided this request before."""
@@ -181,13 +165,6 @@ def _limiter(settings: SettingsSource | None, limiter: Limiter | None) -> Limite
     if settings is None and not isinstance(limiter, Limiter):
         raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
     return limiter if settings is None else Limiter.from_settings(settings)  # type: ignore[return-value]
-
-
-def _check_names(options: HttpOptions) -> None:
-    for name in options:
-        if name not in HttpOptions.__annotations__:
-            known = ", ".join(HttpOptions.__annotations__)
-            raise ConfigError(f"the middleware has no argument {name!r}; it has {known}")
 
 
 def _needs(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> dict[str, str]:

@@ -39,7 +39,7 @@ def check_parameters(routes: Collection[RouteInfo], rules: RuleSet, complete: bo
         complete: Whether these are all routes. Only then are rules of the settings checked.
     """
     for mark, marked in _routes_by_mark(routes).items():
-        if missing := _missing_parameters(rules.of(mark).source, marked):
+        if missing := _missing_parameters(rules.rule_of(mark).source, marked):
             paths = ", ".join(dict.fromkeys(route.endpoint for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quoted(missing)}", "key", f"the limit on {mark.view}")
     for rule in rules.everywhere if routes and complete else ():

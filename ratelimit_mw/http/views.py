@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from ..rules.marks import ViewMarks, marks_of, view_of
+from ..rules.match import METHODS
 from ..rules.names import class_behind
-from ..rules.rule import METHODS
 
 __all__ = ["ViewMarksByMethod", "handlers_of"]
 

@@ -1,1 +1,1 @@
-"""What a client is counted under."""
+"""Features and keys: the values that a rule counts by."""

@@ -1,7 +1,7 @@
-"""One spelling for each e-mail address, so that nobody has a fresh limit by spelling theirs in another way.
+"""Normalise email addresses, so that a client cannot get a fresh limit by writing an address in another way.
 
-Spellings are merged rather than told apart: two people who share a count now and then are a nuisance, one person with
-a thousand counts has no limit. Nothing is sent to what comes out of here. Settings may hold any spelling.
+In doubt, two spellings are merged: two users who share a count are an inconvenience, but one user with a thousand
+spellings has no limit. Do not send email to a normalised address. Settings can use any spelling.
 """
 
 from __future__ import annotations
@@ -10,50 +10,62 @@ import re
 import unicodedata
 from typing import Any, Final
 
-from .features import INVALID, counted_as
+from .features import INVALID
+from .key import counted_as
 
 __all__ = ["normalized_email", "spellings"]
 
 _LONGEST: Final = 320
 
-# Unicode's Default_Ignorable_Code_Point: what nobody sees and domain names drop, soft hyphens and joiners among it.
+# Unicode's Default_Ignorable_Code_Point: invisible characters that domain names drop, such as soft hyphens and joiners.
 _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
-_END = re.compile(r"(?<![.\s])[.\s]+\Z")  # the look behind: a long row of dots is walked once
-# What an A-label may spell: nothing that would be read as more than a label, or a second time.
-_SPELLED = re.compile(r"(?!xn--)[^.@\s\u3002]+")
+_END = re.compile(r"(?<![.\s])[.\s]+\Z")  # the lookbehind scans a long row of dots once
+# A decoded A-label must be one label, and must not be an A-label again.
+_DECODED_LABEL = re.compile(r"(?!xn--)[^.@\s\u3002]+")
 
 
 def normalized_email(text: str) -> Any:
-    """The one spelling of an address, "" for none; ``INVALID`` for more than 320 characters.
+    """Normalise an email address, as the feature ``email`` does.
 
-    >>> normalized_email(" Ann@B\u00dcCHER.example. "), normalized_email("\uff41nn@xn--bcher-kva.example")
-    ('ann@xn--bcher-kva.example', 'ann@xn--bcher-kva.example')
+    Spaces at the ends, case, width, invisible characters, a trailing dot and the two forms of an international domain
+    do not matter (Unicode NFKC_Casefold, RFC 3490). Tags such as ``ann+news@`` are kept.
+
+    Args:
+        text: The address as the user typed it.
+
+    Returns:
+        The normalised address, ``""`` for an empty text, or the marker of invalid features when the address has more
+        than 320 characters.
+
+    Example:
+        >>> normalized_email(" Ann@B\u00dcCHER.example. "), normalized_email("\uff41nn@xn--bcher-kva.example")
+        ('ann@xn--bcher-kva.example', 'ann@xn--bcher-kva.example')
     """
     text = text.strip()
     if len(text) > _LONGEST:
         return INVALID
     folded = text.lower() if text.isascii() else _folded(text).strip()
     local, at, domain = folded.rpartition("@")
-    found = f"{local}{at}{_domain(domain) if at else domain}"
-    return found if len(found) <= _LONGEST else INVALID
+    email = f"{local}{at}{_domain(domain) if at else domain}"
+    return email if len(email) <= _LONGEST else INVALID
 
 
 def spellings(feature: str, value: str) -> tuple[str, ...]:
-    """A value as somebody has written it, and as the middleware writes it where that is something else."""
-    written = counted_as(feature, value)
+    """Return a value from the settings as written, and in the middleware's form when that differs."""
+    normalized = counted_as(feature, value)
     if feature == "email":
-        written = normalized_email(value)
+        normalized = normalized_email(value)
     if feature == "region":
-        written = value.upper()
-    return (value,) if written in (value, INVALID) else (value, written)
+        normalized = value.upper()
+    return (value,) if normalized in (value, INVALID) else (value, normalized)
 
 
 def _folded(text: str) -> str:
-    """Unicode's NFKC_Casefold: without case, width, ligatures and what is invisible."""
+    """Apply Unicode's NFKC_Casefold, which removes case, width, ligatures and invisible characters."""
     text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
     return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
 
@@ -64,12 +76,12 @@ def _domain(domain: str) -> str:
 
 
 def _label(label: str) -> str:
-    """A part of a domain in ASCII. One that is so already is read first: it may spell a look-alike, too."""
+    """Encode one label of a domain in ASCII. An A-label is decoded first, because it may encode a look-alike."""
     if label.startswith("xn--"):
         try:
-            read = label[4:].encode("ascii").decode("punycode")
+            decoded = label[4:].encode("ascii").decode("punycode")
         except UnicodeError:
             return label
-        folded = _folded(read)
-        label = folded if not read.isascii() and _SPELLED.fullmatch(folded) else label
+        folded = _folded(decoded)
+        label = folded if not decoded.isascii() and _DECODED_LABEL.fullmatch(folded) else label
     return label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")

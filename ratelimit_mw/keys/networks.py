@@ -1,7 +1,7 @@
-"""Addresses and networks as settings write them, and which clients lie in them. Pure.
+"""Parse IP addresses and networks, and find out whether a client is in a network. Pure.
 
-A client is the text that it is counted under: an IPv4 address, or an IPv6 network such as ``2001:db8:1:2::/64``.
-IPv4 addresses in the clothes of IPv6 are IPv4 everywhere here, and zones are left out.
+A client is the text of an IPv4 address, or of an IPv6 network such as ``2001:db8:1:2::/64``. An IPv4 address in IPv6
+form counts as IPv4, and zones are removed.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ __all__ = ["Network", "is_in", "parse_network", "unmapped"]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _KEPT: Final = 8192
-_LONGEST: Final = 128  # characters of an address, a zone of Unix included; nothing longer is kept
-_MAPPED: Final = 96  # the bits that stand before an IPv4 address
+_LONGEST: Final = 128  # characters of an address with its zone; longer texts are not cached
+_MAPPED: Final = 96  # the number of bits before the IPv4 address in IPv6 form
 
 
 def parse_network(text: object) -> Network:
-    """An address or a network; ``ConfigError`` for anything else, a network with host bits included.
+    """Parse an IP address or a network without host bits. ``ConfigError`` for anything else.
 
     >>> parse_network("::ffff:10.0.0.0/104")
     IPv4Network('10.0.0.0/8')
     """
-    if not isinstance(text, str):  # a number would be an address, too
-        raise ConfigError(f'expected an address or a network such as "10.0.0.0/8"; got {text!r}')
+    if not isinstance(text, str):  # ipaddress would accept a number
+        raise ConfigError(f'expected an IP address or a network such as "10.0.0.0/8"; got {text!r}')
     try:
         return _network(text)
     except ValueError as error:
-        raise ConfigError(f'expected an address or a network such as "10.0.0.0/8": {error}') from None
+        raise ConfigError(f'expected an IP address or a network such as "10.0.0.0/8": {error}') from None
 
 
 def is_in(client: str, networks: tuple[Network, ...]) -> bool:
-    """Whether a client lies in one of the networks; False for what is no address.
+    """Whether a client is in one of the networks. False for a text that is not an IP address.
 
     >>> is_in("10.1.2.3", (parse_network("10.0.0.0/8"),)), is_in("::ffff:10.1.2.3", (parse_network("10.0.0.0/8"),))
     (True, True)
@@ -55,7 +55,7 @@ def _is_in(client: str, networks: tuple[Network, ...]) -> bool:
 
 @lru_cache(_KEPT)
 def unmapped(client: str) -> str:
-    """A client's address as IPv4 where it is that in IPv6 form, and without its zone; any other text as it is.
+    """Remove the zone of an IP address, and turn an IPv4 address in IPv6 form into IPv4. Other texts stay the same.
 
     >>> unmapped("::ffff:192.0.2.7"), unmapped("fe80::1%eth0"), unmapped("2001:db8:1:2::/64")
     ('192.0.2.7', 'fe80::1', '2001:db8:1:2::/64')

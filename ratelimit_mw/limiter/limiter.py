@@ -116,7 +116,7 @@ class Limiter:
             ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
         """
         self._marks |= set(marks)
-        self._use(self._compile_rules().complete())
+        self._use(self._compile_rules().require_complete())
 
     def _compile_rules(self) -> RuleSet:
         settings = self.settings

@@ -1,4 +1,4 @@
-"""Allow and deny lists: who is never limited, and who is never served. Looked at before all rules; allow goes first."""
+"""Allow and deny lists. They decide a request before all rules, the allow list first."""
 
 from __future__ import annotations
 
@@ -6,43 +6,41 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..decision import EarlyVerdict, Verdict
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, placed, suggestion
 from ..keys.email import spellings
 from ..keys.features import Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
 
-__all__ = ["ListVerdict", "AccessLists"]
+__all__ = ["AccessLists", "ListVerdict"]
 
 _KINDS: Final = ("allow", "deny")
 
 
 class ListVerdict(EarlyVerdict):
-    """The request is on a list, and that decides it. Never leaves the package."""
+    """A list decides the request. Never leaves the package."""
 
     def __init__(self, allowed: bool) -> None:
         super().__init__(allowed)
         self.allowed = allowed
 
     def verdict(self, now: int) -> Verdict:
-        """Without decisions: no limit has a say."""
+        """The verdict of a list. It has no decisions, because no limit is involved."""
         return Verdict((), self.allowed)
 
 
 class AccessLists:
-    """From ``{"allow": {"ip": ["10.0.0.0/8"]}, "deny": {"user": ["mallory"]}}``.
+    """The allow and the deny list, from ``{"allow": {"ip": ["10.0.0.0/8"]}, "deny": {"user": ["mallory"]}}``.
 
     >>> lists = AccessLists({"deny": {"ip": ["203.0.113.0/24"]}})
     >>> lists.needs, lists.allows({"ip": "203.0.113.9"}), lists.allows({"ip": "192.0.2.7"})
     (('ip',), False, None)
-
-    ``ConfigError`` names what cannot be. How narrow a network may be is for those to say who tell clients apart.
     """
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         tables = tables or {}
         for kind in tables:
             if kind not in _KINDS:
-                raise ConfigError(f"expected allow or deny; got {kind!r}")
+                raise ConfigError(f"unknown list {kind!r}{suggestion(kind, _KINDS)}")
         self._networks: list[tuple[bool, tuple[Network, ...]]] = []
         self._values: list[tuple[bool, str, frozenset[str]]] = []
         names: dict[str, None] = {}
@@ -62,43 +60,43 @@ class AccessLists:
         if feature == "ip":
             self._networks.append((allowed, tuple(map(parse_network, items))))
         else:
-            found = frozenset(spelling for item in items for spelling in spellings(feature, str(item)))
-            self._values.append((allowed, feature, found))
+            texts = frozenset(spelling for item in items for spelling in spellings(feature, str(item)))
+            self._values.append((allowed, feature, texts))
 
     def __eq__(self, other: object) -> bool:
-        """Equal lists decide alike: settings that differ in them are not the same."""
+        """Whether both decide alike, for comparing settings."""
         return isinstance(other, AccessLists) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
     def networks(self) -> list[tuple[str, tuple[Network, ...]]]:
-        """The networks of each list, with its place: "deny.ip"."""
+        """The networks of each list, with the path in the settings, such as "deny.ip"."""
         return [("allow.ip" if allowed else "deny.ip", networks) for allowed, networks in self._networks]
 
     def names(self) -> tuple[list[str], list[str]]:
-        """The features that allow lists look at, and those that deny lists do."""
-        found = [(allowed, "ip") for allowed, _ in self._networks] + [
+        """The features in the allow list, and those in the deny list."""
+        pairs = [(allowed, "ip") for allowed, _ in self._networks] + [
             (allowed, name) for allowed, name, _ in self._values
         ]
-        return [name for allowed, name in found if allowed], [name for allowed, name in found if not allowed]
+        return [name for allowed, name in pairs if allowed], [name for allowed, name in pairs if not allowed]
 
     def allows(self, features: Features) -> bool | None:
-        """True when the request is on an allow list, False when on a deny list, None when on neither."""
-        found: bool | None = None
+        """Return True when the request is on the allow list, False when on the deny list, None when on neither."""
+        result: bool | None = None
         client = features.get("ip")
         for allowed, networks in self._networks:
             if client and is_in(str(client), networks):
                 if allowed:
                     return True
-                found = False
+                result = False
         for allowed, name, values in self._values:
             value = features.get(name)
             if value is not None and str(value) in values:
                 if allowed:
                     return True
-                found = False
-        return found
+                result = False
+        return result
 
     def check(self, features: Features) -> None:
         """Raise ``ListVerdict`` when a list decides the request."""

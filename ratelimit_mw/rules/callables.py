@@ -1,7 +1,4 @@
-"""Mistakes are told where they are made: what a function of yours will be called with, and which line called this.
-
-A function that cannot be called is found when it is given, not at the first request.
-"""
+"""Check functions of the application when they are passed in, and find the line that called this package."""
 
 from __future__ import annotations
 
@@ -12,38 +9,38 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["caller", "checked_call"]
+__all__ = ["call_site", "checked_call"]
 
 _PACKAGE = __name__.partition(".")[0]
 _TEXT = "<string>"
-"""What Python calls the file of an annotation that is kept as text; its line is lost."""
+"""The file name of an annotation that is kept as text. Its line is not known."""
 
 
-def checked_call(function: Any, *given: str) -> Callable[..., Any]:
-    """The function, which is to be called with what is ``given``; ``ConfigError`` where it cannot be.
+def checked_call(function: Any, *arguments: str) -> Callable[..., Any]:
+    """Return the function; ``ConfigError`` unless it can be called with these arguments, given in words.
 
     >>> checked_call(lambda: "alice", "the request")
     Traceback (most recent call last):
     ...
     ratelimit_mw.errors.ConfigError: expected a function of the request; got <lambda>(): too many positional arguments
     """
-    expected = f"expected a function of {' and '.join(given)}; got"
+    expected = f"expected a function of {' and '.join(arguments)}; got"
     if not callable(function):
         raise ConfigError(f"{expected} {function!r}")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C do not tell
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return function  # type: ignore[no-any-return]
     try:
-        signature.bind(*given)
+        signature.bind(*arguments)
     except TypeError as error:
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(f"{expected} {name}{signature}: {error}") from None
     return function  # type: ignore[no-any-return]
 
 
-def caller() -> str:
-    """The file and line from which this package was called: "shop/views.py:12"; the file alone of a text."""
+def call_site() -> str:
+    """Return the file and line that called this package, such as "shop/views.py:12"."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
         frame = frame.f_back

@@ -1,6 +1,7 @@
-"""Whether what rules and lists say of addresses can be true of a client, as middleware tells clients apart. Pure.
+"""Check that the IP addresses in rules and lists can be the address of a client. Pure.
 
-A client is an IPv4 address, or an IPv6 network as long as ``ipv6_prefix`` says. Nobody would be found by anything else.
+The middleware counts a client under an IPv4 address, or under an IPv6 network of ``ipv6_prefix`` bits. An address or
+network in any other form would never match.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ __all__ = ["check_lists", "check_rule"]
 
 def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
     """``ConfigError`` for a network that is narrower than a client."""
-    for place, networks in lists.networks:
-        with placed(f"lists.{place}"):
+    for path, networks in lists.networks:
+        with placed(f"lists.{path}"):
             _check_networks(networks, ipv6_prefix)
 
 
 def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
-    """``ConfigError`` for a network that is narrower than a client, and for limits of an address that is none.
+    """``ConfigError`` for a network that is narrower than a client, and for limits of an address that is no client.
 
-    ``of``: what to call the rule where its place in a file is not known.
+    ``of`` names the rule in the message, when its path in a file is not known.
     """
     try:
         with placed("match.ip"):
             _check_networks(rule.matches.networks, ipv6_prefix)
         for name, table in rule.tables:
             if name == "ip" or (not name and "ip" in rule.entries[0]):
-                _check_clients(f"per.{name}" if name else "per_key", table, ipv6_prefix)
+                for value in table:
+                    with placed(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
+                        _check_client(value, ipv6_prefix)
     except ConfigError as error:
         raise ConfigError(error.message, error.path, of) from None
 
@@ -41,20 +44,12 @@ def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
 def _check_networks(networks: Iterable[Network], ipv6_prefix: int) -> None:
     for network in networks:
         if network.version == 6 and network.prefixlen > ipv6_prefix:
-            wide = network.supernet(new_prefix=ipv6_prefix)
-            raise ConfigError(
-                f"clients are told apart by /{ipv6_prefix} (ipv6_prefix), so {network} is nobody; write '{wide}'"
-            )
-
-
-def _check_clients(place: str, values: Iterable[str], ipv6_prefix: int) -> None:
-    for value in values:
-        with placed(f"{place}[{value!r}]"):
-            _check_client(value, ipv6_prefix)
+            wider = network.supernet(new_prefix=ipv6_prefix)
+            raise ConfigError(f"{network} never matches: {_per_prefix(ipv6_prefix)}. Write '{wider}'")
 
 
 def _check_client(value: str, ipv6_prefix: int) -> None:
-    """Any text that is no address may be another feature's value, or what somebody's own function gives."""
+    """Check a value that is an IP address. Any other text may be the value of another feature."""
     text = unmapped(value)
     try:
         network = parse_network(str(ipaddress.ip_network(text, strict=False)))
@@ -62,8 +57,12 @@ def _check_client(value: str, ipv6_prefix: int) -> None:
         return
     length = 32 if network.version == 4 else ipv6_prefix
     if network.prefixlen < length:
-        raise ConfigError("limits of a client are for one; for a network write a rule with match = {ip = [...]}")
+        raise ConfigError(f"{value!r} is a network, not a client. Write a rule with match = {{ip = [{value!r}]}}")
     client = str(network.supernet(new_prefix=length) if length < network.max_prefixlen else network.network_address)
     if text != client:
-        told = f"IPv6 clients are told apart by /{length} (ipv6_prefix)" if ":" in client else "a client has one text"
-        raise ConfigError(f"{told}; write {client!r}")
+        problem = f"{text} never matches: {_per_prefix(length)}" if ":" in client else "not in canonical form"
+        raise ConfigError(f"{problem}. Write {client!r}")
+
+
+def _per_prefix(ipv6_prefix: int) -> str:
+    return f"IPv6 clients are counted per /{ipv6_prefix} (ipv6_prefix = {ipv6_prefix})"

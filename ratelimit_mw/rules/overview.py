@@ -1,4 +1,4 @@
-"""Rules beside the routes that they look at, as lines of text: for commands that know an application. Pure."""
+"""Rules beside the routes that they apply to, as lines of text, for commands that know an application. Pure."""
 
 from __future__ import annotations
 
@@ -6,54 +6,53 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from . import describe as described
+from . import describe
 from .marks import Mark, MessageMark, ViewMarks
-from .paths import pattern_matches
 from .plan import CompiledRule
 from .ruleset import Override, RuleSet
 
 __all__ = ["Marked", "Overview", "Route"]
 
 _PRECEDENCE: Final = (
-    "All rules that look at a request apply together: those of the settings, then those of decorators.",
-    "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
+    "All rules that apply to a request hold together: those of the settings and those of decorators.",
+    "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
 )
 
 
 class Marked(Protocol):
-    """What is marked on a view, by the request's method."""
+    """The marks of a view, by the method of the request."""
 
     def for_method(self, method: str) -> ViewMarks: ...
 
 
 @dataclass(frozen=True)
 class Route:
-    """One route of an application: its template, the methods that it answers, what is marked on its view."""
+    """One route of an application: its template, its methods, and the marks of its view."""
 
     template: str
     methods: tuple[str, ...]
     marked: Marked
 
     def views(self) -> dict[str, ViewMarks]:
-        """What is marked, by method."""
+        """The marks for each method."""
         return {method: self.marked.for_method(method) for method in self.methods}
 
-    def at(self, methods: Sequence[str]) -> list[str]:
-        """The route in words, with its methods where they are not all; nothing where they are none."""
+    def described(self, methods: Sequence[str]) -> list[str]:
+        """The route in words, with its methods when they are not all; empty without methods."""
         every = len(methods) == len(self.methods)
         return [f"{'' if every else '/'.join(methods) + ' '}{self.template}"] if methods else []
 
 
 class Overview:
-    """What a limiter's rules come to for an application with these routes."""
+    """The rules of a limiter for an application with these routes."""
 
     def __init__(self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route]) -> None:
         self._rules = rules
-        self._replaced = overrides
-        self._stands: dict[str, list[str]] = {}
+        self._overrides = overrides
+        self._routes_of: dict[str, list[str]] = {}
         self._of_messages: set[str] = set()
         self.exempt: list[str] = []
-        """Who is left alone by what: "/health from every rule"."""
+        """The exemptions in words: "/health from every rule"."""
         for route in routes:
             self._note_marks(route)
             self._note_exemptions(route)
@@ -61,88 +60,77 @@ class Overview:
     def _note_marks(self, route: Route) -> None:
         views = route.views().items()
         for mark in dict.fromkeys(mark for _, view in views for mark in _all_of(view)):
-            name = self._rules.of(mark).name
-            methods = [method for method, view in views if mark in _all_of(view) and not _exempt(view, name)]
-            self._stands.setdefault(name, []).extend(route.at(methods))
+            name = self._rules.rule_of(mark).name
+            methods = [method for method, view in views if mark in _all_of(view) and not view.is_exempt_from(name)]
+            self._routes_of.setdefault(name, []).extend(route.described(methods))
             self._of_messages |= {name} if isinstance(mark, MessageMark) else set()
 
     def _note_exemptions(self, route: Route) -> None:
         views = route.views().items()
         for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
-            where = route.at([method for method, view in views if view.exempt == names])
-            self.exempt += [f"{place} from {', '.join(names) or 'every rule'}" for place in where]
+            exempted = route.described([method for method, view in views if view.exempt == names])
+            self.exempt += [f"{description} from {', '.join(names) or 'every rule'}" for description in exempted]
 
     def rules(self) -> Iterator[str]:
-        """Every rule: who gives it, what it looks at, what it counts by, its limits. Then the exemptions."""
-        header = ("rule", "given by", "looks at", "counts by", "limits")
+        """A table of all rules, then the exemptions, the lists and the precedence."""
+        header = ("rule", "source", "applies to", "key", "limits")
         yield from _table([header, *(self._row(rule) for rule in self._rules.rules)])
         yield from self.beside_rules()
 
     def beside_rules(self) -> Iterator[str]:
-        """Who is exempt, which lists there are, and what goes before what."""
+        """The exemptions, the lists and the precedence."""
         yield from (f"exempt: {exemption}" for exemption in self.exempt)
-        allowing, denying = map(", ".join, self._rules.lists.names())
-        if allowing:
-            yield f"allow list: {allowing}; goes before the deny list and all rules"
-        if denying:
-            yield f"deny list: {denying}; goes before all rules"
+        allowed, denied = map(", ".join, self._rules.lists.names())
+        if allowed:
+            yield f"allow list: {allowed}; takes precedence over the deny list and all rules"
+        if denied:
+            yield f"deny list: {denied}; takes precedence over all rules"
         yield from _PRECEDENCE
 
     def explained(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> Iterator[str]:
-        """Which rules look at one request, and why the others do not."""
-        looking = self._rules.plan(method, path, host, view).rules
-        yield f"{method} {path} is answered by {endpoint}"
-        rows = [("looks", rule.name, described.key_of(rule), _limits(rule), _features(rule)) for rule in looking]
+        """The rules that apply to one request, and the reason why each of the others does not."""
+        applying = self._rules.plan(method, path, host, view).rules
+        yield f"{method} {path} is routed to {endpoint}"
+        rows = [("applies", rule.name, describe.key_of(rule), _limits(rule), _features(rule)) for rule in applying]
         rows += [
-            ("does not look", rule.name, self.why_not(rule, method, path, host, view), "", "")
+            ("does not apply", rule.name, self.why_not(rule, method, path, host, view), "", "")
             for rule in self._rules.rules
-            if rule not in looking
+            if rule not in applying
         ]
         yield from _table(rows)
 
-    def looks(self, method: str, path: str, host: str, view: ViewMarks) -> bool:
-        """Whether any rule does."""
+    def has_rules_for(self, method: str, path: str, host: str, view: ViewMarks) -> bool:
+        """Whether any rule applies to a request."""
         return bool(self._rules.plan(method, path, host, view).rules)
 
-    def given_by(self, rule: CompiledRule) -> str:
-        """Where a rule comes from."""
-        if rule.name not in self._stands:
+    def source_of(self, rule: CompiledRule) -> str:
+        """Where a rule comes from: the settings, a decorator, or both."""
+        if rule.name not in self._routes_of:
             return "settings"
         decorator = "@messages" if rule.name in self._of_messages else "@limit"
-        return f"{decorator} and settings" if rule.name in self._replaced else decorator
+        return f"{decorator} and settings" if rule.name in self._overrides else decorator
 
-    def looks_at(self, rule: CompiledRule) -> list[str]:
-        """Which requests a rule looks at: those of its views, or those that it matches."""
-        stands = self._stands.get(rule.name)
-        if stands is None:
-            return described.match_of(rule)
+    def applies_to(self, rule: CompiledRule) -> list[str]:
+        """The requests that a rule applies to: those of its views, or those that it matches."""
+        routes = self._routes_of.get(rule.name)
+        if routes is None:
+            return describe.match_of(rule)
         methods = "/".join(sorted(rule.source.matches.methods))
-        return [" ".join(filter(None, (methods, ", ".join(dict.fromkeys(stands)), _features(rule))))]
+        return [" ".join(filter(None, (methods, ", ".join(dict.fromkeys(routes)), _features(rule))))]
 
     def _row(self, rule: CompiledRule) -> tuple[str, ...]:
-        looks_at = ", ".join(self.looks_at(rule))
-        return (rule.name, self.given_by(rule), looks_at, described.key_of(rule), _limits(rule))
+        applies_to = ", ".join(self.applies_to(rule))
+        return (rule.name, self.source_of(rule), applies_to, describe.key_of(rule), _limits(rule))
 
     def why_not(self, rule: CompiledRule, method: str, path: str, host: str, view: ViewMarks) -> str:
-        """The first reason why a rule does not look at a request that this view answers."""
-        match = rule.source.matches
-        if any(self._rules.of(mark) is rule for mark in view.messages):
-            return "it counts the messages that come afterwards"
-        if rule.name in self._stands and all(self._rules.of(mark) is not rule for mark in _all_of(view)):
-            return f"stands on {', '.join(dict.fromkeys(self._stands[rule.name]))}"
-        if match.paths and not any(pattern_matches(pattern, path) for pattern in match.paths):
-            return f"path: not {' or '.join(match.paths)}"
-        if _exempt(view, rule.name):
+        """The first reason why a rule does not apply to a request for this view; "" when it may apply."""
+        if any(self._rules.rule_of(mark) is rule for mark in view.messages):
+            return "it limits the messages of the WebSocket"
+        if rule.name in self._routes_of and all(self._rules.rule_of(mark) is not rule for mark in _all_of(view)):
+            return f"it is on {', '.join(dict.fromkeys(self._routes_of[rule.name]))}"
+        if view.is_exempt_from(rule.name):
             return "the view is exempt"
-        if not match.takes_method(method):
-            return (
-                f"method: not {' or '.join(sorted(match.methods))}" if match.methods else "pre-flights are left alone"
-            )
-        return f"host: not {' or '.join(match.hosts)}"
-
-
-def _exempt(view: ViewMarks, rule: str) -> bool:
-    return view.exempt is not None and (not view.exempt or rule in view.exempt)
+        return describe.mismatch(rule, method, path, host)
 
 
 def _all_of(view: ViewMarks) -> tuple[Mark, ...]:
@@ -150,11 +138,11 @@ def _all_of(view: ViewMarks) -> tuple[Mark, ...]:
 
 
 def _limits(rule: CompiledRule) -> str:
-    return "; ".join(described.limits_of(rule))
+    return "; ".join(describe.limits_of(rule))
 
 
 def _features(rule: CompiledRule) -> str:
-    """What else has to hold, which only a real request can tell."""
+    """The conditions on features, which only a real request can meet."""
     conditions = (f"{name} is {' or '.join(sorted(values))}" for name, values in rule.source.matches.features)
     return " ".join(f"when {condition}" for condition in conditions)
 

@@ -1,14 +1,15 @@
-"""Which path patterns match a path: one tree for all of them, walked once. Pure; knows no rules.
+"""Match a path against all path patterns at once: one tree, walked once. Pure; knows no rules.
 
-``*`` stands for anything within a segment, ``{name}`` for one segment, ``**`` and ``{name:path}`` for any number
-of segments, none included. Paths are compared with ``//`` collapsed and one trailing slash ignored; one without a
-leading slash is as if it had it, for some frameworks route it so.
+``*`` matches anything within a segment, ``{name}`` one segment, ``**`` and ``{name:path}`` any number of segments,
+also none. Paths are compared with ``//`` collapsed and one trailing slash ignored. A leading slash is added when it is
+missing, because some frameworks route such a path.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from ..errors import ConfigError
 
@@ -16,13 +17,13 @@ __all__ = ["PathTree", "checked_pattern", "normalised", "pattern_matches"]
 
 _PARAMETER = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
-# As Flask and Django write a parameter, and as many others do at the start of a segment.
+# Parameters as Flask and Django write them, and as many others do at the start of a segment.
 _FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*)")
 _DEEP = "**"
 
 
 def normalised(path: str) -> str:
-    """The path as it is compared: ``normalised("//a//b/")`` is ``'/a/b'``.
+    """Return the path in the form in which paths are compared.
 
     >>> normalised("//a//b/"), normalised("/"), normalised("a")
     ('/a/b', '/', '/a')
@@ -35,31 +36,35 @@ def normalised(path: str) -> str:
 
 
 def checked_pattern(pattern: object) -> str:
-    """The pattern itself; ``ConfigError`` unless it can match something."""
+    """Return the pattern; ``ConfigError`` when it can match no path."""
     if not isinstance(pattern, str) or not pattern.startswith("/"):
         raise ConfigError(f'expected a path pattern such as "/login", "/items/{{id}}" or "/api/**"; got {pattern!r}')
     if "?" in pattern or "#" in pattern:
-        raise ConfigError(f"a path pattern has no query and no fragment; got {pattern!r}")
+        raise ConfigError(f"a path pattern cannot have a query or a fragment; got {pattern!r}")
     if encoded := _ENCODED.search(pattern):
-        raise ConfigError(f"paths are compared decoded, so write what {encoded[0]} stands for; got {pattern!r}")
-    if (here := _FOREIGN.sub(_parameter, pattern)) != pattern:
-        raise ConfigError(f"a parameter is written {{name}} here; write {here!r} for {pattern!r}")
+        raise ConfigError(
+            f"paths are compared decoded; got {pattern!r}. Write {unquote(encoded[0])!r} for {encoded[0]}"
+        )
+    if (native := _FOREIGN.sub(_parameter, pattern)) != pattern:
+        raise ConfigError(f"expected parameters as {{name}}; got {pattern!r}. Write {native!r}")
     if re.search(r"[{}]", _PARAMETER.sub("", pattern)):
-        raise ConfigError(f"unbalanced braces in {pattern!r}; a parameter is written {{name}}")
+        raise ConfigError(f"unbalanced braces in {pattern!r}. Write a parameter as {{name}}")
     for segment in _segments(pattern):
         if segment != _DEEP and _DEEP in segment:
-            raise ConfigError(f"** stands alone between slashes; got {segment!r} in {pattern!r}")
+            raise ConfigError(f"** must be a whole segment; got {segment!r} in {pattern!r}")
     return pattern
 
 
-def _parameter(found: re.Match[str]) -> str:
-    """A parameter as it is written here: "<int:id>" and ":id" are {id}, "<path:rest>" is {rest:path}."""
-    name = found[2] or found[4]
-    return f"{{{name}:path}}" if found[1] == "path" else f"{{{name}}}"
+def _parameter(foreign: re.Match[str]) -> str:
+    """Rewrite a parameter: "<int:id>" and ":id" become {id}, "<path:rest>" becomes {rest:path}."""
+    name = foreign[2] or foreign[4]
+    return f"{{{name}:path}}" if foreign[1] == "path" else f"{{{name}}}"
 
 
 class _Node:
-    __slots__ = ("deep", "exact", "found", "globs", "repeats", "single")
+    """A place in the tree. ``numbers`` are those of the patterns that end here."""
+
+    __slots__ = ("deep", "exact", "globs", "numbers", "repeats", "single")
 
     def __init__(self, repeats: bool = False) -> None:
         self.exact: dict[str, _Node] = {}
@@ -67,10 +72,10 @@ class _Node:
         self.single: _Node | None = None
         self.deep: _Node | None = None
         self.repeats = repeats
-        self.found: list[int] = []
+        self.numbers: list[int] = []
 
     def child(self, segment: str) -> _Node:
-        """The node behind a segment of a pattern, made when it is not there."""
+        """The node after a segment of a pattern, created when it is new."""
         if segment == _DEEP:
             self.deep = self.deep or _Node(repeats=True)
             return self.deep
@@ -81,21 +86,21 @@ class _Node:
             return self.globs.setdefault(segment, (_glob(segment), _Node()))[1]
         return self.exact.setdefault(segment, _Node())
 
-    def after(self, segment: str) -> list[_Node]:
-        """The nodes behind a segment of a path."""
+    def successors(self, segment: str) -> list[_Node]:
+        """The nodes after a segment of a path."""
         exact = self.exact.get(segment)
-        found = [] if exact is None else [exact]
+        nodes = [] if exact is None else [exact]
         if self.globs:
-            found += [node for pattern, node in self.globs.values() if pattern.fullmatch(segment)]
+            nodes += [node for pattern, node in self.globs.values() if pattern.fullmatch(segment)]
         if self.single is not None:
-            found.append(self.single)
+            nodes.append(self.single)
         if self.repeats:
-            found.append(self)
-        return found
+            nodes.append(self)
+        return nodes
 
 
 class PathTree:
-    """All patterns at once; the numbers of those that match a path.
+    """All patterns, by number. Finds the numbers of those that match a path.
 
     >>> tree = PathTree([(0, "/api/**"), (1, "/api/items/{id}"), (2, "/login")])
     >>> tree.match("/api/items/7/")
@@ -110,21 +115,24 @@ class PathTree:
             for segment in _segments(pattern):
                 node = node.child(segment)
                 self._has_deep = self._has_deep or node.repeats
-            node.found.append(number)
+            node.numbers.append(number)
         self._start = _with_deep([root])
 
     def match(self, path: str) -> tuple[int, ...]:
-        """In rising order. The walk keeps a set of nodes, so no path can make it branch without bound."""
+        """Return the numbers in rising order. The walk keeps a set of nodes, so its work is bounded for every path."""
         nodes = self._start
         for segment in _split(normalised(path)):
-            nodes = nodes[0].after(segment) if len(nodes) == 1 else [n for node in nodes for n in node.after(segment)]
+            if len(nodes) == 1:
+                nodes = nodes[0].successors(segment)
+            else:
+                nodes = [successor for node in nodes for successor in node.successors(segment)]
             if not nodes:
                 return ()
             if self._has_deep:
                 nodes = _with_deep(nodes)
-        if len(nodes) == 1 and len(nodes[0].found) == 1:
-            return (nodes[0].found[0],)
-        return tuple(sorted({number for node in nodes for number in node.found}))
+        if len(nodes) == 1 and len(nodes[0].numbers) == 1:
+            return (nodes[0].numbers[0],)
+        return tuple(sorted({number for node in nodes for number in node.numbers}))
 
 
 def pattern_matches(pattern: str, path: str) -> bool:
@@ -133,19 +141,19 @@ def pattern_matches(pattern: str, path: str) -> bool:
 
 
 def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
-    """The nodes, each once, and the ``**`` nodes behind them, which need no segment."""
-    found: dict[int, _Node] = {}
+    """The nodes, each once, and the ``**`` nodes after them, which need no segment."""
+    unique: dict[int, _Node] = {}
     for start in nodes:
         node: _Node | None = start
-        while node is not None and id(node) not in found:
-            found[id(node)] = node
+        while node is not None and id(node) not in unique:
+            unique[id(node)] = node
             node = node.deep
-    return list(found.values())
+    return list(unique.values())
 
 
 def _segments(pattern: str) -> list[str]:
-    """The segments of a pattern, parameters turned into stars: "/a/{x}/{y:path}" -> a, *, **."""
-    starred = _PARAMETER.sub(lambda found: _DEEP if found[2] == "path" else "*", normalised(pattern))
+    """The segments of a pattern, with stars for parameters: "/a/{x}/{y:path}" -> a, *, **."""
+    starred = _PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", normalised(pattern))
     return _split(starred)
 
 
@@ -154,6 +162,6 @@ def _split(path: str) -> list[str]:
 
 
 def _glob(segment: str) -> re.Pattern[str]:
-    """Every part between two stars is taken where it comes first, for good: no path can make it try the others."""
+    """Compile a segment with stars. Each part is an atomic group, so no path causes backtracking."""
     first, *parts, last = map(re.escape, re.split(r"\*+", segment))
     return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + ".*" + last, re.DOTALL)

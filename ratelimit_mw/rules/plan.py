@@ -1,4 +1,4 @@
-"""A ``Plan``: what the rules that match a request need and will charge. One per combination of rules; pure."""
+"""A ``Plan``: the rules that apply to a request, and the features they need. One per combination of rules; pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from ..algorithms.limit import Limit
 from ..decision import Decision, EarlyVerdict, Hit, Verdict, make_hit
-from ..keys.features import UNMATCHED, Features, UnknownIP, counted_as
+from ..keys.features import UNMATCHED, Features
+from ..keys.key import UnknownIP, counted_as
 from ..keys.secret import NO_SECRET, Secret, key_maker
 from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
@@ -17,7 +18,7 @@ __all__ = ["CompiledRule", "Plan"]
 
 
 class CompiledRule:
-    """A rule with its limits built and its key ready to be made."""
+    """A rule with its limits and its key maker built."""
 
     def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET, unknown_ip: UnknownIP | None = None) -> None:
         self.source = rule
@@ -33,11 +34,11 @@ class CompiledRule:
 
     def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source
-        told = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error, rule.lease_percent)
-        return tuple(Limit(self.name, i, quota, *told) for i, quota in enumerate(quotas))
+        options = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error, rule.lease_percent)
+        return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:
-        """The limits of this client: by its key, else by a feature, else the rule's own."""
+        """The limits of a client: those of ``per_key``, else those of ``per``, else the rule's own."""
         for by, table in self.tables:
             names = (by,) if by else self.source.entries[0]
             name = next((name for name in names if features.get(name) not in (None, "")), None)
@@ -46,21 +47,26 @@ class CompiledRule:
         return self.limits
 
     def all_limits(self) -> list[Limit]:
-        """Every limit that any client may meet."""
+        """The limits of all clients."""
         return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
 
     def cost_of(self, request: Any) -> int:
-        """What a cost function says of this request; ``ConfigError`` unless it is a whole number."""
+        """The cost of this request; ``ConfigError`` when a cost function does not return a whole number."""
         return checked_cost(self.source.cost(request)) if callable(self.source.cost) else self.source.cost
 
 
 class Plan:
-    """The rules that look at one request, compiled."""
+    """The compiled rules that apply to one request.
+
+    Attributes:
+        is_empty: No rule and no list applies; the request is passed on.
+        needs: The names of the features to read.
+        single: The fast path: the one limit, its key and its cost, when nothing else has to be checked.
+    """
 
     def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None) -> None:
         self.rules = tuple(rules)
         self.lists = lists if lists is not None and lists.needs else None
-        # True: the request is passed on as it is.
         self.is_empty = not (self.rules or self.lists)
         listed = self.lists.needs if self.lists else ()
         self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.source.needs))))
@@ -69,21 +75,22 @@ class Plan:
         self.has_slots = any(limit.quota.concurrent for limit in every)
         self.needs_settlement = self.has_slots or any(rule.source.statuses is not None for rule in rules)
         self.may_delay = any(limit.algorithm.delays for limit in every)
-        self.single = self._lone()
+        self.single = self._single()
 
-    def _lone(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
-        """The one limit, its key and its cost, when there is nothing else to ask: the fast path."""
+    def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
         if len(self.rules) != 1 or len(self.limits) != 1 or self.lists:
             return None
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
-        return limit, rule.key.after(limit.prefix), rule.fixed_cost
+        return limit, rule.key.with_prefix(limit.prefix), rule.fixed_cost
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
-        """One hit for each limit of each rule that applies.
+        """Build one hit for each limit of each rule that applies.
 
-        Raises ``ListVerdict`` where a list decides, ``MissingKeyError`` where a rule rejects unknown keys.
+        Raises:
+            ListVerdict: A list decides the request.
+            MissingKeyError: A rule with ``when_missing = "reject"`` has no key.
         """
         if self.single is not None:
             limit, lone_key, lone_cost = self.single
@@ -95,30 +102,30 @@ class Plan:
         for rule in self.rules:
             if rule.where is not None and not rule.where(features):
                 continue
-            key = rule.key.of(features)
+            key = rule.key.build(features)
             if key is None:
                 if rule.rejects_missing:
                     raise MissingKeyError(rule)
                 continue
-            consume = cost
-            if consume is None:
-                consume = rule.fixed_cost
-                if consume is None:
-                    consume = rule.cost_of(features if request is None else request)
+            rule_cost = cost
+            if rule_cost is None:
+                rule_cost = rule.fixed_cost
+                if rule_cost is None:
+                    rule_cost = rule.cost_of(features if request is None else request)
             for limit in rule.limits_for(features) if rule.tables else rule.limits:
-                hits.append(make_hit((limit, limit.prefix + key, consume)))  # noqa: PERF401 - twice as fast as extend
+                hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # noqa: PERF401 - twice as fast as extend
         return hits
 
 
 class MissingKeyError(EarlyVerdict):
-    """A rule rejects requests whose key is unknown, and this one's is. Never leaves the package."""
+    """A rule rejects the request because its key is missing. Never leaves the package."""
 
     def __init__(self, rule: CompiledRule) -> None:
         super().__init__(rule.name)
         self.rule = rule
 
     def verdict(self, now: int) -> Verdict:
-        """The rejection, without a store: waiting does not help."""
+        """The rejection, without a store and without ``retry_after``, because a wait does not help."""
         decisions = []
         for limit in self.rule.limits:
             decision = Decision(False, 0, None, 0, now)

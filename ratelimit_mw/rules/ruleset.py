@@ -1,18 +1,18 @@
-"""All rules of a limiter, merged into one matcher: method, path and host in, a ``Plan`` out. Pure.
+"""All rules of a limiter in one matcher: method, path and host in, a ``Plan`` out. Pure.
 
-A request looks up its path, then its method, in two dictionaries; the tree is walked once for each new path.
+A request looks up its path and its method in two dictionaries. The path tree is walked once for each new path.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from ..errors import ConfigError, placed
-from ..keys.features import Features, UnknownIP
+from ..errors import ConfigError, placed, suggestion
+from ..keys.features import Features
+from ..keys.key import UnknownIP
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
 from .marks import Mark, ViewMarks
@@ -31,10 +31,10 @@ _OTHER_METHOD: Final = "*"
 
 
 class Override(NamedTuple):
-    """The fields that ``rules[at]`` of the settings gives in place of a decorator's."""
+    """The options that ``rules[position]`` of the settings gives to replace those of a decorator's rule."""
 
-    at: int
-    fields: Mapping[str, Any]
+    position: int
+    options: Mapping[str, Any]
 
 
 class Routed(Protocol):
@@ -49,9 +49,9 @@ class Routed(Protocol):
 
 
 class RuleSet:
-    """Rules that were checked together: unique names, and no pair that would share a policy name.
+    """Rules that were checked together: their names and policy names are unique.
 
-    While there are ``overrides`` of rules that no mark gives, nothing is decided: see ``complete``.
+    While a rule in ``overrides`` has no mark, no plan is built: see ``require_complete``.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class RuleSet:
         places = _places(len(rules), overrides) + [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
-        self._unadopted = {name: given for name, given in overrides.items() if name not in self._marked}
-        rules += [_retuned(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
+        self._unused = {name: override for name, override in overrides.items() if name not in self._marked}
+        rules += [_overridden(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
         unknown_ip = UnknownIP()
         self.rules = [CompiledRule(rule, name, secret, unknown_ip) for rule, name in zip(rules, names, strict=True)]
         _check_unique(
@@ -80,7 +80,7 @@ class RuleSet:
         self.needs_host = any(rule.matches.hosts for rule in rules)
         everywhere = len(rules) - len(marks)
         self.everywhere = self.rules[:everywhere]
-        """The rules that stand on no view."""
+        """The rules that are not on a view."""
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
@@ -94,11 +94,11 @@ class RuleSet:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Every feature that some rule looks at."""
+        """The features that the rules and lists use."""
         return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
-        """The plan of a request; the same object for every request with the same rules."""
+        """Return the plan of a request. Requests with the same rules get the same object."""
         try:
             choice = (self._anywhere if self._any_path else self._by_path[path])[method]
         except KeyError:
@@ -112,68 +112,70 @@ class RuleSet:
         return self.plan(request.method, request.path, request.host if self.needs_host else "", view)
 
     def keys(self, name: str, features: Features) -> list[str]:
-        """Every key that a rule may count these features under; ``ConfigError`` where there is none."""
+        """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule = self.by_name.get(printable(name))
         if rule is None:
-            raise ConfigError(f"there is no rule {name!r}; there are {', '.join(self.by_name) or 'none'}")
-        key = rule.key.of(features)
+            raise ConfigError(f"unknown rule {name!r}{suggestion(name, self.by_name)}")
+        key = rule.key.build(features)
         if key is None:
-            raise ConfigError(f"the key of rule {name!r} needs {rule.source.key!r}; got {sorted(features)}")
+            entries = ["|".join(names) for names in rule.source.entries]
+            raise ConfigError(f"the key of rule {name!r} needs {entries!r}; got {sorted(features)}")
         return list(dict.fromkeys(limit.prefix + key for limit in rule.all_limits()))
 
-    def complete(self) -> RuleSet:
-        """Itself; ``ConfigError`` where settings replace a rule that no decorator gives."""
-        for name, replacement in self._unadopted.items():
+    def require_complete(self) -> RuleSet:
+        """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""
+        for name, override in self._unused.items():
             raise ConfigError(
-                f"no decorator gives a rule named {name!r}; there are {', '.join(self._marked) or 'none'}",
-                f"rules[{replacement.at}].overrides",
+                f"no decorator has a rule named {name!r}{suggestion(name, self._marked)}",
+                f"rules[{override.position}].overrides",
             )
         return self
 
     def statuses(self, name: str) -> frozenset[int] | None:
-        """The outcomes of a rule that count; None: all, also of a rule that is not here."""
+        """The statuses that count for a rule; None means all, also for an unknown rule."""
         rule = self.by_name.get(name)
         return None if rule is None else rule.source.statuses
 
-    def of(self, mark: Mark) -> CompiledRule:
-        """The rule of a mark."""
+    def rule_of(self, mark: Mark) -> CompiledRule:
+        """The compiled rule of a mark."""
         return self.rules[self._of_mark[mark]]
 
     def plan_of(self, marks: Iterable[Mark], method: str, host: str, view: ViewMarks | None) -> Plan:
-        """The plan of marks alone, without those that do not apply to the request or that ``view`` is exempt from."""
-        named = self._named(method)
+        """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from."""
+        method = self._canonical(method)
         numbers = sorted(self._of_mark[mark] for mark in marks)
         rules = [(i, self.rules[i]) for i in numbers]
-        return self._plan_of(tuple(i for i, rule in rules if self._takes(rule, named, host, view)))
+        return self._plan_of(tuple(i for i, rule in rules if self._takes(rule, method, host, view)))
 
     @staticmethod
     def _takes(rule: CompiledRule, method: str, host: str, view: ViewMarks | None) -> bool:
         matches = rule.source.matches
-        left_alone = view is not None and _is_exempt(view, rule)
-        return not left_alone and matches.takes_method(method) and matches.takes_host(host)
+        is_exempt = view is not None and view.is_exempt_from(rule.name)
+        return not is_exempt and matches.takes_method(method) and matches.takes_host(host)
 
     def check(self, view: ViewMarks) -> None:
-        """``ConfigError`` unless a view's exemptions name rules that exist."""
+        """``ConfigError`` when a view is exempt from a rule that does not exist."""
         for name in view.exempt or ():
             if name not in self.by_name:
-                known, where = ", ".join(self.by_name) or "none", f"@exempt on {view.exempt_on}"
-                raise ConfigError(f"there is no rule {name!r}; there are {known}", of=where)
+                raise ConfigError(
+                    f"unknown rule {name!r}{suggestion(name, self.by_name)}", of=f"@exempt on {view.exempt_on}"
+                )
 
     def _with_view(self, choice: _Choice, view: ViewMarks, method: str) -> _Choice:
-        """The rules of the file, then those marked on the view, less those that it is exempt from."""
-        named = self._named(method)
-        known = self._by_view.get((choice, view, named))
-        if known is None:
+        """The rules of the settings, then those marked on the view, less those that the view is exempt from."""
+        method = self._canonical(method)
+        cached = self._by_view.get((choice, view, method))
+        if cached is None:
             numbers = choice if isinstance(choice, tuple) else tuple(self._number_of[rule] for rule in choice.rules)
             numbers += tuple(self._of_mark[mark] for mark in view.marks)
-            numbers = tuple(i for i in numbers if not _is_exempt(view, self.rules[i]))
-            numbers = tuple(i for i in numbers if self.rules[i].source.matches.takes_method(named))
-            known = self._by_view[choice, view, named] = self._compiled(numbers)
-        return known
+            numbers = tuple(i for i in numbers if not view.is_exempt_from(self.rules[i].name))
+            numbers = tuple(i for i in numbers if self.rules[i].source.matches.takes_method(method))
+            cached = self._by_view[choice, view, method] = self._compiled(numbers)
+        return cached
 
     def _choose(self, method: str, path: str) -> _Choice:
-        """The slow way: walk the tree, then remember, within bounds that no client can move."""
-        self.complete()
+        """Walk the tree and cache the result. The caches are bounded, whatever clients send."""
+        self.require_complete()
         by_method = self._anywhere if self._any_path else self._by_path.get(path)
         if by_method is None:
             by_method = {}
@@ -182,14 +184,14 @@ class RuleSet:
                     self._by_path.clear()
                 self._by_path[path] = by_method
         numbers = sorted({*self._pathless, *self._tree.match(path)})
-        named = self._named(method)
-        choice = self._compiled(tuple(i for i in numbers if self.rules[i].source.matches.takes_method(named)))
+        canonical = self._canonical(method)
+        choice = self._compiled(tuple(i for i in numbers if self.rules[i].source.matches.takes_method(canonical)))
         if len(by_method) < _METHODS_KEPT:
             by_method[method] = choice
         return choice
 
-    def _named(self, method: str) -> str:
-        """A method as rules know it: in capitals, and one name for all that no rule names."""
+    def _canonical(self, method: str) -> str:
+        """The method in upper case, or one name for all methods that no rule names."""
         method = method.upper()
         return method if method in self._methods else _OTHER_METHOD
 
@@ -203,7 +205,7 @@ class RuleSet:
         plan = self._plans.get(numbers)
         if plan is None:
             if len(self._plans) >= _PLANS_KEPT:
-                # Patterns that match apart from each other make more combinations than anybody can keep.
+                # Rules that match independently have more combinations than fit into memory.
                 self._plans.clear()
                 self._by_view.clear()
             plan = self._plans[numbers] = Plan([self.rules[i] for i in numbers], self.lists)
@@ -211,56 +213,52 @@ class RuleSet:
 
 
 _Choice = Plan | tuple[int, ...]
-"""A plan, or, where the host has a say, the rules among which it chooses."""
+"""A plan, or the numbers of the rules from which the host selects."""
 
 
 def _rules(rules: Iterable[Rule]) -> list[Rule]:
-    found = list(rules)
-    for i, rule in enumerate(found):
+    checked = list(rules)
+    for i, rule in enumerate(checked):
         if not isinstance(rule, Rule):
             raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
-    return found
+    return checked
 
 
 def _names(marks: Sequence[Mark]) -> list[str]:
-    """What the rules of marks are called: "module.view", "module.view#2" for the next on a view of that name."""
-    found: list[str] = []
+    """The names of marked rules: "module.view", and "module.view#2" for the next one on a view of that name."""
+    names: list[str] = []
     times: Counter[str] = Counter()
     for mark in marks:
         view = printable(mark.view)
         times[view] += not mark.rule.name
-        found.append(mark.rule.name or (view if times[view] == 1 else f"{view}#{times[view]}"))
-    return found
+        names.append(mark.rule.name or (view if times[view] == 1 else f"{view}#{times[view]}"))
+    return names
 
 
 def _places(count: int, overrides: Mapping[str, Override]) -> list[str]:
-    """Where the rules stand in the settings, among those that replace others."""
-    replacing = {given.at for given in overrides.values()}
-    others = (i for i in itertools.count() if i not in replacing)
+    """The paths of the rules in the settings, where rules with ``overrides`` may be between them."""
+    overriding = {override.position for override in overrides.values()}
+    others = (i for i in itertools.count() if i not in overriding)
     return [f"rules[{i}]" for i in itertools.islice(others, count)]
 
 
-def _retuned(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
-    """A decorator's rule with the fields that the settings give in place of its own."""
+def _overridden(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
+    """A decorator's rule, with the options that the settings override."""
     if name not in overrides:
         return rule
-    given = overrides[name]
-    with placed(f"rules[{given.at}]"):
-        rule = dataclasses.replace(rule, **given.fields)
+    override = overrides[name]
+    with placed(f"rules[{override.position}]"):
+        rule = Rule(**{"limits": rule.limits, **rule.options, **override.options})
         if rule.matches.paths:
-            raise ConfigError(f"the view of {name!r} has its path from its route", "match.path")
+            raise ConfigError(f"the view of {name!r} has the path of its route. Remove match.path", "match.path")
     return rule
 
 
-def _is_exempt(view: ViewMarks, rule: CompiledRule) -> bool:
-    return view.exempt is not None and (not view.exempt or rule.name in view.exempt)
-
-
 def _check_unique(names: Iterable[tuple[str, str]]) -> None:
-    """``names``: each with the place where it stands."""
+    """``ConfigError`` for a name that occurs twice. ``names`` are pairs of a name and its place."""
     seen: dict[str, str] = {}
     for name, place in names:
         if name in seen:
-            message = f"two rules or policies are named {name!r}, this one and {seen[name]}; a name stands for one"
+            message = f"the name {name!r} is already used by {seen[name]}. Give each rule a name of its own"
             raise ConfigError(message, f"{place}.name" if place.startswith("rules[") else place)
         seen[name] = place

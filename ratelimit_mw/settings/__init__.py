@@ -1,278 +1,226 @@
-"""Settings files and dictionaries into rules: typed, strict, and an error with its place for anything unknown."""
+"""Load settings from a file or a dictionary: strict, and with the place of every mistake in the error."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
-
-import msgspec
+from typing import Any, Final
 
 from ..errors import ConfigError, placed
-from ..keys.secret import NO_SECRET, Secret
+from ..keys.secret import Secret
+from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists, check_rule
+from ..rules.declaration import check_names, defaults_of, hints_of
 from ..rules.names import printable
+from ..rules.options import RuleSettings
 from ..rules.rule import Rule
 from ..rules.ruleset import Override, RuleSet
 from ..stores import check_address
 from .files import limits_file, read
-from .values import budget, checked_proxy, database_file, duration, email_field, header_name, secret_of, size
+from .locate import line_of, steps_of
+from .options import HttpOptions, SettingsDict
+from .schema import check_table, schema
+from .values import (
+    checked_proxies,
+    database_file,
+    email_field,
+    header_name,
+    parse_size,
+    parse_timeout,
+    secret_of,
+    whole_number,
+)
 
-__all__ = ["Settings", "load_settings", "schema"]
+__all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
-FAMILIES: Final = ("x-ratelimit", "ratelimit")
-
-_UNKNOWN: Final = "unknown field "
-_UNEXPECTED: Final = "Invalid enum value "
-
-Limits = str | list[str]
-Duration = str | int | float
-Size = str | int
-
-# Values that Rule checks itself, for it can say which one is wrong; here only editors are told.
-_TEXTS: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-_TABLE: Final = {"type": "object", "additionalProperties": _TEXTS}
-Match = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TABLE)]
-PerKey = str | Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=_TABLE)]
-Per = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": _TABLE})]
-
-
-class Outcome(msgspec.Struct, forbid_unknown_fields=True):
-    """Which responses count."""
-
-    status: int | list[int]
+_DEFAULTS: Final = defaults_of(SettingsDict)
+_RULE_FIELDS: Final = hints_of(RuleSettings)
 
 
-class RuleTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One ``[[rules]]`` table."""
-
-    limits: Limits | msgspec.UnsetType = msgspec.UNSET
-    overrides: str | None = None
-    name: str | None = None
-    match: Match = {}
-    key: str | list[str] = msgspec.field(default_factory=lambda: ["ip"])
-    algorithm: str | dict[str, Any] = "sliding-window-counter"
-    cost: int = 1
-    when_missing: Literal["skip", "reject"] = "skip"
-    mode: Literal["enforce", "shadow"] = "enforce"
-    count_when: Outcome | None = None
-    per_key: PerKey = {}
-    per: Per = {}
-    on_store_error: Literal["allow", "deny", "local"] | None = None
-    lease: str | None = None
-    priority: Literal["normal"] = "normal"
-
-
-class ListsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Who is never limited, and who is never served."""
-
-    allow: dict[str, str | list[str]] = {}
-    deny: dict[str, str | list[str]] = {}
-
-
-class SettingsTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """The whole file."""
-
-    rules: list[RuleTable] = []
-    store: str = "memory://"
-    trusted_proxies: list[str] = []
-    forwarded_header: Literal["x-forwarded-for", "forwarded"] = "x-forwarded-for"
-    ipv6_prefix: int = 64
-    headers: list[Literal["x-ratelimit", "ratelimit"]] = msgspec.field(default_factory=lambda: list(FAMILIES))
-    reset: Literal["delta", "epoch"] = "delta"
-    retry_jitter: Duration = 0
-    on_store_error: Literal["allow", "deny", "local"] = "local"
-    store_timeout: Duration = "50ms"
-    fleet_size: int = 1
-    rejection_cache: Duration = "1s"
-    lists: ListsTable = msgspec.field(default_factory=lambda: ListsTable())
-    email_field: str = "email"
-    body_limit: Size = "64KiB"
-    body_timeout: Duration = "1s"
-    region_database: str = ""
-    region_header: str = ""
-    secret: str | None = None
-    secret_file: str | None = None
-    keyed: list[str] | None = None
-    schema_address: str = msgspec.field(default="", name="$schema")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Settings:
-    """Loaded settings. Durations are whole microseconds."""
+    """Loaded settings. ``load_settings`` builds them; ``SettingsDict`` declares their meaning and their defaults.
 
-    rules: tuple[Rule, ...] = ()
-    overrides: Mapping[str, Override] = field(default_factory=dict)
-    store: str = field(default="memory://", repr=False)  # may hold a password
-    trusted_proxies: tuple[str, ...] = ()
-    forwarded_header: str = "x-forwarded-for"
-    ipv6_prefix: int = 64
-    headers: tuple[str, ...] = FAMILIES
-    reset: str = "delta"
-    retry_jitter: int = 0
-    on_store_error: str = "local"
-    store_timeout: int = 50_000
-    fleet_size: int = 1
-    rejection_cache: int = 1_000_000
-    lists: AccessLists = field(default_factory=AccessLists)
-    email_field: str = "email"
-    body_limit: int = 65_536
-    body_timeout: int = 1_000_000
-    region_database: str = ""
-    region_header: str = ""
-    secret: Secret = NO_SECRET
-    source: str = field(default="", compare=False)
-
-
-def load_settings(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
-    """Settings from a ``.toml``, ``.json`` or ``.yaml`` file, from ``pyproject.toml`` or from a dictionary.
-
-    Raises ``ConfigError`` with the place of the mistake, such as ``rules[1].limits[0]``, and ``OSError`` for a
-    file that cannot be read.
-
-    >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
-    'api'
+    Durations are whole microseconds, and ``body_limit`` is in bytes.
     """
-    try:
-        return _loaded(source)
-    except RecursionError:
-        raise ConfigError("there are tables or lists within each other, deeper than anything here can mean") from None
+
+    rules: tuple[Rule, ...]
+    overrides: Mapping[str, Override]
+    """The rules that change a decorator's rule, by the name of that rule."""
+    store: str = field(repr=False)  # may hold a password
+    trusted_proxies: tuple[str, ...]
+    forwarded_header: str
+    ipv6_prefix: int
+    headers: tuple[str, ...]
+    reset: str
+    retry_jitter: int
+    on_store_error: str
+    store_timeout: int
+    fleet_size: int
+    rejection_cache: int
+    lists: AccessLists
+    email_field: str
+    body_limit: int
+    body_timeout: int
+    region_database: str
+    region_header: str
+    secret: Secret
+    source: str = field(default="", compare=False)
+    """The path of the settings file, or "" for a dictionary."""
+
+    def __init__(self, **values: Any) -> None:
+        names = [each.name for each in fields(self)]
+        check_names(values, names, "setting")
+        if len(values) < len(names):
+            values = {**vars(load_settings({})), **values}
+        self.__dict__.update(values)
 
 
-def _loaded(source: str | PathLike[str] | Mapping[str, Any]) -> Settings:
+SettingsSource = str | PathLike[str] | SettingsDict | Mapping[str, Any] | Settings
+
+
+def load_settings(source: str | PathLike[str] | SettingsDict | Mapping[str, Any]) -> Settings:
+    """Load settings from a file or a dictionary.
+
+    Args:
+        source: The path of a ``.toml``, ``.json``, ``.yaml`` or ``pyproject.toml`` file, or a dictionary with the
+            same fields.
+
+    Returns:
+        The checked settings. A field that is left out has its default.
+
+    Raises:
+        ConfigError: A field is unknown or impossible. The message starts with file, line and path, such as
+            ``ratelimit.toml:14: rules[1] "login": limits[0]``.
+        OSError: The file cannot be read.
+
+    Example:
+        >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
+        'api'
+    """
     if isinstance(source, Mapping):
-        return _settings(dict(source), Path(), "")
+        return _checked(dict(source), Path(), "")
     path = Path(fspath(source))
     try:
-        return _settings(read(path), path.parent, str(path))
+        data = read(path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+    return _checked(data, path.parent, str(path))
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a settings file, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsTable)}
+def _checked(data: Any, folder: Path, source: str) -> Settings:
+    try:
+        return _settings(data, folder, source)
+    except RecursionError:
+        raise _located(ConfigError("tables or lists are nested too deeply"), data, source) from None
+    except ConfigError as error:
+        raise _located(error, data, source) from None
+
+
+def _located(error: ConfigError, data: Any, source: str) -> ConfigError:
+    """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
+    steps, path = steps_of(error.path), error.path
+    if len(steps) > 1 and steps[0] == "rules" and isinstance(steps[1], int):
+        rule = data["rules"][steps[1]]
+        name = rule.get("name", rule.get("overrides")) if isinstance(rule, Mapping) else None
+        rest = path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")
+        named = f'rules[{steps[1]}] "{name}"' if isinstance(name, str) else f"rules[{steps[1]}]"
+        path = f"{named}: {rest}" if rest else named
+    if not source:
+        return ConfigError(error.message, path)
+    file = Path(source)
+    prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
+    line = line_of(file.read_bytes().decode(errors="replace"), file.suffix.lower(), (*prefix, *steps))
+    return ConfigError(f"{f'{source}:{line}' if line else source}: {ConfigError(error.message, path)}")
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
-    if not isinstance(data, dict):
-        raise ConfigError(f"expected a table at the top; got {type(data).__name__}")
-    try:
-        table = msgspec.convert(data, SettingsTable)
-    except msgspec.ValidationError as error:
-        raise _readable(error) from None
-    except UnicodeEncodeError as error:
-        raise ConfigError(f"expected text in Unicode; got {error.object!r}, which has half a character") from None
-    with placed("store"):
-        check_address(table.store)
-    _check_http(table)
-    rules, overrides = _rules(table, data, folder)
-    with placed("lists"):
-        lists = AccessLists(msgspec.structs.asdict(table.lists))
-    check_lists(lists, table.ipv6_prefix)
-    if table.fleet_size < 1:
-        raise ConfigError(f"expected the number of processes on the store; got {table.fleet_size}", "fleet_size")
-    return Settings(
-        rules=rules,
-        overrides=overrides,
-        store=table.store,
-        trusted_proxies=tuple(table.trusted_proxies),
-        forwarded_header=table.forwarded_header,
-        ipv6_prefix=table.ipv6_prefix,
-        headers=tuple(table.headers),
-        reset=table.reset,
-        retry_jitter=duration("retry_jitter", table.retry_jitter),
-        on_store_error=table.on_store_error,
-        store_timeout=budget("store_timeout", table.store_timeout),
-        fleet_size=table.fleet_size,
-        rejection_cache=duration("rejection_cache", table.rejection_cache),
-        lists=lists,
-        email_field=email_field(table.email_field),
-        body_limit=size("body_limit", table.body_limit),
-        body_timeout=budget("body_timeout", table.body_timeout),
-        region_database=database_file(table.region_database, folder),
-        region_header=header_name("region_header", table.region_header),
-        secret=secret_of(table.secret, table.secret_file, table.keyed, folder),
-        source=source,
-    )
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"expected a table; got {data!r}")
+    data = {name: value for name, value in data.items() if name != "$schema"}
+    check_table(data)
+    options = {**_DEFAULTS, **data}
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "store": _checked_store,
+        "trusted_proxies": checked_proxies,
+        "ipv6_prefix": lambda number: whole_number(number, 1, 128),
+        "headers": tuple,
+        "retry_jitter": parse_duration,
+        "store_timeout": parse_timeout,
+        "fleet_size": lambda number: whole_number(number, 1),
+        "rejection_cache": parse_duration,
+        "lists": AccessLists,
+        "email_field": email_field,
+        "body_limit": parse_size,
+        "body_timeout": parse_timeout,
+        "region_database": lambda name: database_file(name, folder),
+        "region_header": header_name,
+    }
+    for name, parse in parsers.items():
+        with placed(name):
+            options[name] = parse(options[name])
+    check_lists(options["lists"], options["ipv6_prefix"])
+    rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"])
+    secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
+    return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
 
 
-def _rules(table: SettingsTable, data: Mapping[str, Any], folder: Path) -> tuple[tuple[Rule, ...], dict[str, Override]]:
-    """The rules, and what replaces fields of decorators' rules."""
+def _checked_store(url: str) -> str:
+    check_address(url)
+    return url
+
+
+def _rules(tables: Any, folder: Path, ipv6_prefix: int) -> tuple[tuple[Rule, ...], dict[str, Override]]:
+    """The rules, and the rules that override options of a decorator's rule."""
+    if not isinstance(tables, list | tuple):
+        raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
     rules: list[Rule] = []
     overrides: dict[str, Override] = {}
-    for i, rule in enumerate(table.rules):
+    for i, table in enumerate(tables):
         with placed(f"rules[{i}]"):
-            if rule.overrides is None:
-                rules.append(_rule(rule, folder))
-                check_rule(rules[-1], table.ipv6_prefix)
+            options = _rule_options(table, folder)
+            if (overridden := options.pop("overrides", None)) is None:
+                rules.append(_rule(options, ipv6_prefix))
                 continue
-            name = printable(rule.overrides)
+            if not isinstance(overridden, str):
+                raise ConfigError(f"expected the name of a rule; got {overridden!r}", "overrides")
+            name = printable(overridden)
             if name in overrides:
-                raise ConfigError(f"{rule.overrides!r} is overridden above already", "overrides")
-            overrides[name] = Override(i, _override(rule, data["rules"][i], folder, table.ipv6_prefix))
+                raise ConfigError(
+                    f"{overridden!r} is already overridden above. Put all changes in one rule", "overrides"
+                )
+            overrides[name] = Override(i, _checked_override(options, ipv6_prefix))
     RuleSet(rules, overrides=overrides)
     return tuple(rules), overrides
 
 
-def _check_http(table: SettingsTable) -> None:
-    for i, proxy in enumerate(table.trusted_proxies):
-        with placed(f"trusted_proxies[{i}]"):
-            checked_proxy(proxy)
-    if not 1 <= table.ipv6_prefix <= 128:
-        raise ConfigError(f"expected a prefix length from 1 to 128; got {table.ipv6_prefix}", "ipv6_prefix")
+def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
+    """The options of one rule, with a file of ``per_key`` loaded."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f'expected a table such as {{limits = "5/minute"}}; got {table!r}')
+    check_names(table, _RULE_FIELDS, "field")
+    options = dict(table)
+    if isinstance(file := options.get("per_key"), str):
+        with placed("per_key"):
+            options["per_key"] = limits_file(folder / file)
+    return options
 
 
-def _rule(table: RuleTable, folder: Path) -> Rule:
-    if table.limits is msgspec.UNSET:
-        raise ConfigError("a rule needs limits, unless it replaces one of a decorator", "limits")
-    return Rule(**_fields(table, folder))
+def _rule(options: dict[str, Any], ipv6_prefix: int) -> Rule:
+    if "limits" not in options:
+        raise ConfigError("a rule needs limits, unless it has overrides", "limits")
+    rule = Rule(**options)
+    check_rule(rule, ipv6_prefix)
+    return rule
 
 
-def _override(table: RuleTable, written: Mapping[str, Any], folder: Path, ipv6_prefix: int) -> dict[str, Any]:
-    """The fields that are written there; checked here as far as they can be without the rule that they change."""
-    given = {name: value for name, value in _fields(table, folder).items() if name in written}
-    if "name" in given:
-        raise ConfigError("a rule keeps the name under which it is replaced", "name")
-    # Where no key is written the decorator's counts, which may be any: one in which no text is a mistake.
-    check_rule(Rule(**{"limits": "1/s", "key": "user", **given}), ipv6_prefix)
-    return given
-
-
-def _fields(table: RuleTable, folder: Path) -> dict[str, Any]:
-    """A rule's fields as ``Rule`` takes them."""
-    fields = {name: value for name, value in msgspec.structs.asdict(table).items() if name != "overrides"}
-    if isinstance(table.per_key, str):
-        fields["per_key"] = limits_file(folder / table.per_key)
-    if table.count_when is not None:
-        fields["count_when"] = {"status": table.count_when.status}
-    return fields
-
-
-def _readable(error: msgspec.ValidationError) -> ConfigError:
-    """msgspec's "Expected `int`, got `str` - at `$.rules[1].cost`" with the place first, and with what was expected."""
-    message, _, place = str(error).replace("Object contains unknown field `", _UNKNOWN + "`").partition(" - at `")
-    if place.startswith("key` in `"):
-        message, place = f"a key: {message}", place.removeprefix("key` in `")
-    place = place.removeprefix("$").rstrip("`").removeprefix(".")
-    table: type[msgspec.Struct] = RuleTable if place.startswith("rules[") else SettingsTable
-    if message.startswith(_UNKNOWN):
-        table = _WITHIN.get(place.rpartition(".")[2], table)
-        message += f"; expected one of {', '.join(f.encode_name for f in msgspec.structs.fields(table))}"
-    if message.startswith(_UNEXPECTED):
-        name = re.sub(r"\[\d+\]$", "", place).rpartition(".")[2]
-        expected = " or ".join(map(repr, _words(get_type_hints(table)[name])))
-        message = f"expected {expected}; got {message.removeprefix(_UNEXPECTED)}"
-    return ConfigError(message.replace("`", "'"), place)
-
-
-_WITHIN: Final[dict[str, type[msgspec.Struct]]] = {"count_when": Outcome, "lists": ListsTable}
-
-
-def _words(hint: Any) -> list[str]:
-    """The words that a type consists of: of ``Literal["a", "b"] | None`` they are a and b."""
-    return [hint] if isinstance(hint, str) else [word for part in get_args(hint) for word in _words(part)]
+def _checked_override(options: dict[str, Any], ipv6_prefix: int) -> dict[str, Any]:
+    """Check the options as far as possible without the rule that they change."""
+    if "name" in options:
+        raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
+    # The decorator's key is not known here. With the key "user" any value of per_key is possible.
+    _rule({"limits": "1/s", "key": "user", **options}, ipv6_prefix)
+    return options

@@ -1,4 +1,4 @@
-"""Files that settings stand in, into plain data. What the data means is said elsewhere."""
+"""Read settings files into plain data. Knows no settings."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ __all__ = ["limits_file", "read", "secret_file"]
 
 
 def read(path: Path) -> Any:
-    """What a settings file holds; ``ConfigError`` for what cannot be read, ``OSError`` for a file that cannot."""
+    """Read a settings file. ``ConfigError`` for wrong syntax, ``OSError`` for a file that cannot be opened."""
     decode = _DECODERS.get(path.suffix.lower())
     if decode is None:
-        raise ConfigError(f"expected a file ending in {', '.join(_DECODERS)}")
+        raise ConfigError(f"unknown file type {path.suffix!r}. Expected {', '.join(_DECODERS)}")
     try:
         data = decode(path.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"cannot be read: {_without_quotes(str(error))}") from None
+        raise ConfigError(f"cannot parse the file: {_without_quotes(str(error))}") from None
     return _own_table(data) if path.name == "pyproject.toml" else data
 
 
 def limits_file(path: Path) -> Any:
-    """The table of limits by client in a file of its own."""
+    """Read a file with limits by client."""
     try:
         limits = read(path)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "per_key") from None
+        raise ConfigError(f"{path}: {error.strerror}") from None
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", "per_key") from None
+        raise ConfigError(f"{path}: {error}") from None
     if not isinstance(limits, dict):
-        raise ConfigError(f"{path}: expected a table of limits by client; got {type(limits).__name__}", "per_key")
+        raise ConfigError(f"{path}: expected a table of limits by client; got {limits!r}")
     return limits
 
 
 def secret_file(path: Path) -> str:
-    """The text in a file that holds nothing but a secret."""
+    """Read a file that holds only a secret."""
     try:
         return path.read_bytes().decode().strip()
     except OSError as error:
@@ -64,12 +64,12 @@ _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def _without_quotes(message: str) -> str:
-    """PyYAML without libyaml quotes the line that is wrong, further in than all else; a secret may stand there."""
+    """Remove the indented line that PyYAML without libyaml quotes from the file, because it may hold a secret."""
     return "\n".join(line for line in message.splitlines() if not line.startswith("    "))
 
 
 def _own_table(data: Any) -> Any:
     tools = data.get("tool")
     if not isinstance(tools, dict) or "ratelimit_mw" not in tools:
-        raise ConfigError("there is no [tool.ratelimit_mw] table")
+        raise ConfigError("the file has no [tool.ratelimit_mw] table")
     return tools["ratelimit_mw"]

@@ -1,4 +1,4 @@
-"""The one name that our settings have among those of a framework, and slips of it, which would mean: no limits."""
+"""The name of our settings in a framework's settings, and a check for misspelt ones, which would disable all limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SETTING: Final = "RATELIMIT_MW"
 
 
 def check_slips(names: Iterable[str]) -> None:
-    """``ConfigError`` for a name that nobody reads and that looks like ours, which is not there.
+    """``ConfigError`` when ``RATELIMIT_MW`` is absent and another name looks like it.
 
     >>> check_slips(["RATELIMIT_ENABLED", "SECRET_KEY"])
     """
     names = list(names)
     slips = [name for name in names if name.startswith(SETTING)] or difflib.get_close_matches(SETTING, names, 1, 0.85)
     if slips and SETTING not in names:
-        raise ConfigError(f"there is no such setting: did you mean {SETTING}? All settings stand in it", slips[0])
+        raise ConfigError(f"unknown setting {slips[0]!r}. Did you mean {SETTING!r}? It holds all settings", slips[0])

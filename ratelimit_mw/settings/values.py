@@ -1,4 +1,4 @@
-"""Single values of the settings, from what is written to what is meant. ``ConfigError`` says what was expected."""
+"""Parse single settings. ``ConfigError`` has the value that was given and what was expected."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..quota import parse_duration
 from .files import secret_file
 
 __all__ = [
-    "budget",
-    "checked_proxy",
+    "checked_proxies",
     "database_file",
-    "duration",
     "email_field",
     "header_name",
+    "parse_size",
+    "parse_timeout",
     "secret_of",
-    "size",
+    "whole_number",
 ]
 
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
@@ -30,75 +30,77 @@ _SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1
 _MOST_BODY: Final = 16 * 1024**2
 
 
-def checked_proxy(text: str) -> str:
-    """An address, a network or "unix"."""
-    if text != "unix":
+def checked_proxies(texts: Iterable[str]) -> tuple[str, ...]:
+    """IP addresses, networks or "unix"."""
+    texts = tuple(texts)
+    for i, text in enumerate(texts):
         try:
-            ip_network(text)
+            text == "unix" or ip_network(text)
         except ValueError as error:
-            raise ConfigError(f'expected an address, a network such as "10.0.0.0/8", or "unix": {error}') from None
-    return text
+            expected = 'expected an IP address, a network such as "10.0.0.0/8", or "unix"'
+            raise ConfigError(f"{expected}: {error}", f"[{i}]") from None
+    return texts
 
 
-def duration(name: str, value: str | int | float) -> int:
-    """In whole microseconds."""
-    with placed(name):
-        return parse_duration(value)
+def whole_number(number: int, least: int, most: int | None = None) -> int:
+    """A whole number in a range, both ends included."""
+    if number < least or (most is not None and number > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"expected a whole number {limits}; got {number}")
+    return number
 
 
-def budget(name: str, value: str | int | float) -> int:
-    """A duration that something may take."""
-    found = duration(name, value)
-    if not found:
-        raise ConfigError(f"expected more than 0, for everything takes a moment; got {value!r}", name)
-    return found
+def parse_timeout(value: str | float) -> int:
+    """A duration above 0, in whole microseconds."""
+    timeout = parse_duration(value)
+    if not timeout:
+        raise ConfigError(f"expected a duration above 0; got {value!r}")
+    return timeout
 
 
-def size(name: str, value: str | int) -> int:
+def parse_size(value: str | int) -> int:
     """A number of bytes, from a number or from text such as "64KiB" and "1 MB"."""
-    found = _SIZE.fullmatch(str(value))
-    unit = _SIZES.get(found[2].lower(), 0) if found else 0
-    amount = int(found[1]) * unit if found else 0
-    if not 1 <= amount <= _MOST_BODY:
-        raise ConfigError(f'expected a size such as "64KiB", from 1 byte to 16MiB; got {value!r}', name)
-    return amount
+    match = _SIZE.fullmatch(str(value))
+    unit = _SIZES.get(match[2].lower(), 0) if match else 0
+    size = int(match[1]) * unit if match else 0
+    if not 1 <= size <= _MOST_BODY:
+        raise ConfigError(f'expected a size such as "64KiB", from 1 byte to 16MiB; got {value!r}')
+    return size
 
 
 def email_field(name: str) -> str:
-    """A field as ``form:`` and ``json:`` take it; "": none."""
+    """A field as ``form:`` and ``json:`` take it, or "" for none."""
     if name:
-        with placed("email_field"):
-            checked_name(f"json:{name}")
+        checked_name(f"json:{name}")
     return name
 
 
-def header_name(place: str, name: str) -> str:
-    """In lower case; "": none."""
+def header_name(name: str) -> str:
+    """The name of a header in lower case, or "" for none."""
     if name:
-        with placed(place):
-            checked_name(f"header:{name}")
+        checked_name(f"header:{name}")
     return name.lower()
 
 
 def database_file(name: str, folder: Path) -> str:
-    """Where the file is: beside the settings file, unless it says otherwise."""
+    """The path of a file, relative to the folder of the settings file, or "" for none."""
     path = folder / name
     if name and not path.is_file():
-        raise ConfigError(f"{path}: there is no such file", "region_database")
+        raise ConfigError(f"file not found: {path}")
     return str(path) if name else ""
 
 
 def secret_of(text: str | None, file: str | None, keyed: Iterable[str] | None, folder: Path) -> Secret:
-    """What keys personal features; no message here may show it."""
+    """The secret from its text or its file. No message shows the secret."""
     if text is None and file is None:
         if keyed is not None:
-            raise ConfigError("nothing is keyed without a secret; set secret or secret_file", "keyed")
+            raise ConfigError("keyed needs a secret. Set secret or secret_file", "keyed")
         return NO_SECRET
     if text is not None and file is not None:
-        raise ConfigError("there is a secret already; give one of the two", "secret_file")
+        raise ConfigError("set either secret or secret_file, not both", "secret_file")
     names = []
     for i, name in enumerate(PERSONAL if keyed is None else keyed):
         with placed(f"keyed[{i}]"):
             names.append(checked_name(name))
     with placed("secret" if file is None else "secret_file"):
-        return Secret.of(text or "" if file is None else secret_file(folder / file), names)
+        return Secret.from_text(text or "" if file is None else secret_file(folder / file), names)

@@ -258,11 +258,14 @@ def test_a_cancelled_request_does_not_stop_the_next() -> None:
         ({"limiter": limiter(), "features": {"user": lambda: "x"}}, "of the request; got <lambda>..: too many"),
         ({"limiter": limiter(), "rejection": lambda request: None}, "of the request and the verdict; got <lambda>"),
         ({"settings": limiter()}, "settings: expected the path of a file, a dictionary or Settings; got <"),
-        ({"limiter": limiter(), "features": {"usr": str}}, "did you mean 'user'"),
-        ({"limiter": limiter(), "trusted_proxy": []}, "no argument 'trusted_proxy'; it has trusted_proxies"),
+        ({"limiter": limiter(), "features": {"usr": str}}, "Did you mean 'user'"),
+        (
+            {"limiter": limiter(), "trusted_proxy": []},
+            "trusted_proxy: unknown argument. Did you mean 'trusted_proxies'",
+        ),
         ({"limiter": limiter(), "trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies\\[0\\]: "),
         ({"limiter": limiter(), "headers": ["x-rate-limit"]}, "headers\\[0\\]: "),
-        ({"settings": {"rules": [{"limits": "5/fortnight"}]}}, "rules\\[0\\].limits: cannot read"),
+        ({"settings": {"rules": [{"limits": "5/fortnight"}]}}, "rules\\[0\\]: limits: cannot parse"),
         ({"limiter": limiter(key=["tenant"])}, "uses the feature 'tenant', but nothing provides it"),
     ],
 )

@@ -514,7 +514,7 @@ def test_a_dripping_body_has_the_time_of_one() -> None:
         ({"body_limit": "64 kibi"}, "body_limit: expected a size"),
         ({"body_limit": "-1"}, "body_limit: expected a size"),
         ({"body_limit": ""}, "body_limit: expected a size"),
-        ({"body_timeout": 0}, "body_timeout: expected more than 0"),
+        ({"body_timeout": 0}, "body_timeout: expected a duration above 0"),
         ({"body_timeout": "soon"}, "body_timeout: expected a duration"),
         ({"email_field": "no field"}, "email_field: expected a feature"),
     ],

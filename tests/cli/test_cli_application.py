@@ -117,7 +117,7 @@ def test_explain_knows_routes_and_parameters() -> None:
     assert answer["features"]["path:number"] == "7"
     assert looking(answer) == ["site", "big", "outer", "item"]
     assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "path:number=7"
-    assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["stands on /v1/outer/inner/late"]
+    assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["it is on /v1/outer/inner/late"]
 
 
 def test_explain_includes_deferred_dependencies() -> None:
@@ -143,7 +143,7 @@ def test_a_middleware_around_an_application() -> None:
     answer = explained("shop:wrapped", "GET", "/below/hello")
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/hello", ["site", "big", "hello"])
     chat = explained("shop:wrapped", "GET", "/below/hello")["rules"][-1]
-    assert (chat["rule"], chat["reason"]) == ("chat", "stands on /below/chat")
+    assert (chat["rule"], chat["reason"]) == ("chat", "it is on /below/chat")
     assert "chat   @messages" in run("check", "--app", "shop:wrapped").stdout
 
 
@@ -152,7 +152,7 @@ def test_a_websocket_is_known_by_its_handshake() -> None:
     answer = explained("shop:wrapped", "GET", "/below/chat")
     assert (answer["features"]["endpoint"], looking(answer)) == ("/below/chat", ["site", "big"])
     why = {rule["rule"]: rule.get("reason") for rule in answer["rules"]}
-    assert why["chat"] == "it counts the messages that come afterwards"
+    assert why["chat"] == "it limits the messages of the WebSocket"
     assert explained("shop:wrapped", "POST", "/below/chat")["features"]["endpoint"] == "unmatched"
 
 
@@ -194,8 +194,8 @@ def test_output_of_an_application_goes_to_stderr() -> None:
 
 
 WRONG: dict[str, tuple[list[str], int, str]] = {
-    "settings": (["shop:wrong"], 1, "rules[0].limits: cannot read the quota '5/minit'"),
-    "a decorator": (["shop:typo"], 1, "there is no rule 'sight'; there are site, big"),
+    "settings": (["shop:wrong"], 1, "rules[0]: limits: cannot parse quota '5/minit'"),
+    "a decorator": (["shop:typo"], 1, "unknown rule 'sight'. Did you mean 'site'?"),
     "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
     "Flask": (["flasks:app"], 2, "flask --app flasks ratelimit"),
     "Django": (["flasks:django"], 2, "manage.py ratelimit"),

@@ -26,7 +26,7 @@ def test_check_shows_every_rule(settings: Any) -> None:
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "login POST /login email + ip 5/minute sliding-window-counter enforce 1 if 401 or 403" in lines
-    assert "rule-3 GET/HEAD one for everybody 1000/second sliding-window-counter enforce 1" in lines
+    assert "rule-3 GET/HEAD one for all clients 1000/second sliding-window-counter enforce 1" in lines
     assert "api /api/** or /v2/** user|ip 100/minute burst 20 token-bucket shadow 1" in lines
 
 
@@ -66,7 +66,7 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
         ("", "there are no rules, so no request is limited"),
         (
             '[[rules]]\noverrides = "login"\nlimits = "1/s"',
-            "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
+            "rules[0] is not shown: it changes the rule 'login' of a decorator. Use check --app",
         ),
         ('[[rules]]\nlimits = "5/minute"', "named by its position"),
         ('[[rules]]\nname = "a"\nlimits = "5/minute"', "counts in each process separately"),
@@ -141,14 +141,14 @@ def test_check_as_json(settings: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("[[rules]]\nlimits = '5/minute'\n[[rules]]\nlimits = ['5/minit']", "rules[1].limits[0]: "),
-        ("[[rules]]\nlimits = '5/minute'\nkay = 'ip'", "rules[0]: unknown field 'kay'"),
-        ("store = 'redish://localhost'", "store: unknown scheme 'redish' of a store URL"),
-        ("store = 'memory://?max_keis=5'", "store: "),
-        ("trusted_proxies = ['10.0.0.0/99']", "trusted_proxies"),
-        ("ipv6_prefix = 999", "ipv6_prefix"),
-        ("rules = 5", "rules: "),
-        ("not toml", "cannot be read: "),
+        ("[[rules]]\nlimits = '5/minute'\n[[rules]]\nlimits = ['5/minit']", ":4: rules[1]: limits[0]: "),
+        ("[[rules]]\nlimits = '5/minute'\nkay = 'ip'", ":3: rules[0]: kay: unknown field. Did you mean 'key'?"),
+        ("store = 'redish://localhost'", ":1: store: unknown scheme 'redish' of a store URL"),
+        ("store = 'memory://?max_keis=5'", ":1: store: "),
+        ("trusted_proxies = ['10.0.0.0/99']", ":1: trusted_proxies"),
+        ("ipv6_prefix = 999", ":1: ipv6_prefix"),
+        ("rules = 5", ":1: rules: "),
+        ("not toml", ": cannot parse the file: "),
     ],
 )
 def test_check_names_the_place_of_a_mistake(settings: Any, text: str, place: str) -> None:
@@ -157,7 +157,7 @@ def test_check_names_the_place_of_a_mistake(settings: Any, text: str, place: str
     result = run("check", path)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert result.stderr.startswith(f"Error: {path}: {place}")
+    assert result.stderr.startswith(f"Error: {path}{place}")
     assert result.stderr.count("\n") == 1
 
 

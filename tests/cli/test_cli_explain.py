@@ -105,7 +105,7 @@ def test_explain_lists_overrides_in_a_note(settings: Any) -> None:
     result = run("explain", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "GET", "/")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines() == [
-        "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app",
+        "rules[0] is not shown: it changes the rule 'login' of a decorator. Use check --app",
         "no other rule limits this request",
     ]
 

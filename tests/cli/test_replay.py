@@ -243,7 +243,7 @@ def test_missing_features_are_noted(rules: Write, log: Write) -> None:
 def test_overrides_are_noted(rules: Write, log: Write) -> None:
     """The other rules are replayed."""
     result = run("replay", rules({"overrides": "login", "limits": "1/s"}, SITE), log([line()] * 5), "--json")
-    assert result.stderr == "rules[0] is left out here: it changes the rule 'login' of a decorator; see check --app\n"
+    assert result.stderr == "rules[0] is not shown: it changes the rule 'login' of a decorator. Use check --app\n"
     assert json.loads(result.stdout)["rejected"] == 2
 
 

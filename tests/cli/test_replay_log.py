@@ -200,7 +200,7 @@ def test_bad_settings(tmp_path: Path, log: Write) -> None:
     path.write_text("[[rules]]\nlimits = 5")
     result = run("replay", path, log([line()]))
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"Error: {path}: rules[0].limits: ")
+    assert result.stderr.startswith(f"Error: {path}:2: rules[0]: limits: ")
 
 
 def test_reader_reports_progress(tmp_path: Path) -> None:

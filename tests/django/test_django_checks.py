@@ -131,14 +131,14 @@ def test_the_rules_are_listed_with_their_routes() -> None:
     """manage.py ratelimit rules says who gives each rule, where it stands, what it counts by; and who is exempt."""
     with shop():
         assert run("rules") == [
-            "rule      given by             looks at           counts by  limits",
-            "everyone  settings             all                user|ip    100/minute",
-            "login     settings             POST /login        ip         5/minute; 20/hour",
-            "post      @limit               POST /items/{pk}/  ip         3/minute",
-            "home      @limit and settings  /                  ip         7/minute",
+            "rule      source               applies to         key      limits",
+            "everyone  settings             all                user|ip  100/minute",
+            "login     settings             POST /login        ip       5/minute; 20/hour",
+            "post      @limit               POST /items/{pk}/  ip       3/minute",
+            "home      @limit and settings  /                  ip       7/minute",
             "exempt: /items/health/ from every rule",
-            "All rules that look at a request apply together: those of the settings, then those of decorators.",
-            "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
+            "All rules that apply to a request hold together: those of the settings and those of decorators.",
+            "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
         ]
 
 
@@ -146,21 +146,21 @@ def test_a_request_is_explained() -> None:
     """manage.py ratelimit explain says which rules look at a request, and of each other one why it does not."""
     with shop():
         assert run("explain", "get", "/items/7/") == [
-            "GET /items/7/ is answered by /items/{pk}/",
-            "looks          everyone  user|ip                      100/minute",
-            "does not look  login     path: not /login",
-            "does not look  post      stands on POST /items/{pk}/",
-            "does not look  home      stands on /",
+            "GET /items/7/ is routed to /items/{pk}/",
+            "applies         everyone  user|ip                     100/minute",
+            "does not apply  login     path: not /login",
+            "does not apply  post      it is on POST /items/{pk}/",
+            "does not apply  home      it is on /",
         ]
-        assert run("explain", "POST", "/login")[0] == "POST /login is answered by unmatched"
-        assert "looks          post" in "\n".join(run("explain", "POST", "/items/7/"))
+        assert run("explain", "POST", "/login")[0] == "POST /login is routed to unmatched"
+        assert "applies         post" in "\n".join(run("explain", "POST", "/items/7/"))
 
 
 def test_a_route_with_a_language_is_explained() -> None:
     """The language of the path counts, whichever is spoken at the moment."""
     routes = i18n_patterns(path("items/<int:pk>/", limit("5/minute", name="item")(hello)))
     with project({}, *routes, LANGUAGES=[("en", ""), ("de", "")], LANGUAGE_CODE="en"), override("fr"):
-        assert run("explain", "GET", "/de/items/7/")[0] == "GET /de/items/7/ is answered by /{language}/items/{pk}/"
+        assert run("explain", "GET", "/de/items/7/")[0] == "GET /de/items/7/ is routed to /{language}/items/{pk}/"
 
 
 def test_what_the_command_cannot_do_is_said() -> None:

@@ -101,5 +101,5 @@ def test_what_explain_says_of_a_throttle_is_so(capsys: pytest.CaptureFixture[str
             call_command("ratelimit", "explain", "GET", "/")
         call_command("ratelimit", "explain", "POST", "/")
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "does not look uploads the view is exempt" in said
-    assert "looks uploads user|ip 2/minute when scope is uploads" in said
+    assert "does not apply uploads the view is exempt" in said
+    assert "applies uploads user|ip 2/minute when scope is uploads" in said

@@ -53,12 +53,12 @@ def test_without_settings_decorators_say_all() -> None:
     ("given", "message"),
     [
         ({"rules": [{"limits": "5/minit"}]}, "RATELIMIT_MW.*rules.0.*minit"),
-        ({"rulez": []}, "RATELIMIT_MW: unknown field 'rulez'"),
+        ({"rulez": []}, "RATELIMIT_MW.rulez: unknown setting"),
         (42, "RATELIMIT_MW: expected the path of a file, a dictionary, Settings or a Limiter; got 42"),
         ("absent.toml", "RATELIMIT_MW: cannot be read: .*absent.toml"),
         ({"settings": TWICE, "limiter": "django_calls.CLIENT"}, "either settings"),
         ({"limiter": "django_calls.CLIENT"}, "expected a Limiter"),
-        ({"settings": TWICE, "rules": []}, "no argument 'rules'"),
+        ({"settings": TWICE, "rules": []}, "rules: unknown argument"),
         ({**TWICE, "features": {"user": "django_calls.CLIENT"}}, "expected a function"),
         ({**TWICE, "features": {"user": lambda: "alice"}}, "RATELIMIT_MW.features.'user'.: expected a function of the"),
         ({**TWICE, "features": ["user"]}, "expected a table"),
@@ -77,7 +77,7 @@ def test_a_slip_in_the_name_of_the_setting_stops_django() -> None:
     """It would mean no limits. Names of other packages are left alone."""
     with override_settings(RATELIMIT_MW=None, RATELIMIT_VIEW="x", RATELIMIT_MV=TWICE):
         del settings.RATELIMIT_MW
-        with pytest.raises(ConfigError, match="RATELIMIT_MV: there is no such setting: did you mean RATELIMIT_MW"):
+        with pytest.raises(ConfigError, match=r"RATELIMIT_MV: unknown setting .*Did you mean 'RATELIMIT_MW'"):
             WSGIHandler()
         del settings.RATELIMIT_MV
         WSGIHandler()
@@ -126,7 +126,7 @@ class Asking(BaseCommand):
 def test_the_limiter_knows_decorators_once_the_urlconf_was_read(read: Any) -> None:
     """Where nothing is served, checks read it, or the application does; before that, nothing is decided unnoticed."""
     with project(REPLACED, path("", limit("1/minute", name="home")(hello))):
-        with pytest.raises(ConfigError, match="no decorator gives a rule named 'home'"):
+        with pytest.raises(ConfigError, match="no decorator has a rule named 'home'"):
             limiter().peek({"ip": CLIENT})
         read()
         assert limiter().peek({"ip": CLIENT}).rules == ("all",)

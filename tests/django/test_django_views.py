@@ -243,14 +243,18 @@ def test_the_settings_retune_a_decorator() -> None:
     ("rules", "mark", "message"),
     [
         ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
-        ({}, exempt("api"), "@exempt on .*<lambda>: there is no rule 'api'; there are none"),
-        ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
+        ({}, exempt("api"), "@exempt on .*<lambda>: unknown rule 'api'. There is none"),
+        (
+            {"rules": [{"name": "api", "limits": "1/minute"}]},
+            limit("1/minute", name="api"),
+            "the name 'api' is already used",
+        ),
         ({}, limit("1/minute", key=["plan"]), "rule '.*<lambda>' uses the feature 'plan'"),
-        ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>, key: / has no parameter 'pk'"),
+        ({}, limit("1/minute", key=["path:pk|ip"]), "the limit on .*<lambda>: key: / has no parameter 'pk'"),
         (
             {"rules": [{"name": "all", "key": ["path:pk"], "limits": "9/minute"}]},
             exempt,
-            "rule 'all', key: the rule never",
+            "rule .all.: key: the rule never",
         ),
     ],
 )
@@ -276,7 +280,7 @@ def test_a_limit_on_nothing_is_an_error() -> None:
     for target in (3, "view", functools.partial(hello)):
         with pytest.raises(ConfigError, match="expected a view"):
             limit("1/minute")(target)
-    with pytest.raises(ConfigError, match="its path from its route"):
+    with pytest.raises(ConfigError, match="the path of its route"):
         limit("1/minute", match={"path": "/"})(hello)
 
 

@@ -193,7 +193,7 @@ def test_a_view_without_the_middleware_rejects_to_run() -> None:
     """The middleware that is missing is named, for views of both kinds; the switch for tests lets them run."""
     app = application()
     for path in ("/sync/7", "/async/7"):
-        with pytest.raises(MissingMiddlewareError, match="add RateLimitMiddleware"):
+        with pytest.raises(MissingMiddlewareError, match="Add RateLimitMiddleware"):
             ask(app, path)
         with limits_off():
             assert ask(app, path).status_code == 200

@@ -145,7 +145,7 @@ def test_without_the_middleware_a_dependency_rejects_to_run() -> None:
     app.add_api_route("/first", view, dependencies=[Depends(RateLimit("1/minute"))])
     app.add_api_route("/later", view, dependencies=[Depends(by_user())])
     for path in ("/first", "/later"):
-        with pytest.raises(MissingMiddlewareError, match=r"RateLimit is limited .* add RateLimitMiddleware"):
+        with pytest.raises(MissingMiddlewareError, match=r"RateLimit is limited .* Add RateLimitMiddleware"):
             ask(app, path)
         with limits_off():
             assert ask(app, path).status_code == 200
@@ -176,17 +176,17 @@ if hasattr(FastAPI, "frontend"):
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"limits": "5/fortnight"}, r"^RateLimit at .*test_fastapi_dependencies\.py:\d+, limits: cannot read"),
-    ({"limits": "5/m", "match": {"path": "/x"}}, "a view has its path from its route"),
+    ({"limits": "5/fortnight"}, r"^RateLimit at .*test_fastapi_dependencies\.py:\d+: limits: cannot parse"),
+    ({"limits": "5/m", "match": {"path": "/x"}}, "a decorated view has the path of its route"),
     (
         {"limits": "5/m", "features": {"user": current_user}},
         r"features\['user'\]: the limit does not use it: .* need ip",
     ),
-    ({"limits": "5/m", "key": "user", "features": ["user"]}, r"py:\d+, features: expected .*; got \['user'\]"),
+    ({"limits": "5/m", "key": "user", "features": ["user"]}, r"py:\d+: features: expected .*; got \['user'\]"),
     ({"limits": "5/m", "key": "user", "features": {"user": "ann"}}, r"features\['user'\]: expected a dependency"),
     (
         {"limits": "5/m", "key": "user", "features": {"usr": current_user}},
-        r"^RateLimit at .*py:\d+, features\['usr'\]: .*'user'",
+        r"^RateLimit at .*py:\d+: features\['usr'\]: .*'user'",
     ),
 ]
 

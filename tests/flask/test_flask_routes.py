@@ -78,33 +78,33 @@ def run(app: Flask, *words: str) -> Any:
 def test_the_rules_are_listed_with_their_routes() -> None:
     """flask ratelimit rules says who gives each rule, where it stands, what it counts by; and who is exempt."""
     assert run(shop(), "rules").output.splitlines() == [
-        "rule      given by             looks at                  counts by  limits",
-        "everyone  settings             all                       user|ip    100/minute",
-        "login     settings             /login, host example.com  ip         5/minute; 20/hour",
-        "api       @limit               /api/items/{number}       ip         50/minute",
-        "item      @limit and settings  POST /api/items/{number}  ip         3/minute",
-        "home      @limit               / when user is alice      ip         7/minute",
+        "rule      source               applies to                key      limits",
+        "everyone  settings             all                       user|ip  100/minute",
+        "login     settings             /login, host example.com  ip       5/minute; 20/hour",
+        "api       @limit               /api/items/{number}       ip       50/minute",
+        "item      @limit and settings  POST /api/items/{number}  ip       3/minute",
+        "home      @limit               / when user is alice      ip       7/minute",
         "exempt: /api/health from api",
-        "All rules that look at a request apply together: those of the settings, then those of decorators.",
-        "A setting that replaces a rule changes the decorator's; an exemption goes before all rules.",
+        "All rules that apply to a request hold together: those of the settings and those of decorators.",
+        "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
     ]
 
 
 def test_a_request_is_explained() -> None:
     """flask ratelimit explain says which rules look at a request, and of each other one why it does not."""
     assert run(shop(), "explain", "get", "/api/items/7").output.splitlines() == [
-        "GET /api/items/7 is answered by /api/items/{number}",
-        "looks          everyone  user|ip           100/minute",
-        "looks          api       ip                50/minute",
-        "does not look  login     path: not /login",
-        "does not look  item      method: not POST",
-        "does not look  home      stands on /",
+        "GET /api/items/7 is routed to /api/items/{number}",
+        "applies         everyone  user|ip           100/minute",
+        "applies         api       ip                50/minute",
+        "does not apply  login     path: not /login",
+        "does not apply  item      method: not POST",
+        "does not apply  home      it is on /",
     ]
     assert "the view is exempt" in run(shop(), "explain", "GET", "/api/health").output
-    assert "pre-flights are left alone" in run(shop(), "explain", "OPTIONS", "/api/health").output
+    assert "method: OPTIONS is not limited" in run(shop(), "explain", "OPTIONS", "/api/health").output
     lines = run(shop(), "explain", "POST", "/login", "--host", "example.com").output.splitlines()
-    assert lines[0] == "POST /login is answered by unmatched"
-    assert lines[2].split() == ["looks", "login", "ip", "5/minute;", "20/hour"]
+    assert lines[0] == "POST /login is routed to unmatched"
+    assert lines[2].split() == ["applies", "login", "ip", "5/minute;", "20/hour"]
     assert "host: not example.com" in run(shop(), "explain", "POST", "/login").output
     assert "when user is alice" in run(shop(), "explain", "GET", "/").output
 
@@ -119,7 +119,7 @@ def test_the_commands_find_mistakes() -> None:
     """A mistake in a decorator is what the commands say, and no traceback."""
     result = run(app_of(views={"/": exempt("nobody")(hello)}), "rules")
     where = f"@exempt on {hello.__module__}.hello"
-    assert (result.exit_code, result.output) == (1, f"Error: {where}: there is no rule 'nobody'; there are none\n")
+    assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'nobody'. There is none\n")
 
 
 @pytest.mark.parametrize(("named", "expected"), [({}, [200] * 3), ({"methods": ["POST", "OPTIONS"]}, [200, 200, 429])])

@@ -226,14 +226,18 @@ def test_the_settings_retune_a_decorator() -> None:
     ("settings", "view", "message"),
     [
         ({"rules": [{"overrides": "homme", "limits": "3/minute"}]}, limit("1/minute", name="home"), "rules.*'homme'"),
-        ({}, exempt("api"), "@exempt on .*: there is no rule 'api'"),
-        ({"rules": [{"name": "api", "limits": "1/minute"}]}, limit("1/minute", name="api"), "named 'api'"),
+        ({}, exempt("api"), "@exempt on .*: unknown rule 'api'"),
+        (
+            {"rules": [{"name": "api", "limits": "1/minute"}]},
+            limit("1/minute", name="api"),
+            "the name 'api' is already used",
+        ),
         ({}, limit("1/minute", key=["plan"]), r"rule '.*<lambda>' uses the feature 'plan'"),
-        ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>, key: / has no parameter 'id'"),
+        ({}, limit("1/minute", key=["path:id|ip"]), "the limit on .*<lambda>: key: / has no parameter 'id'"),
         (
             {"rules": [{"name": "all", "key": ["path:id"], "limits": "9/minute"}]},
             exempt,
-            "rule 'all', key: the rule never",
+            "rule .all.: key: the rule never",
         ),
     ],
 )
@@ -270,9 +274,9 @@ def test_a_limit_on_nothing_is_an_error(target: Any) -> None:
     """What is neither a function, a class nor a blueprint cannot be limited, and a path is not a view's to say."""
     with pytest.raises(ConfigError, match="expected a view"):
         limit("1/minute")(target)
-    with pytest.raises(ConfigError, match="its path from its route"):
+    with pytest.raises(ConfigError, match="the path of its route"):
         limit("1/minute", match={"path": "/"})(hello)
-    with pytest.raises(ConfigError, match=r"@limit at .*test_flask_views\.py:\d+, limits"):
+    with pytest.raises(ConfigError, match=r"@limit at .*test_flask_views\.py:\d+: limits"):
         limit("1/minit")
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule
-from ratelimit_mw.keys import features
-from ratelimit_mw.keys.features import BUILT_IN, INVALID, KeyMaker, checked_name, parse_key
+from ratelimit_mw.keys.features import BUILT_IN, INVALID, checked_name
+from ratelimit_mw.keys.key import KeyMaker, counted_as, parse_key
 
 HOSTILE = [
     "a b",
@@ -33,7 +33,7 @@ HOSTILE = [
 
 
 def key_of(entries: Any, **values: Any) -> str | None:
-    return KeyMaker(parse_key(entries)).of(values)
+    return KeyMaker(parse_key(entries)).build(values)
 
 
 # -- names -------------------------------------------------------------------------------------------------
@@ -63,13 +63,13 @@ def test_names_of_features(name: str, known_as: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("usr", "did you mean 'user'"),
-        ("users", "did you mean 'user'"),
-        ("endpoints", "did you mean 'endpoint'"),
-        ("e_mail", "did you mean 'email'"),
-        ("ips", "did you mean 'ip'"),
-        ("plans", "did you mean 'plan'"),
-        ("IP", "expected a feature, one of ip, user"),
+        ("usr", "Did you mean 'user'"),
+        ("users", "Did you mean 'user'"),
+        ("endpoints", "Did you mean 'endpoint'"),
+        ("e_mail", "Did you mean 'email'"),
+        ("ips", "Did you mean 'ip'"),
+        ("plans", "Did you mean 'plan'"),
+        ("IP", "expected a feature: ip, user"),
         ("", "expected a feature"),
         ("header:", "expected a feature"),
         ("headers:x", "expected a feature"),
@@ -92,7 +92,7 @@ def test_a_name_that_is_nearly_one_is_rejected(name: Any, message: str) -> None:
         (7, "expected a list of features .* got 7"),
         ({"ip": 1}, "expected a list of features"),
         ([["ip"]], "\\[0\\]: expected a feature such as"),
-        (["ip", "usr|ip"], "\\[1\\]: .*did you mean 'user'"),
+        (["ip", "usr|ip"], "\\[1\\]: .*Did you mean 'user'"),
         (["ip|"], "\\[0\\]: expected a feature"),
     ],
 )
@@ -175,10 +175,10 @@ def test_the_short_way_makes_the_same_keys() -> None:
     """A key of one short ASCII part is made without the general code, and is the same."""
     for entries in (["user"], ["ip"], ["user|ip"], ["user", "ip"], [], ["endpoint"]):
         maker = KeyMaker(parse_key(entries), "/login")
-        short = maker.after("prefix|")
+        short = maker.with_prefix("prefix|")
         for value in (None, "", "ann", "x" * 64, "x" * 65, "\u00e9" * 33, INVALID, 7):
             known = {"user": value, "ip": value, "endpoint": value}
-            expected = maker.of(known)
+            expected = maker.build(known)
             assert short(known) == (None if expected is None else "prefix|" + expected)
 
 
@@ -186,7 +186,7 @@ def test_the_short_way_makes_the_same_keys() -> None:
 def test_a_value_without_a_text_of_its_own_is_an_error(value: Any) -> None:
     """An object whose text is its address would make every request a stranger, and the limit vanish."""
     rate = limiter(key=["user"])
-    with pytest.raises(TypeError, match="the feature 'user' needs a text"):
+    with pytest.raises(TypeError, match="the feature 'user' must be a text"):
         rate.hit({"user": value})
     assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
 
@@ -197,7 +197,7 @@ def test_an_unknown_address_is_one_value_with_one_warning(caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         allowed = [rate.hit(some).allowed for some in ({}, {"ip": None}, {"ip": ""}, {"ip": "unknown"}, {"user": "a"})]
     assert allowed == [True, True, False, False, True]
-    warned = "a request has no client address; all such requests share the ip 'unknown'."
+    warned = "a request has no client address; all such requests are counted together as ip 'unknown'."
     assert [record.message.startswith(warned) for record in caplog.records] == [True]
 
 
@@ -232,7 +232,7 @@ def test_an_address_has_one_key_in_every_form(same: str, secret: str | None, key
 @pytest.mark.parametrize("text", ["2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999])
 def test_other_addresses_and_what_is_none_are_counted_as_they_are(text: str) -> None:
     """Only what is surely the same client is made one; the value of another feature is never touched."""
-    assert features.counted_as("ip", text) == text
+    assert counted_as("ip", text) == text
     assert key_of(["user"], user="::ffff:192.0.2.7") == "user=::ffff:192.0.2.7"
 
 

@@ -12,7 +12,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Settings, Verdict
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.errors import RateLimitError
-from ratelimit_mw.rules.marks import make_mark
+from ratelimit_mw.rules.decorators import make_mark
 from ratelimit_mw.stores import MemoryStore
 from ratelimit_mw.testing import ManualClock
 
@@ -194,7 +194,7 @@ def test_a_reset_forgets_one_key_of_one_rule(way: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "features", "message"),
     [
-        ("logn", {"user": "ann"}, "there is no rule 'logn'; there are login"),
+        ("logn", {"user": "ann"}, "unknown rule 'logn'"),
         ("login", {"ip": "192.0.2.7"}, "the key of rule 'login' needs \\['user'\\]; got \\['ip'\\]"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_reset_that_means_nothing_is_an_error(way: Any, name: str, features: A
     """A name that nobody has, and a key that is unknown."""
     with pytest.raises(ConfigError, match=message):
         way(limiter(rule(name="login", key=["user"]))).reset(name, features)
-    with pytest.raises(ConfigError, match="there are none"):
+    with pytest.raises(ConfigError, match="There is none"):
         way(limiter()).reset("login", features)
 
 
@@ -274,7 +274,7 @@ def test_a_clock_is_tried_when_it_is_given() -> None:
     ("arguments", "message"),
     [
         ({"rules": ["5/minute"]}, "rules\\[0\\]: expected a Rule; got '5/minute'"),
-        ({"rules": [rule(), rule()]}, "two rules or policies are named 'r'"),
+        ({"rules": [rule(), rule()]}, "the name 'r' is already used"),
         ({"store": "nothing://x"}, "store: unknown scheme 'nothing' of a store URL"),
         ({"store": "memory://?size=1"}, "store: memory:// has no option 'size'"),
         ({"store": 7}, "store: expected a store URL or a Store, got 7"),

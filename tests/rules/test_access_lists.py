@@ -107,12 +107,15 @@ def test_denied_is_403_in_applications(peer: str, status: int) -> None:
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
-        ({"allow": {"ip": ["10.0.0.0/33"]}}, r"lists.allow.ip: expected an address or a network"),
-        ({"deny": {"ip": "localhost"}}, r"lists.deny.ip: expected an address or a network"),
-        ({"deny": {"ip": ["2001:db8::7"]}}, r"lists.deny.ip: clients are told apart by /64"),
+        ({"allow": {"ip": ["10.0.0.0/33"]}}, r"lists.allow.ip: expected an IP address or a network"),
+        ({"deny": {"ip": "localhost"}}, r"lists.deny.ip: expected an IP address or a network"),
+        (
+            {"deny": {"ip": ["2001:db8::7"]}},
+            r"lists.deny.ip: 2001:db8::7/128 never matches: IPv6 clients are counted per /64",
+        ),
         ({"deny": {"usr": ["x"]}}, r"lists.deny: unknown feature 'usr'"),
         ({"deny": {"user": []}}, r"lists.deny.user: expected a list of values"),
-        ({"block": {}}, r"lists: unknown field 'block'"),
+        ({"block": {}}, r"lists: unknown list 'block'"),
     ],
     ids=str,
 )
@@ -130,7 +133,7 @@ def test_a_feature_that_only_a_list_needs_must_be_there() -> None:
 
 def test_there_are_two_lists() -> None:
     """A third one, or a mistyped one, would never be looked at."""
-    with pytest.raises(ConfigError, match="expected allow or deny; got 'alow'"):
+    with pytest.raises(ConfigError, match=r"unknown list 'alow'\. Did you mean 'allow'"):
         AccessLists({"alow": {"user": "ann"}})
     names = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}}).names()
     assert names == (["ip", "user"], ["user"])

@@ -16,23 +16,24 @@ from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.starlette import limit
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
-NOBODY = r"clients are told apart by /64 \(ipv6_prefix\), so 2001:db8::1/128 is nobody; write '2001:db8::/64'"
-ONE = r"limits of a client are for one; for a network write a rule with match = "
+PREFIX = r"IPv6 clients are counted per /64 \(ipv6_prefix = 64\)"
+NEVER = rf"2001:db8::1/128 never matches: {PREFIX}. Write '2001:db8::/64'"
+ONE = r".* is a network, not a client. Write a rule with match = "
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"match": {"ip": "2001:db8::1"}}, f"match.ip: {NOBODY}"),
-    ({"match": {"ip": ["10.0.0.0/8", "2001:db8::1"]}}, f"match.ip: {NOBODY}"),
+    ({"match": {"ip": "2001:db8::1"}}, f"match.ip: {NEVER}"),
+    ({"match": {"ip": ["10.0.0.0/8", "2001:db8::1"]}}, f"match.ip: {NEVER}"),
     (
         {"per_key": {"2001:db8::1": "9/s"}},
-        r"per_key\['2001:db8::1'\]: IPv6 clients are told apart by /64 \(ipv6_prefix\); write '2001:db8::/64'",
+        rf"per_key\['2001:db8::1'\]: 2001:db8::1 never matches: {PREFIX}. Write '2001:db8::/64'",
     ),
     ({"per_key": {"2001:db8::/48": "9/s"}}, rf"per_key\['2001:db8::/48'\]: {ONE}"),
     ({"per_key": {"10.0.0.0/8": "9/s"}}, rf"per_key\['10.0.0.0/8'\]: {ONE}"),
     ({"per_key": {"::ffff:10.0.0.0/104": "9/s"}}, rf"per_key\['::ffff:10.0.0.0/104'\]: {ONE}"),
-    ({"per_key": {"192.0.2.7/32": "9/s"}}, r"per_key\['192.0.2.7/32'\]: a client has one text; write '192.0.2.7'"),
-    ({"per_key": {"2001:DB8::/64": "9/s"}}, r"per_key\['2001:DB8::/64'\]: .*; write '2001:db8::/64'"),
-    ({"per_key": {"2001:db8::1/64": "9/s"}}, r"per_key\['2001:db8::1/64'\]: .*; write '2001:db8::/64'"),
-    ({"per_key": {"fe80::1%eth0": "9/s"}, "key": "user|ip"}, r"per_key\['fe80::1%eth0'\]: .*; write 'fe80::/64'"),
-    ({"per": {"ip": {"2001:db8::1": "9/s"}}}, r"per.ip\['2001:db8::1'\]: .*; write '2001:db8::/64'"),
+    ({"per_key": {"192.0.2.7/32": "9/s"}}, r"per_key\['192.0.2.7/32'\]: not in canonical form. Write '192.0.2.7'"),
+    ({"per_key": {"2001:DB8::/64": "9/s"}}, r"per_key\['2001:DB8::/64'\]: .*. Write '2001:db8::/64'"),
+    ({"per_key": {"2001:db8::1/64": "9/s"}}, r"per_key\['2001:db8::1/64'\]: .*. Write '2001:db8::/64'"),
+    ({"per_key": {"fe80::1%eth0": "9/s"}, "key": "user|ip"}, r"per_key\['fe80::1%eth0'\]: .*. Write 'fe80::/64'"),
+    ({"per": {"ip": {"2001:db8::1": "9/s"}}}, r"per.ip\['2001:db8::1'\]: .*. Write '2001:db8::/64'"),
     ({"per": {"ip": {"10.0.0.0/8": "9/s"}}, "key": "user"}, rf"per.ip\['10.0.0.0/8'\]: {ONE}"),
 ]
 RIGHT: list[dict[str, Any]] = [
@@ -56,13 +57,13 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.mark.parametrize(("rule", "message"), WRONG)
 def test_an_address_that_is_nobody_is_rejected(rule: dict[str, Any], message: str) -> None:
     """In settings with its path, in the rules of a limiter by the middleware, in decorators by the first request."""
-    with pytest.raises(ConfigError, match=rf"^rules\[1\]\.{message}"):
+    with pytest.raises(ConfigError, match=rf"^rules\[1\]: {message}"):
         load_settings({"rules": [{"limits": "1/s"}, given(rule)]})
     limiter = Limiter([Rule(name="api", **given(rule))])
     for middleware in (RateLimitMiddleware, WSGIMiddleware):
-        with pytest.raises(ConfigError, match=rf"^rule 'api', {message}"):
+        with pytest.raises(ConfigError, match=rf'^rule "api": {message}'):
             middleware(app, limiter=limiter)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=rf"^rule 'starlette_apps\.hello', {message}"):
+    with pytest.raises(ConfigError, match=rf'^rule "starlette_apps\.hello": {message}'):
         ask(application([Route("/", limit(**given(rule))(hello))]))
 
 
@@ -70,9 +71,9 @@ def test_an_address_that_is_nobody_is_rejected(rule: dict[str, Any], message: st
 def test_an_address_that_is_nobody_is_rejected_in_what_replaces_a_rule(rule: dict[str, Any], message: str) -> None:
     """When settings are loaded where they tell the key, and else when the decorator does."""
     replacing = {"rules": [{"overrides": "login", "key": "ip", **rule}]}
-    with pytest.raises(ConfigError, match=rf"^rules\[0\]\.{message}"):
+    with pytest.raises(ConfigError, match=rf"^rules\[0\] .login.: {message}"):
         load_settings(replacing)
-    with pytest.raises(ConfigError, match=rf"^(rules\[0\]\.|rule 'login', ){message}"):
+    with pytest.raises(ConfigError, match=rf"^(rules\[0\] .login.: |rule .login.: ){message}"):
         ask(
             application(
                 [Route("/", limit("5/s", name="login", key=rule.get("key", "ip"))(hello))],
@@ -101,9 +102,9 @@ def test_the_prefix_is_that_of_the_settings() -> None:
     """With 128 every address is a client of its own, and no network is one."""
     rule = given({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
     assert load_settings({"ipv6_prefix": 128, "rules": [rule]}).rules
-    with pytest.raises(ConfigError, match=r"per_key\['2001:db8::/64'\]: limits of a client are for one"):
+    with pytest.raises(ConfigError, match=r"per_key\['2001:db8::/64'\]: '2001:db8::/64' is a network"):
         load_settings({"ipv6_prefix": 128, "rules": [given({"per_key": {"2001:db8::/64": "9/s"}})]})
-    with pytest.raises(ConfigError, match=r"^ipv6_prefix: expected a prefix length from 1 to 128; got 0"):
+    with pytest.raises(ConfigError, match=r"^ipv6_prefix: expected a whole number from 1 to 128; got 0"):
         load_settings({"ipv6_prefix": 0, "rules": [rule]})
 
 
@@ -111,12 +112,12 @@ def test_the_prefix_is_that_of_the_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* by /48 .*; write '2001:db8::/48'"),
-        ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* by /48 "),
-        ({"rules": [given({"name": "a", "match": {"ip": "2001:db8::/64"}})]}, r"rule 'a', match\.ip: .* by /48 "),
+        ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* per /48 .*. Write '2001:db8::/48'"),
+        ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* per /48 "),
+        ({"rules": [given({"name": "a", "match": {"ip": "2001:db8::/64"}})]}, r'rule "a": match\.ip: .* per /48 '),
         (
             {"rules": [given({"per_key": {"2001:db8::/64": "9/s"}})]},
-            r"rule 'rule-1', per_key\[.*; write '2001:db8::/48",
+            r"rule .rule-1.: per_key\[.*. Write '2001:db8::/48",
         ),
     ],
 )

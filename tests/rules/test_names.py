@@ -19,7 +19,8 @@ from header_scene import parsed
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.fastapi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.rules.marks import ViewMarks, exempt, limit, marks_of
+from ratelimit_mw.rules.decorators import exempt, limit
+from ratelimit_mw.rules.marks import ViewMarks, marks_of
 from ratelimit_mw.rules.names import printable
 
 SHOWN = r"test_names.gr\xf6\xdfe"
@@ -101,7 +102,7 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
 def test_a_rule_is_replaced_once_in_any_spelling() -> None:
     """The name as it is and as it is shown are one."""
     twice = [{"overrides": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
-    with pytest.raises(ConfigError, match=r"^rules\[1\]\.overrides: .* is overridden above already"):
+    with pytest.raises(ConfigError, match=r"^rules\[1\] '?.*: overrides: .* is already overridden above"):
         load_settings({"rules": twice})
 
 

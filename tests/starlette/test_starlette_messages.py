@@ -158,10 +158,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "1/s", "over": "ignore"}, "over: expected 'close' or 'drop'; got 'ignore'"),
     (
         {"limits": "5 concurrent"},
-        r"@messages at .*test_starlette_messages\.py:\d+: a message has no status and takes no slot",
+        r"@messages at .*py:\d+: count_when and concurrency limits cannot be used",
     ),
-    ({"limits": "1/s", "count_when": {"status": 500}}, "a message has no status and takes no slot"),
-    ({"limits": "1/fortnight"}, r"@messages at .*py:\d+, limits"),
+    ({"limits": "1/s", "count_when": {"status": 500}}, "count_when and concurrency limits cannot be used for messages"),
+    ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
 ]
 
 

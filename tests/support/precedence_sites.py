@@ -25,7 +25,7 @@ from starlette.routing import Mount, Route
 from ratelimit_mw import django as of_django
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
-from ratelimit_mw.rules.marks import exempt, limit
+from ratelimit_mw.rules.decorators import exempt, limit
 
 SETTINGS: dict[str, Any] = {
     "headers": ["ratelimit"],
@@ -148,7 +148,7 @@ class ByCommand(Site):
         told = ("--feature", "ip=192.0.2.7", "--feature", "user=ann")
         result = run_command("explain", "--app", self._name, method, path, *told, "--json")
         rules = json.loads(result.stdout)["rules"]
-        found = [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules if rule["looks"]]
+        found = [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules if rule["applies"]]
         assert result.exit_code == (not found)
         return found
 
@@ -196,7 +196,7 @@ class OfDjango(Site):
 
 
 def looking(output: str) -> list[str]:
-    return [" ".join(found) for found in re.findall(r"^looks +(\w+) .* (\d+)/minute", output, re.MULTILINE)]
+    return [" ".join(found) for found in re.findall(r"^applies +(\w+) .* (\d+)/minute", output, re.MULTILINE)]
 
 
 @contextmanager

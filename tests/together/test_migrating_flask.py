@@ -317,7 +317,7 @@ def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
     routes(theirs, home=limiter.limit("1/our")(hello))
     assert asked(theirs, *["GET /home"] * 3) == [True] * 3
     assert "failed to load ratelimit" in caplog.text
-    with pytest.raises(ValueError, match="cannot read the quota '1/our'"):
+    with pytest.raises(ValueError, match="cannot parse quota '1/our'"):
         limit("1/our")(lambda: "hello")
 
 

@@ -240,7 +240,7 @@ def test_a_misspelt_limit() -> None:
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(with_request))
     assert asked(theirs, *["GET /home"] * 3) == [True] * 3
-    with pytest.raises(ConfigError, match="cannot read the quota '1/our'"):
+    with pytest.raises(ConfigError, match="cannot parse quota '1/our'"):
         limit("1/our")(hello)
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.keys.features import checked_name, parse_key
+from ratelimit_mw.keys.features import checked_name
+from ratelimit_mw.keys.key import parse_key
 from ratelimit_mw.quota import parse_quotas
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
@@ -172,9 +173,9 @@ def rate_of(group: str, request: Any) -> str:
         ((5, 0), "the period"),
         (None, "expected AMOUNT/PERIOD .* got None"),
         (rate_of, r"per = \{FEATURE: \{VALUE: limits\}\}"),
-        ("project.rates.rate_of", "cannot read the quota 'project.rates.rate_of'"),
+        ("project.rates.rate_of", "cannot parse quota 'project.rates.rate_of'"),
         ([100, 300], r"\[0\]: expected a quota as text"),
-        ("5/", "cannot read the quota '5/'"),
+        ("5/", "cannot parse quota '5/'"),
     ],
     ids=named,
 )

@@ -25,7 +25,7 @@ DECIDING = {
     "limiter/limiter.py",
     "rules/ruleset.py",
     "rules/plan.py",
-    "keys/features.py",
+    "keys/key.py",
     "limiter/rejection_cache.py",
     "limiter/failover.py",
     "decision.py",

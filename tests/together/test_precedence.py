@@ -52,8 +52,8 @@ def test_all_rules_are_listed(served: Site) -> None:
     for start in starts:
         assert [line for line in lines if line.startswith(start)], start
     assert {"exempt: /health from every rule", "exempt: /status from site"} <= set(lines)
-    assert "allow list: ip; goes before the deny list and all rules" in lines
-    assert "deny list: ip; goes before all rules" in lines
+    assert "allow list: ip; takes precedence over the deny list and all rules" in lines
+    assert "deny list: ip; takes precedence over all rules" in lines
 
 
 def test_lists_go_before_everything(served: Site) -> None:

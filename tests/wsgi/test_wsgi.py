@@ -237,7 +237,7 @@ class AsyncObject:
 def test_a_rule_that_replaces_one_of_nobody_is_rejected_when_built() -> None:
     """No decorator is known here: a rule that retunes one would never apply, and says so at start."""
     settings = {"rules": [{"overrides": "nobody", "limits": "1/minute"}]}
-    with pytest.raises(ConfigError, match="no decorator gives a rule named 'nobody'"):
+    with pytest.raises(ConfigError, match="no decorator has a rule named 'nobody'"):
         RateLimitMiddleware(listing, settings=settings)
 
 

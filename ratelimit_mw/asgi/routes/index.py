@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
 from ...rules.marks import ViewMarks
+from ...rules.match import METHODS
 from ...rules.overview import Route
-from ...rules.rule import METHODS
 from .match import ROUTES_UNKNOWN, RouteMatch
 from .reader import RouteReader
 from .tree import FULL, Lookup, RouteNode, path_below

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ...errors import ConfigError
 from ...http.route_checks import RouteInfo, all_marks, check_parameters
 from ...rules.marks import Mark, ViewMarks, marked_form, marks_of, view_of
-from ...rules.rule import METHODS
+from ...rules.match import METHODS
 from ...rules.ruleset import RuleSet
 from ..dependencies import DependencyLimit, share_mark
 from .tree import RouteNode

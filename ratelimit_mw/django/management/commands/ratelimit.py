@@ -10,9 +10,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 
 from ....errors import RateLimitError
+from ....rules.match import METHODS
 from ....rules.names import class_behind
 from ....rules.overview import Overview, Route
-from ....rules.rule import METHODS
 from ... import conf
 from ...limits import ProjectLimits
 
@@ -48,7 +48,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             route, _ = project.routes().find(path)
         view = route.views.for_method(method)
         self._print(overview.explained(method, path, host, route.template, view))
-        if not overview.looks(method, path, host, view):
+        if not overview.has_rules_for(method, path, host, view):
             raise CommandError("no rule applies to this request")
 
     def _print(self, lines: Iterator[str]) -> None:

@@ -1,0 +1,149 @@
+"""Build keys from features, so that two different sets of values never share a key. Knows no secrets and no stores."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from ..errors import ConfigError, placed
+from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, checked_name, text_of
+from .networks import unmapped
+
+__all__ = ["Digest", "KeyMaker", "UnknownIP", "counted_as", "parse_key"]
+
+_LONGEST_PART: Final = 64  # bytes; a longer value is replaced by its digest
+_log = logging.getLogger("ratelimit_mw")
+
+
+def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
+    """Parse a rule's ``key`` into its entries, each a tuple of alternatives.
+
+    >>> parse_key(["endpoint", "user|ip"])
+    (('endpoint',), ('user', 'ip'))
+    """
+    entries = [key] if isinstance(key, str) else key
+    if not isinstance(entries, list | tuple):
+        hint = USE_FEATURES * callable(key)
+        raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}{hint}')
+    parsed = []
+    for i, entry in enumerate(entries):
+        with placed(f"[{i}]"):
+            if not isinstance(entry, str):
+                hint = USE_FEATURES * callable(entry)
+                raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{hint}')
+            names = "|".join(KEY_ALIASES.get(name.strip(), name) for name in entry.split("|"))
+            parsed.append(tuple(checked_name(name) for name in names.split("|")))
+    return tuple(parsed)
+
+
+class Digest(str):
+    """A digest that replaces a value in a key."""
+
+    __slots__ = ()
+
+
+class UnknownIP:
+    """Logs one warning for requests without a client address, shared by all key makers of a limiter."""
+
+    def __init__(self) -> None:
+        self._has_warned = threading.Lock()
+
+    def warn(self) -> None:
+        if self._has_warned.acquire(blocking=False):
+            _log.warning(
+                "a request has no client address; all such requests are counted together as ip %r."
+                " Behind a Unix socket, add 'unix' to trusted_proxies",
+                UNKNOWN_IP,
+            )
+
+
+class KeyMaker:
+    """Builds the part of a key that identifies the client.
+
+    >>> KeyMaker(parse_key(["endpoint", "user|ip"]), "/login").build({"ip": "192.0.2.7"})
+    'endpoint=6:/login&ip=192.0.2.7'
+    """
+
+    def __init__(
+        self, entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED, unknown_ip: UnknownIP | None = None
+    ) -> None:
+        last = len(entries) - 1
+        self._entries = tuple(
+            (_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries)
+        )
+        self._unknown_ip = unknown_ip or UnknownIP()
+        self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else None
+
+    def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
+        """Return ``build`` with a prefix. One feature with a short text, the most common key, takes a short path."""
+        only, start = self._only, f"{prefix}{self._only}="
+        is_text = only != "ip"
+
+        def build(features: Features) -> str | None:
+            value = features.get(only)  # type: ignore[arg-type]
+            if type(value) is str and value and len(value) <= _LONGEST_PART and value.isascii():
+                return start + (value if is_text or ":" not in value else unmapped(value))
+            key = self.build(features)
+            return None if key is None else prefix + key
+
+        return build
+
+    def build(self, features: Features) -> str | None:  # noqa: C901 - on the path of every request, so one function
+        """Build the key part; None when all alternatives of an entry are missing."""
+        key = ""
+        for names, fallback, last in self._entries:
+            for name in names:
+                value = features.get(name)
+                if value is not None and value != "":
+                    break
+            else:
+                if fallback is None:
+                    return None
+                name, value = fallback
+                if name == "ip":
+                    self._unknown_ip.warn()
+            if type(value) is not str:
+                if value is INVALID:
+                    key += f"{name}!&"
+                    continue
+                if type(value) is Digest:
+                    key += f"{name}#{value}"
+                    continue
+                value = text_of(name, value)
+            if name == "ip":
+                value = counted_as(name, value)
+            if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
+                key += f"{name}#{self._digest(name, value)}"
+            elif last:
+                key += f"{name}={value}"
+            else:
+                # Every part but the last starts with its length, so "a/b" + "c" and "a" + "b/c" differ.
+                key += f"{name}={len(value)}:{value}&"
+        return key
+
+    def _digest(self, _name: str, value: str) -> str:
+        return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, key=b"ratelimit_mw").hexdigest()
+
+
+def _reachable(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The alternatives up to ``endpoint``, which is never missing."""
+    return names[: names.index("endpoint") + 1] if "endpoint" in names else names
+
+
+def _fallback(names: tuple[str, ...], endpoint: str) -> tuple[str, str] | None:
+    """The feature and value to use when all alternatives are missing, so that the limit still applies."""
+    if "endpoint" in names:
+        return "endpoint", endpoint
+    return ("ip", UNKNOWN_IP) if "ip" in names else None
+
+
+def counted_as(name: str, text: str) -> str:
+    """Return the value as it appears in keys: an IPv4 address in IPv6 form becomes IPv4.
+
+    >>> counted_as("ip", "::ffff:192.0.2.7"), counted_as("user", "::ffff:192.0.2.7")
+    ('192.0.2.7', '::ffff:192.0.2.7')
+    """
+    return unmapped(text) if name == "ip" and ":" in text and len(text) <= _LONGEST_PART else text

@@ -1,0 +1,122 @@
+"""``Match``: which requests a rule applies to, parsed from the rule's ``match`` table. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..errors import ConfigError, placed
+from ..keys.email import spellings
+from ..keys.features import INVALID, Features, checked_name
+from ..keys.networks import Network, is_in, parse_network
+from .paths import checked_pattern
+
+__all__ = ["METHODS", "Match"]
+
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
+_LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDAV that are close to PATCH
+_ANY_METHOD: Final = ("ALL", "ANY", "*")  # other packages use these words for every method
+
+_TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The requests that a rule applies to. An empty field matches every request.
+
+    Attributes:
+        paths: Path patterns, see ``paths.py``.
+        methods: HTTP methods in upper case.
+        hosts: Host names in lower case, or ``*.example.com``.
+        features: Pairs of a feature's name and the values that match, except for ``ip``.
+        networks: The networks that ``ip`` must be in.
+    """
+
+    paths: tuple[str, ...] = ()
+    methods: frozenset[str] = frozenset()
+    hosts: tuple[str, ...] = ()
+    features: tuple[tuple[str, frozenset[str]], ...] = ()
+    networks: tuple[Network, ...] = ()
+
+    @classmethod
+    def parse(cls, match: object) -> Match:
+        """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
+        if not isinstance(match, Mapping):
+            raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
+        parsers: dict[str, Callable[[str], str]] = {"path": checked_pattern, "methods": _method, "host": _host}
+        parsed = {name: _each(name, match[name], parse) for name, parse in parsers.items() if name in match}
+        networks: tuple[Network, ...] = _each("ip", match["ip"], parse_network) if "ip" in match else ()
+        others = [name for name in match if name not in (*parsers, "ip")]
+        features = tuple((checked_name(name, also=parsers), _values(name, match[name])) for name in others)
+        methods = frozenset(parsed.get("methods", ()))
+        if "GET" in methods:  # every framework serves HEAD with the view for GET
+            methods |= {"HEAD"}
+        return cls(parsed.get("path", ()), methods, parsed.get("host", ()), features, networks)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The features that have to be read before ``takes_features``."""
+        return (*(name for name, _ in self.features), *(("ip",) if self.networks else ()))
+
+    def takes_method(self, method: str) -> bool:
+        """Whether a method matches. Without ``methods``, all match but OPTIONS, the method of preflight requests."""
+        return method in self.methods if self.methods else method != "OPTIONS"
+
+    def takes_host(self, host: str) -> bool:
+        return not self.hosts or any(_host_matches(pattern, host) for pattern in self.hosts)
+
+    def takes_features(self, features: Features) -> bool:
+        """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
+        if self.networks and not is_in(str(features.get("ip")), self.networks):
+            return False
+        pairs = ((features.get(name), values) for name, values in self.features)
+        return all(value is INVALID or (value is not None and str(value) in values) for value, values in pairs)
+
+
+def _values(name: object, value: object) -> frozenset[str]:
+    """The values that match a feature, in every form in which a request may have them."""
+    texts = _each(str(name), value, _method if name == "method" else _value)
+    return frozenset(spelling for text in texts for spelling in spellings(checked_name(name), text))
+
+
+def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """Parse a value, or every item of a list."""
+    items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    if not items:
+        raise ConfigError(f"an empty list matches no request. Leave {path} out to match all requests", path)
+    with placed(path):
+        return tuple(parse(item) for item in items)
+
+
+def _value(value: object) -> str:
+    if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
+        raise ConfigError(f"expected a text or a whole number; got {value!r}")
+    return str(value)
+
+
+def _method(method: object) -> str:
+    name = method.upper() if isinstance(method, str) else ""
+    if name in _ANY_METHOD:
+        raise ConfigError(f"{method!r} is not a method. Leave it out to match all methods but OPTIONS")
+    if name in METHODS or name in _LOOK_ALIKES:
+        return name
+    close = difflib.get_close_matches(name, METHODS, 1, 0.65)
+    if close or not _TOKEN.fullmatch(name):
+        hint = f". Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"expected an HTTP method such as {', '.join(METHODS[:6])}; got {method!r}{hint}")
+    return name
+
+
+def _host(host: object) -> str:
+    name = host.lower() if isinstance(host, str) else ""
+    if not _HOST.fullmatch(name):
+        raise ConfigError(f'expected a host without port such as "example.com" or "*.example.com"; got {host!r}')
+    return name
+
+
+def _host_matches(pattern: str, host: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern

@@ -1,0 +1,87 @@
+"""Find the line of a setting in the text of a settings file, for error messages.
+
+The path of an error is found as far as the file allows: without a line for ``rules[1].limits[0]``, the line of
+``rules[1].limits`` is the answer, then that of ``rules[1]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+__all__ = ["line_of", "steps_of"]
+
+Steps = tuple[str | int, ...]
+
+_STEP = re.compile(r"\[(\d+)\]|\['([^']*)'\]|([^.\[\]]+)")
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*', re.DOTALL
+)
+_HEADER = re.compile(r"\s*(\[{1,2})([\w.\- ]+)\]")
+_KEY = re.compile(r"\s*([\w.\- ]+?)\s*=")
+
+
+def steps_of(path: str) -> Steps:
+    """Split a path: "rules[1].limits[0]" is ("rules", 1, "limits", 0)."""
+    return tuple(int(index) if index else key or name for index, key, name in _STEP.findall(path))
+
+
+def line_of(text: str, suffix: str, steps: Steps) -> int | None:
+    """Return the line of a setting, from 1; None when it cannot be found."""
+    lines = _toml_lines(text) if suffix == ".toml" else _yaml_lines(text)
+    return next((lines[steps[:length]] for length in range(len(steps), 0, -1) if steps[:length] in lines), None)
+
+
+def _toml_lines(text: str) -> dict[Steps, int]:
+    """The line of every table and key. Strings and comments are blanked, and what is inside brackets is skipped."""
+    plain = _STRING_OR_COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    lines: dict[Steps, int] = {}
+    table: Steps = ()
+    sizes: Counter[Steps] = Counter()
+    depth = 0
+    for number, line in enumerate(plain.split("\n"), 1):
+        if not depth and (header := _HEADER.match(line)):
+            table = _dotted(header[2])
+            if header[1] == "[[":
+                sizes[table] += 1
+            # A table below an array of tables is in its last item, as in [rules.match].
+            table = next(
+                ((*table[:n], sizes[table[:n]] - 1, *table[n:]) for n in range(len(table), 0, -1) if sizes[table[:n]]),
+                table,
+            )
+            lines.setdefault(table, number)
+            continue
+        if not depth and (key := _KEY.match(line)):
+            lines.setdefault((*table, *_dotted(key[1])), number)
+        depth += sum(line.count(bracket) for bracket in "[{") - sum(line.count(bracket) for bracket in "]}")
+    return lines
+
+
+def _dotted(key: str) -> Steps:
+    return tuple(part.strip() for part in key.split("."))
+
+
+def _yaml_lines(text: str) -> dict[Steps, int]:
+    """The line of every key and item in YAML, and in JSON, which is YAML. Empty without the library."""
+    try:
+        import yaml
+    except ImportError:
+        return {}
+    lines: dict[Steps, int] = {}
+
+    def walk(node: Any, steps: Steps) -> None:
+        lines.setdefault(steps, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                lines[(*steps, str(key.value))] = key.start_mark.line + 1
+                walk(value, (*steps, str(key.value)))
+        elif isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                walk(item, (*steps, index))
+
+    try:
+        walk(yaml.compose(text), ())
+    except (yaml.YAMLError, RecursionError, AttributeError):  # not YAML after all, too deep, or empty
+        return {}
+    return lines

@@ -1,0 +1,88 @@
+"""Check tables against the declaration of the settings, and export the declaration as a JSON Schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
+
+from ..errors import ConfigError, placed
+from ..rules.declaration import check_names, hints_of
+from .options import SettingsDict
+
+__all__ = ["check_table", "schema", "type_text"]
+
+_CHECKED_LATER: Final = ("rules", "lists")
+_MAY_BE_SECRET: Final = ("secret", "store")
+_INDEX = re.compile(r"`\$\[(\d+)\]`$")
+_SCHEMA_FIELD: Final = {"type": "string", "description": "The address of this schema, for editors. Not read."}
+_WORDS: Final[dict[Any, str]] = {str: "text", int: "whole number", Sequence: "list of {}", Mapping: "table"}
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a settings file, for editors."""
+    exported = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(SettingsDict)}
+    for table in exported["$defs"].values():
+        table["additionalProperties"] = False
+    exported["$defs"][SettingsDict.__name__]["properties"]["$schema"] = _SCHEMA_FIELD
+    return exported
+
+
+def check_table(table: Mapping[Any, Any]) -> None:
+    """``ConfigError`` for an unknown setting, and for a setting whose value has the wrong type."""
+    hints = hints_of(SettingsDict)
+    check_names(table, hints, "setting")
+    for name in set(table) - {*_CHECKED_LATER}:
+        with placed(name):
+            _check_type(name, table[name], hints[name])
+
+
+def _check_type(name: str, value: Any, hint: Any) -> None:
+    try:
+        msgspec.convert(value, hint)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        item = _INDEX.search(str(error))
+        path = f"[{item[1]}]" if item else ""
+        if item:
+            value, hint = value[int(item[1])], _item_of(hint)
+        got = "" if name in _MAY_BE_SECRET else f"; got {value!r}"
+        raise ConfigError(f"expected {_with_article(type_text(hint))}{got}", path) from None
+
+
+def _with_article(text: str) -> str:
+    return text if text[0] in "'0123456789" else f"a {text}"
+
+
+def _item_of(hint: Any) -> Any:
+    """The type of the items of a list."""
+    return next(get_args(kind)[0] for kind in _kinds(hint) if get_origin(kind) is Sequence)
+
+
+def _kinds(hint: Any) -> list[Any]:
+    """The alternatives of a type, without None."""
+    if get_origin(hint) is Annotated:
+        return _kinds(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return [kind for part in get_args(hint) if part is not type(None) for kind in _kinds(part)]
+    return [hint]
+
+
+def type_text(hint: Any) -> str:
+    """Describe a type in words, such as "text or list of texts"."""
+    kinds = _kinds(hint)
+    if float in kinds:
+        return "duration"
+    return " or ".join(map(_kind_text, kinds))
+
+
+def _kind_text(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    words = _WORDS.get(get_origin(kind) or kind, "table")
+    if "{}" in words:
+        item = type_text(get_args(kind)[0])
+        return words.format(item if item.startswith("'") else f"{item}s")
+    return words
