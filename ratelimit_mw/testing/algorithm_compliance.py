@@ -78,9 +78,8 @@ class AlgorithmCompliance:
             state, decision = algorithm.decide(state, START, cost)
             if decision.allowed:
                 allowed += cost
-                check_equal(
-                    (allowed <= full, decision.remaining), (True, full - allowed), f"{allowed} allowed at one instant"
-                )
+                actual, expected = (allowed <= full, decision.remaining), (True, full - allowed)
+                check_equal(actual, expected, f"{allowed} allowed at one instant")
         if not self.counts_rejected:
             check_equal(algorithm.decide(state, START, 0)[1].remaining, full - allowed, "the remaining cost")
 
@@ -100,11 +99,8 @@ class AlgorithmCompliance:
             retry = step.decision.retry_us
             if retry:
                 at = step.now + retry
-                check_equal(
-                    algorithm.decide(step.kept, at, step.cost)[1].allowed, True, f"{step.cost} after {retry} us"
-                )
-                early = algorithm.decide(step.kept, at - 1, step.cost)[1].allowed
-                check_equal(early, False, f"{step.cost} allowed 1 us before retry_us {retry}")
+                early, exact = (algorithm.decide(step.kept, time, step.cost)[1].allowed for time in (at - 1, at))
+                check_equal((early, exact), (False, True), f"{step.cost} 1 us before and at retry_us {retry}")
 
     def test_rejections_and_peeks_return_the_same_state(self, algorithm: Algorithm) -> None:
         """The result is the same object, which is how a store knows that there is nothing to write."""
@@ -133,10 +129,8 @@ class AlgorithmCompliance:
     def test_lifetime_bounds_reset_after(self, algorithm: Algorithm) -> None:
         """A store may delete a key one lifetime after its last change."""
         for step in self._steps(algorithm, charges=False):
-            jump = max(0, step.latest - step.now)
-            check_equal(
-                step.decision.reset_us <= algorithm.lifetime + jump, True, f"{step.decision.reset_us} in its lifetime"
-            )
+            reset, jump = step.decision.reset_us, max(0, step.latest - step.now)
+            check_equal(reset <= algorithm.lifetime + jump, True, f"{reset} within the lifetime")
 
     def test_a_charge_is_a_hit_that_is_never_rejected(self, algorithm: Algorithm) -> None:
         """A cost that fits gives the state of a hit. Any other cost leaves nothing remaining."""
@@ -145,11 +139,8 @@ class AlgorithmCompliance:
             if step.decision.allowed and step.cost:
                 self._check_same(algorithm, charged, step.kept, step.now, "charged and hit")
             elif step.cost:
-                check_equal(
-                    algorithm.decide(charged, step.now, 0)[1].remaining,
-                    0,
-                    "remaining after a charge beyond the limit",
-                )
+                remaining = algorithm.decide(charged, step.now, 0)[1].remaining
+                check_equal(remaining, 0, "remaining after a charge beyond the limit")
 
     def test_a_refund_at_once_undoes_the_hit(self, algorithm: Algorithm) -> None:
         """The state equals the one before the hit, now and at any later time."""
