@@ -1,10 +1,10 @@
 """Four worker processes on one machine: the LMDB store against ``limits`` with a Redis server on loopback.
 
-All hits are allowed; what is rejected again and again this package does not even ask the store for.
+All hits are allowed, because the rejection cache of this package would keep repeated rejections from the store.
 
-`python -m benchmarks lmdb`. All candidates in turn, round after round; every process makes decisions as fast as it can
-for the same span of time. What is compared is how many all of them made together, and the processor time that
-one took, the server's included: on a machine that does other things too, the second says more.
+`python -m benchmarks lmdb` runs all candidates in turn, round after round. Each process decides as fast as it can for
+the same time. The report compares the number of decisions of all processes, and the processor time of one decision with
+the server's part. On a busy machine the processor time is more reliable.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ Run = tuple[float, float, float]
 
 
 def ours(address: str, algorithm: str) -> Decide:
-    """``hit``, which is the full answer."""
-    # A budget that no wait for a busy processor uses up, so that all is decided by the store.
+    """``hit``, which returns the full verdict."""
+    # No wait for a busy processor uses up this budget, so the store makes each decision.
     settings = Settings(store_timeout=10_000_000, on_store_error="deny")
     rule = Rule(limits=f"{AMOUNTS.get(algorithm, AMOUNT)}/minute", algorithm=algorithm)
     limiter = Limiter([rule], store=address, settings=settings)
@@ -60,14 +60,14 @@ def ours(address: str, algorithm: str) -> Decide:
 
 
 def peer(address: str, algorithm: str) -> Decide:
-    """``hit`` alone: whether it passes, and no more."""
+    """``hit`` alone, which returns whether the request is allowed."""
     limiter = STRATEGIES[algorithm](storage.RedisStorage(address))
     item = parse(f"{AMOUNTS.get(algorithm, AMOUNT)}/minute")
     return lambda client: limiter.hit(item, client)
 
 
 def peer_in_full(address: str, algorithm: str) -> Decide:
-    """``hit`` and ``get_window_stats``, which is the full answer there."""
+    """``hit`` and ``get_window_stats``, which together return the full verdict."""
     limiter = STRATEGIES[algorithm](storage.RedisStorage(address))
     item = parse(f"{AMOUNTS.get(algorithm, AMOUNT)}/minute")
 
@@ -79,7 +79,7 @@ def peer_in_full(address: str, algorithm: str) -> Decide:
 
 
 def worker(make: Callable[[str, str], Decide], address: str, algorithm: str, clients: int, pipe: Any) -> None:
-    """Decide for a span whenever told to, and report how often, the worst wait and the processor time."""
+    """Decide until each end time that arrives. Report the decisions, the longest wait and the processor time."""
     decide = make(address, algorithm)
     names = [f"192.0.2.{number}" for number in range(clients)]
     decide(names[0])
@@ -101,16 +101,16 @@ class Team:
     def __init__(self, make: Callable[[str, str], Decide], address: str, algorithm: str, clients: int) -> None:
         context = multiprocessing.get_context("spawn")
         pipes = [context.Pipe() for _ in range(PROCESSES)]
-        arguments = [(make, address, algorithm, clients, theirs) for _, theirs in pipes]
+        arguments = [(make, address, algorithm, clients, other) for _, other in pipes]
         self.processes = [context.Process(target=worker, args=each) for each in arguments]
-        self.pipes = [mine for mine, _ in pipes]
+        self.pipes = [own for own, _ in pipes]
         for process in self.processes:
             process.start()
         for pipe in self.pipes:
             pipe.recv()
 
     def run(self, span: float, server: int = 0) -> Run:
-        """Decisions a second of all together, microseconds of processor time for one, milliseconds of the longest."""
+        """Decisions per second of all processes, microseconds of processor time for one, longest wait in ms."""
         served = cpu_seconds(server) if server else 0.0
         ends = time.monotonic_ns() + int(span * 1e9)
         for pipe in self.pipes:
@@ -135,7 +135,7 @@ def cpu_seconds(process: int) -> float:
 
 @contextmanager
 def redis_server() -> Iterator[tuple[str, int]]:
-    """The address and the process of a Redis of our own, which keeps nothing on disk."""
+    """The URL and the process of a Redis server that keeps nothing on disk."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -158,7 +158,7 @@ def redis_server() -> Iterator[tuple[str, int]]:
 
 
 def compare(algorithm: str, clients: int, lmdb: str, redis: tuple[str, int]) -> list[tuple[str, ...]]:
-    """One row for each candidate: medians of its rounds, and how they stand to the first one's of the same round."""
+    """One row for each candidate: medians of its rounds, and their ratios to the first candidate's rounds."""
     address, server = redis
     makers = {
         "`limits` 5.8 on Redis, `hit` and `get_window_stats`": (peer_in_full, address, server),
@@ -174,11 +174,11 @@ def compare(algorithm: str, clients: int, lmdb: str, redis: tuple[str, int]) -> 
     for team, _ in teams.values():
         team.stop()
     first = next(iter(runs.values()))[1:]
-    return [row(name, mine[1:], first) for name, mine in runs.items()]
+    return [row(name, own[1:], first) for name, own in runs.items()]
 
 
 def rotated(names: list[str], number: int) -> list[str]:
-    """Each round begins with another one, so that what else the machine does falls on all alike."""
+    """The names in the order of a round. Each round starts with another name, so that noise affects all alike."""
     start = number % len(names)
     return names[start:] + names[:start]
 
@@ -186,7 +186,7 @@ def rotated(names: list[str], number: int) -> list[str]:
 def row(name: str, runs: list[Run], others: list[Run]) -> tuple[str, ...]:
     rate, cpu, worst = (statistics.median(column) for column in zip(*runs, strict=True))
     of_rate, of_cpu = (
-        statistics.median(mine[i] / theirs[i] for mine, theirs in zip(runs, others, strict=True)) for i in (0, 1)
+        statistics.median(own[i] / other[i] for own, other in zip(runs, others, strict=True)) for i in (0, 1)
     )
     return name, f"{rate:,.0f}", f"{of_rate:.1f}", f"{cpu:.0f}", f"{of_cpu:.2f}", f"{worst:.0f}"
 

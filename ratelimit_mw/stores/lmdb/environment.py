@@ -43,7 +43,7 @@ _BYTES_PER_SHARED_STATE: Final = 16_384
 _MAX_SHARED_STATES: Final = 1 << 16
 _CLOSING_SECONDS: Final = 1.0
 _ABANDONED: Final[list[lmdb.Environment]] = []
-"""What a thread of the parent was using at a fork. The child must not even close it."""
+"""Environments that a thread of the parent was using at a fork. The child must not even close them."""
 _OPEN: Final[dict[str, Environment]] = {}
 """LMDB allows a process to open each path once."""
 _registering = create_lock(sys.modules[__name__], "_registering", threading.Lock)

@@ -1,5 +1,6 @@
 """The names of records. All begin with a reserved prefix, so an environment may hold other data too.
 
+Examples:
     \\xffratelimit_mw:meta:...                                    what all processes agree on, the place of the sweep
     \\xffratelimit_mw:series:<series><number>                     a chunk: 64 closed buckets of a long log
     \\xffratelimit_mw:share:1|api|gcra|1m|<number>                a state that several keys share

@@ -37,7 +37,7 @@ class NoRoomError(Exception):
 
 
 class Identity(NamedTuple):
-    """What all processes must agree on: the secret of the environment, and the number of shared states of a limit."""
+    """The secret of the environment and the number of shared states of a limit, equal in all processes."""
 
     secret: bytes
     shared_states: int
