@@ -1,7 +1,7 @@
 """Draws the pictures of docs/algorithms.md: the same traffic through every algorithm, decided by the package itself.
 
 `make docs` runs it. Time is a ManualClock, so the pictures are the same every time. It knows nothing of how an
-algorithm counts: curves are what `peek` says is used up.
+algorithm counts: the curves show the consumed share that `peek` reports.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TRAFFIC = STEADY + ACROSS_THE_EDGE + AFTERWARDS
 
 @dataclass(frozen=True)
 class Drawn:
-    """One picture: an algorithm, what to call it and what its curve shows."""
+    """One picture: an algorithm, its title and the meaning of its curve."""
 
     file: str
     algorithm: str | dict[str, object]
@@ -86,7 +86,7 @@ PICTURES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one arrival: how much was used up once it was decided, and how long it had to wait."""
+    """The outcome of one arrival: the consumed share after the decision, and its delay."""
 
     at: float
     allowed: bool
@@ -95,7 +95,7 @@ class Outcome:
 
 
 class Run:
-    """Traffic through one limiter, and what was used up at every moment."""
+    """Traffic through one limiter, and the consumed share at every moment."""
 
     def __init__(self, algorithm: object, traffic: list[float], end: float = END) -> None:
         self._clock = ManualClock(START)
@@ -121,7 +121,7 @@ class Run:
 
 
 def draw_one(picture: Drawn) -> None:
-    """One algorithm: what is used up over time, and which arrivals passed."""
+    """One algorithm: the consumed share over time, and the allowed arrivals."""
     run = Run(picture.algorithm, TRAFFIC)
     figure, axes = plt.subplots(figsize=(8.5, 2.5), layout="constrained")
     _draw_run(axes, run, picture.edges)
@@ -220,7 +220,7 @@ def _draw_strip(axes: Axes, row: int, outcomes: list[Outcome]) -> None:
 
 
 LATE_BURST = [59.0 + i / 10 for i in range(10)] + [60.0 + 6 * i for i in range(10)]
-"""All of the quota at the end of a minute, then exactly the rate: the worst that the counter lets through."""
+"""All of the quota at the end of a minute, then exactly the rate: the most that the counter allows."""
 
 
 def draw_counter_bound() -> None:

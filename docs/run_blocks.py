@@ -1,21 +1,21 @@
 """Runs the code blocks of one page, as a reader would: `python docs/run_blocks.py README.md`.
 
-A page is played from top to bottom in an empty folder. What happens to a block is decided by its language:
+A page is played from top to bottom in an empty folder. The language of a block decides how it is run:
 
 * `toml`, `yaml`: loaded as settings. A first line `# NAME` saves it under that name. A file whose name starts with
   "wrong" has to be rejected.
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
-  for `/` six times and has to answer with rate limit headers. What is named `test_...` or `conftest` is only saved.
+  for `/` six times and has to answer with rate limit headers. A file named `test_...` or `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run, `curl` asks the application that the last
   `uvicorn`, `gunicorn` or `flask ... run` line names; `pip install` and `make` lines are held against pyproject.toml
   and the Makefile. `pytest` runs the tests that the page has written so far, `python NAME.py` a program of the page.
   Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
-* `text`: the output of the `python` or `sh` block right before it. A line `…` stands for any lines, none included,
+* `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, also none,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
 * Any other language is there to be read and is not run.
 
-The limiter's clock stands still, 20.5 seconds into a minute, so that a page gives the same answers every time.
+The limiter's clock is fixed at 20.5 seconds past a full minute, so a page has the same output every time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SETTINGS = {"toml", "yaml"}
 
 
 class BlockError(AssertionError):
-    """A block that does not do what the page says."""
+    """A block whose result differs from the page."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Player:
                 return f"rejected: {error}"
             raise
         if path.name.startswith("wrong"):
-            raise BlockError(f"{path} is fine, and its name says it is not")
+            raise BlockError(f"{path} loads; a file named wrong... must be rejected")
         return "loaded"
 
     def _import(self, block: Block) -> str:
@@ -137,7 +137,7 @@ class Player:
             return ""
         command = getattr(self, "_run_" + words[0].replace("-", "_"), None)
         if command is None:
-            raise BlockError(f"nobody knows how to check {line!r}")
+            raise BlockError(f"cannot check the command {line!r}")
         return str(command(words[1:]))
 
     def _run_ratelimit_mw(self, words: list[str]) -> str:
@@ -266,12 +266,12 @@ def _lines(text: str) -> list[str]:
 
 def _compare(expected: str, output: str | None) -> str:
     if output is None:
-        raise BlockError("a text block stands right after the python or sh block whose output it is")
+        raise BlockError("a text block must follow the python or sh block that prints it")
     pattern = ""
     for line in expected.rstrip().splitlines():
         pattern += r"(?:.*\n)*?" if line == "…" else ".*".join(map(re.escape, line.rstrip().split("…"))) + r"[ \t]*\n"
     if not re.fullmatch(pattern, output.rstrip() + "\n"):
-        raise BlockError(f"the page shows\n{expected}\nand what comes out is\n{output}")
+        raise BlockError(f"expected output:\n{expected}\nactual output:\n{output}")
     return "output as shown"
 
 

@@ -40,7 +40,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def server(own_server: Server) -> Iterator[redis.Redis]:
-    """What ``own_server`` says when it is asked; empty."""
+    """A client of ``own_server``, which is empty."""
     with client(own_server) as found:
         found.flushall()
         yield found

@@ -1,4 +1,4 @@
-"""Durations and costs: what is read, and what is an error."""
+"""Durations and costs: the forms that are read, and the errors."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The tree and the public names of the package: what is where, and what the documentation promises."""
+"""The tree and the public names of the package, and the documentation of both."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def documented() -> dict[str, list[str]]:
 
 
 def public_objects() -> list[Any]:
-    """The classes and functions that the public names stand for."""
+    """The public classes and functions."""
     modules = {path: importlib.import_module(path) for path in documented()}
     values = [getattr(modules[path], name) for path, names in documented().items() for name in names]
     return [value for value in values if callable(value)]

@@ -138,7 +138,7 @@ def test_strings_of_limits_and_flask_limiter_mean_the_same_here(text: str, expec
     ],
 )
 def test_what_is_no_quota_is_an_error_that_shows_it(text: str) -> None:
-    """Never a silent guess: the error shows the text and what was expected."""
+    """No guess: the error shows the text and the expected form."""
     with pytest.raises(ConfigError) as error:
         Quota.parse(text)
     assert repr(text) in str(error.value)
@@ -283,7 +283,7 @@ PERIODS = st.one_of(
 
 @given(amount=st.integers(1, MAX_AMOUNT), period_us=PERIODS, burst=st.one_of(st.none(), st.integers(1, MAX_AMOUNT)))
 def test_the_text_of_a_quota_is_read_as_the_same_quota(amount: int, period_us: int, burst: int | None) -> None:
-    """Down to the microsecond, whatever the period."""
+    """To the microsecond, for any period."""
     quota = Quota.exact(amount, period_us, burst)
     assert Quota.parse(str(quota)) == quota
     assert parse_duration(format_duration(period_us)) == period_us

@@ -1,4 +1,4 @@
-"""The documentation does what it says: blocks run, generated parts are current, links lead somewhere."""
+"""The documentation is right: blocks run, generated parts are current, links have targets."""
 
 import functools
 import importlib.util
@@ -56,7 +56,7 @@ def test_every_quickstart_rejects_the_sixth_request() -> None:
 
 
 def test_every_quickstart_is_ten_lines_at_most() -> None:
-    """The quickstart's programs are as short as it says, and so are the first ones of the frameworks' own pages."""
+    """The programs of the quickstart, and the first programs of the framework pages, have ten lines at most."""
     blocks = run_blocks.blocks_of((DOCS / "quickstart.md").read_text())
     programs = [block.text.splitlines()[1:] for block in blocks if block.language == "python"]
     for page in ("flask.md", "django.md"):
@@ -131,7 +131,7 @@ def test_every_picture_is_shown() -> None:
 
 
 def test_the_words_on_the_pictures_are_right() -> None:
-    """What the page of algorithms says of the pictures' traffic is what they show."""
+    """The page of algorithms describes the traffic of its pictures correctly."""
     drawing = script("draw_algorithms")
     text = (DOCS / "algorithms.md").read_text()
     assert f"the same {len(drawing.TRAFFIC)} requests" in text

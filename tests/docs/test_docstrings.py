@@ -20,7 +20,7 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings(name: str) -> None:
-    """What a docstring shows is what happens."""
+    """The examples of docstrings have the output shown."""
     result = doctest.testmod(importlib.import_module(name))
     assert result.failed == 0
 

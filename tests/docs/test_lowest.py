@@ -21,13 +21,13 @@ def test_everything_that_is_needed_has_a_lowest_version() -> None:
 
 
 def test_a_version_may_be_given() -> None:
-    """What is asked for goes before what pyproject.toml has: FastAPI is tested with two versions."""
+    """An argument overrides pyproject.toml: FastAPI is tested with two versions."""
     assert lowest(PYPROJECT, ["fastapi==0.137.0"])["fastapi"] == "0.137.0"
 
 
 def test_the_documentation_names_the_lowest_versions() -> None:
-    """Whoever raises a bound tells so."""
+    """docs/index.md lists each lowest version."""
     page = (ROOT / "docs" / "index.md").read_text()
-    told = re.findall(r"\d+(?:\.\d+)+", page.partition("## Supported versions")[2].partition("\n## ")[0])
+    listed = re.findall(r"\d+(?:\.\d+)+", page.partition("## Supported versions")[2].partition("\n## ")[0])
     for name, version in lowest(PYPROJECT, []).items():
-        assert version in told or f"{version}.0" in told, name
+        assert version in listed or f"{version}.0" in listed, name

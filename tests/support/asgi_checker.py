@@ -1,6 +1,6 @@
 """A strict checker around both sides of an ASGI middleware: it plays the server outside and the application inside.
 
-``checked(build, app)`` is the application to call. Whatever breaks the rules raises ``ProtocolError`` where it
+``checked(build, app)`` is the application to call. A call that breaks the rules raises ``ProtocolError`` where it
 happens: a scope that is changed in place, a message that is late, altered, doubled or out of order, a value of the
 wrong type, a header name in capitals, a body that the middleware reads for itself.
 """
@@ -18,7 +18,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OWN_STATE = {"ratelimit"}
-"""What the middleware may add to a state that the server has made for this request."""
+"""The keys that the middleware may add to the state of a request."""
 
 _BODY = ("http.response.body", "http.response.zerocopysend", "http.response.pathsend")
 _BEFORE_START = ("http.response.debug", "http.response.early_hint")
@@ -29,7 +29,7 @@ class ProtocolError(Exception):
 
 
 class Exchange:
-    """One call: what the server gave and was sent, and what the application gave."""
+    """One call: the messages of the server, those sent to it, and those of the application."""
 
     def __init__(self) -> None:
         self.reads_by_server = 0

@@ -64,7 +64,7 @@ def ask_wsgi(app: Any, path: str = "/", method: str = "GET", client: str = CLIEN
 
 
 def http_scope(**changed: Any) -> Scope:
-    """What a server would give for ``GET /``."""
+    """The scope of ``GET /``."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -83,7 +83,7 @@ def http_scope(**changed: Any) -> Scope:
 
 
 def send_bare(app: App, scope: Scope, incoming: list[Message] | None = None) -> list[Message]:
-    """One call with bare messages; what the application sent."""
+    """One call with bare messages; returns the messages of the application."""
     return asyncio.run(asend_bare(app, scope, incoming))
 
 

@@ -53,7 +53,7 @@ urlpatterns = [path("", hello)]
 
 
 def still(given: dict[str, Any] | None = None) -> Limiter:
-    """A limiter whose clock stands still, so that nothing comes back by itself."""
+    """A limiter with a fixed clock, so no cost expires."""
     return Limiter.from_settings(load_settings(given or {}), clock=ManualClock(999_960.0))
 
 
@@ -69,7 +69,7 @@ def urls(*patterns: Any) -> ModuleType:
 
 
 class Asking(AsyncClient):
-    """A client whose address can be said."""
+    """A client with a given IP address."""
 
     address = CLIENT
 

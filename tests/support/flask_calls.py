@@ -16,7 +16,7 @@ FIELDS = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Ra
 
 
 def still(settings: dict[str, Any] | None = None) -> Limiter:
-    """A limiter whose clock stands still, so that nothing comes back by itself."""
+    """A limiter with a fixed clock, so no cost expires."""
     return Limiter.from_settings(load_settings(settings or {}), clock=ManualClock(999_960.0))
 
 

@@ -1,4 +1,4 @@
-"""A limiter by hand: its rules, what is left of its limits, and its methods, blocking and awaited."""
+"""A limiter without HTTP: its rules, the remaining amounts, and its methods, blocking and awaited."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rule(limits: Any = "2/minute", name: str = "r", **options: Any) -> Rule:
 
 
 def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
-    """What remains of each limit."""
+    """The remaining amount of each limit."""
     return [decision.remaining for decision in rate.peek(features, cost=0).decisions]
 
 

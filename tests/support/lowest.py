@@ -1,7 +1,7 @@
-"""Prints the lowest versions that pyproject.toml allows, for pip: `python tests/lowest.py [NAME==VERSION ...]`.
+"""Prints the lowest versions that pyproject.toml allows, for pip: `python tests/support/lowest.py [NAME==VERSION ...]`.
 
-Those of the package, of its extras and of the frameworks; what only tests need may be as new as it likes. A version
-given as an argument goes first.
+Those of the package, of its extras and of the frameworks; libraries of the tests alone have no lowest version. An
+argument overrides a version.
 """
 
 import re

@@ -1,5 +1,5 @@
 """The algorithms a second time, slow and obvious, for the tests to compare with: each is its row of the table, in
-lists of what was counted and exact fractions. Shares nothing with the package.
+lists of counted hits and exact fractions. Shares nothing with the package.
 """
 
 from fractions import Fraction
@@ -180,10 +180,10 @@ class IntervalTokenBucket(Reference):
 
 
 class LeakyBucketQueue(Reference):
-    """A FIFO of size ``B`` served at ``N/P``: whoever comes is served once all before it have been."""
+    """A FIFO of size ``B`` served at ``N/P``: a request is served after all before it."""
 
     def free_at(self) -> Fraction:
-        """When everybody that is in the queue now will have been served."""
+        """The time when the queue is empty."""
         if not self.entries:
             return Fraction(LONG_AGO)
         return self.entries[-1].starts + Fraction(self.entries[-1].cost * self.period, self.amount)
@@ -205,12 +205,12 @@ class LeakyBucketQueue(Reference):
         return self.enter(Entry(t, cost, max(Fraction(t), self.free_at())))
 
     def give_back(self, t: int, entry: Entry, cost: int) -> None:
-        """Only what no later departure stands on."""
+        """The part that no later departure depends on."""
         if self.entries and entry is self.entries[-1]:
             super().give_back(t, entry, cost)
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        """What stood in the queue at the last hit now takes its new time, one after the other."""
+        """Requests that were in the queue at the last hit get their new times, in order."""
         consumed = self.level(self.last)
         super().change(amount, capacity)
         if self.entries:

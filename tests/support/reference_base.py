@@ -1,4 +1,4 @@
-"""What the slow twins of the algorithms have in common: the answers, searched for by what they mean.
+"""The common part of the slow twins of the algorithms: results are searched for by their definition.
 
 Shares nothing with the package. Times are whole microseconds.
 """
@@ -11,7 +11,7 @@ LONG_AGO = -(10**30)
 
 
 class Answer(NamedTuple):
-    """What a limit says of one hit; ``retry_after`` None means never."""
+    """The result of one hit; ``retry_after`` None means never."""
 
     allowed: bool
     remaining: int
@@ -30,7 +30,7 @@ class Entry:
 
 
 class Reference:
-    """What all of them have in common. ``entries`` holds every hit that was ever counted and not given back whole."""
+    """The base of all twins. ``entries`` holds every counted hit that is not refunded in full."""
 
     def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
         self.amount = amount
@@ -64,7 +64,7 @@ class Reference:
         self.entries = [e for e in self.entries if e.cost]
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        """Another amount from now on; what was consumed stays."""
+        """Another amount from now on; the consumed cost stays."""
         self.amount, self.capacity = amount, capacity if capacity is not None else amount
 
     # -- what follows for all of them ----------------------------------------------------------------------
@@ -75,7 +75,7 @@ class Reference:
         return entry
 
     def hit(self, t: int, cost: int) -> tuple[Answer, Entry | None]:
-        """The answer, and what was counted of it."""
+        """The result, and its counted entry."""
         at = max(t, self.last)
         if cost == 0:
             return Answer(True, self.remaining(at), 0, self.reset_after(t)), None

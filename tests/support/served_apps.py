@@ -1,6 +1,6 @@
 """Applications for real server processes, one ASGI and one WSGI, that do the same under two middlewares.
 
-Below ``/plain`` no proxy is trusted; below ``/behind`` the local one is, and so is whoever is on a Unix socket.
+Below ``/plain`` no proxy is trusted; below ``/behind`` the local one is, and so are clients on a Unix socket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
 PREFIXES: dict[str, list[str]] = {"/plain": [], "/behind": ["127.0.0.1", "unix"]}
-LOG = {"algorithm": "sliding-window-log", "limits": "3/hour"}  # exact, whatever the hour is
+LOG = {"algorithm": "sliding-window-log", "limits": "3/hour"}  # exact in any hour
 FILE = Path(__file__)
 
 _released, _released_in_thread = asyncio.Event(), threading.Event()

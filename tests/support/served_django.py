@@ -19,7 +19,7 @@ from django.urls import path
 from ratelimit_mw.django import exempt, limit
 
 CHUNKS = 600 if django.VERSION >= (5, 0) else 60  # Django 4.2 sends on when the client has gone
-LOG = {"algorithm": "sliding-window-log"}  # exact, whatever the hour is
+LOG = {"algorithm": "sliding-window-log"}  # exact in any hour
 
 settings.configure(
     ROOT_URLCONF=__name__,

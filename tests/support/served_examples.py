@@ -45,11 +45,11 @@ def _address(process: subprocess.Popen[str]) -> str:
     watchdog = threading.Timer(COMES_UP_WITHIN, process.kill)
     watchdog.start()
     try:
-        said = ""
+        output = ""
         for line in process.stderr:
-            said += line
+            output += line
             if found := re.search(r"http://127\.0\.0\.1:\d+", line):
                 return found[0]
-        raise AssertionError(f"the server did not come up; it said:\n{said}")
+        raise AssertionError(f"the server did not start; its output:\n{output}")
     finally:
         watchdog.cancel()

@@ -109,7 +109,7 @@ class Server:
 
 @contextmanager
 def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[Server]:
-    """A server on a port that was free: another one when somebody else was faster to take it."""
+    """A server on a free port: another port when a process took the first one."""
     for attempt in range(5):
         port = free_port()
         try:
@@ -134,7 +134,7 @@ def certificates(folder: Path) -> Path:
 
 
 def tls_options(folder: Path) -> list[str]:
-    """What a Redis needs to talk TLS with the certificate in the folder, to others of its kind too."""
+    """The options of a Redis for TLS with the certificate in the folder, also between servers."""
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     options = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert]
     return [*options, "--tls-auth-clients", "no", "--tls-replication", "yes"]
@@ -158,7 +158,7 @@ def redis_running(folder: Path, *options: str, tls: bool = False) -> Iterator[Se
 
 
 def memcached_command(port: int, *options: str) -> list[str]:
-    """A Memcached with two threads; as root it wants to be told whom to run as."""
+    """A Memcached with two threads; root must name the user it runs as."""
     whom = ["-u", "root"] if os.geteuid() == 0 else []
     path = program("memcached", "memcached")
     return [path, *whom, "-l", HOST, "-p", str(port), "-U", "0", "-m", "64", "-t", "2", *options]

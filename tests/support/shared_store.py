@@ -1,4 +1,4 @@
-"""A store that stands for one that is shared: a memory store behind calls that are counted and can be made to fail."""
+"""A store in place of a shared one: a memory store behind calls that are counted and can be made to fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratelimit_mw.stores import MemoryStore, Store
 class SharedStore(Store):
     """Real states, real decisions; ``down`` makes every call fail, ``calls`` counts those that were made.
 
-    ``mute``: what is corrected is corrected, and nobody hears of it.
+    ``mute``: corrections are carried out, and their replies are lost.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ FIELDS = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Ra
 
 
 class Served:
-    """One request, served as a strict server does it: what was sent, and what went wrong."""
+    """One request, served by a strict server: the response, and the errors."""
 
     def __init__(self, app: Any, chunks: int | None = None, closes: int = 1, **environ: Any) -> None:
         self.status, self.headers, self.body = "", [], b""

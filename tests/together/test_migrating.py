@@ -1,6 +1,6 @@
 """After a migration from another package the answers are the same, except where its page names a difference.
 
-Each example application stands in `examples/migrating` twice, before and after. Both are asked the same.
+Each example application is in `examples/migrating` twice, before and after. Both get the same requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PACKAGES = {"flask_limiter": "app", "slowapi": "app", "django_ratelimit": "appli
 class Scene(NamedTuple):
     """Requests, and the statuses that both applications answer; or the one before, and the one after.
 
-    What differs is said on the page of the package: ``page`` is a part of that sentence.
+    A difference is on the page of the package: ``page`` is a part of that sentence.
     """
 
     steps: list[dict[str, Any]]
@@ -108,7 +108,7 @@ SCENES: dict[str, dict[str, Scene]] = {
         "a key of one's own": Scene(
             [*post("/items", 3, headers=ANN), *post("/items", 3, headers=BOB)], [200, 200, 429] * 2
         ),
-        "an exemption when a function says so": Scene(post("/items", 9, headers=MONITORING), [200] * 9),
+        "an exemption by a function": Scene(post("/items", 9, headers=MONITORING), [200] * 9),
         "cost": Scene(get("/export", 3), [200, 200, 429]),
         "an exempt view": Scene(get("/health", 9), [200] * 9),
         "rejected requests consume nothing": Scene(
@@ -139,7 +139,7 @@ SCENES: dict[str, dict[str, Scene]] = {
             [*get("/export", 5, headers={"X-Client": "partner"}), *get("/export", 2, headers={"X-Client": "other"})],
             [200] * 4 + [429, 200, 429],
         ),
-        "a view that is told and not blocked": Scene(get("/contact", 3), [200] * 3),
+        "a view with a verdict and without a block": Scene(get("/contact", 3), [200] * 3),
         "a method of a class": Scene([*post("/basket", 3), *get("/basket")], [200, 200, 429, 405]),
         "rejected requests consume nothing": Scene(
             [*get("/search?q=a", 4), *get("/search?q=b", 2)],
@@ -171,7 +171,7 @@ def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
 
 @pytest.mark.parametrize(("package", "says"), CASES, ids=[f"{package}: {says}" for package, says in CASES])
 def test_the_same_requests_have_the_same_answers(package: str, says: str) -> None:
-    """Status and body are what they were before; where they are not, the page of the package says so."""
+    """Status and body are the same as before, or the page of the package names the difference."""
     scene = SCENES[package][says]
     before, after = played(package, "before")[says], played(package, "after")[says]
     assert [status for status, _ in before] == scene.statuses
@@ -185,7 +185,7 @@ def test_the_same_requests_have_the_same_answers(package: str, says: str) -> Non
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_page_shows_the_change_line_by_line(package: str) -> None:
-    """What the page takes out and puts in leads from the one application to the other, which both run here."""
+    """The difference on the page leads from one application to the other, and both run here."""
     before, after = ((FOLDER / f"{package}_{side}.py").read_text().splitlines() for side in ("before", "after"))
     shown = re.findall(r"^```diff\n(.*?)^```$", page_of(package).read_text(), re.MULTILINE | re.DOTALL)
     expected = list(difflib.unified_diff(before, after, lineterm="", n=len(before)))[3:]
@@ -194,7 +194,7 @@ def test_the_page_shows_the_change_line_by_line(package: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
-    """Over real HTTP it serves, and rejects; afterwards it also says how much is left."""
+    """It serves and rejects over real HTTP, and reports the remaining requests after the migration."""
     commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
     assert len(commands) == 1
     with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
@@ -205,13 +205,13 @@ def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
 
 
 def arguments(*functions: Any) -> set[str]:
-    """The names of what a caller may give to them."""
+    """The names of their parameters."""
     names = {name for function in functions for name in inspect.signature(function).parameters}
     return names - {"self", "obj", "limit_value", "fn"}
 
 
 def settings_in(module: Any) -> set[str]:
-    """What a module of another package reads from settings, by its source."""
+    """The settings that a module of another package reads, by its source."""
     return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
 
 

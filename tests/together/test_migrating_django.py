@@ -1,4 +1,4 @@
-"""What the page on django-ratelimit says of each of its arguments: two views side by side, one behind each package."""
+"""Each argument on the page of django-ratelimit is tested: two views side by side, one behind each package."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[boo
 
 
 def both(theirs: Any, ours: Any, *requests: dict[str, Any], **settings: Any) -> list[bool]:
-    """What both packages answer to the same requests, which is the same."""
+    """The statuses of both packages for the same requests, which are equal."""
     limiter = Limiter(clock=ManualClock(NOW))
     views = [path("theirs", theirs(hello)), path("ours", ours(hello))]
     with project({"limiter": limiter, **settings}, *views, middleware=WITH_USERS) as served:
@@ -95,7 +95,7 @@ KEYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_counts_together_what_it_counted_together(key: str) -> None:
-    """The key stands as it did, and tells the same clients apart."""
+    """The same key counts the same clients separately."""
     one, other = KEYS[key]
     assert both(ratelimit(key=key, rate="1/d"), limit("1/d", key=key), one, one, other, other) == [True, False] * 2
 
@@ -123,7 +123,7 @@ def test_methods() -> None:
 
 
 def test_functions_for_keys_and_rates() -> None:
-    """A key's function is a feature; a rate's is one that says the plan, and a table has the plans' limits."""
+    """A key's function becomes a feature; a function of a rate becomes a plan, and a table has the limits of plans."""
 
     def client(request: Any) -> str:
         return request.headers.get("X-Name", "")
@@ -193,7 +193,7 @@ def test_a_view_that_asks_for_itself() -> None:
 
 
 def test_a_view_that_is_told() -> None:
-    """``block=False`` and ``request.limited`` are a rule in shadow mode and what it would have decided."""
+    """``block=False`` and ``request.limited`` become a rule in shadow mode and its decision."""
 
     def theirs(request: Any) -> HttpResponse:
         return HttpResponse(f"{request.limited}")
@@ -215,7 +215,7 @@ def forbidden(request: Any, verdict: Any) -> HttpResponse:
 
 
 def test_the_status_can_stay_what_it_was() -> None:
-    """429 by default, with a word on when to come back; 403 where one's own answer says so."""
+    """429 with ``Retry-After`` by default, and 403 with a response of your own."""
     views = [path("theirs", ratelimit(key="ip", rate="1/d")(hello)), path("ours", limit("1/d")(hello))]
     with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
         theirs, ours = ([served.ask(where) for _ in range(2)][1] for where in ("/theirs", "/ours"))
@@ -242,7 +242,7 @@ def test_visitors_who_are_not_signed_in() -> None:
 
 
 def test_the_address_from_a_header() -> None:
-    """``RATELIMIT_IP_META_KEY`` believed whoever sent the header; ``trusted_proxies`` believes the proxies."""
+    """``RATELIMIT_IP_META_KEY`` believed every sender of the header; ``trusted_proxies`` believes the proxies."""
     views = [path("theirs", ratelimit(key="ip", rate="1/d")(hello)), path("ours", limit("1/d")(hello))]
     limits = {"limiter": Limiter(clock=ManualClock(NOW)), "trusted_proxies": ["10.0.0.0/8"]}
     proxied = [{"client": "10.0.0.1", "headers": {"X-Forwarded-For": f"192.0.2.{number}"}} for number in (1, 1, 2)]

@@ -1,4 +1,4 @@
-"""What the page on Flask-Limiter says of each of its arguments: two applications, one behind each package."""
+"""Each argument on the page of Flask-Limiter is tested: two applications, one behind each package."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def asked(app: Flask, *requests: str) -> list[bool]:
 
 
 def alike(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
-    """What both answer to the same requests, which is the same."""
+    """The statuses of both for the same requests, which are equal."""
     found, expected = asked(ours, *requests), asked(theirs, *requests)
     assert found == expected
     return found
@@ -322,7 +322,7 @@ def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_static_files_are_limited_unless_they_are_exempt() -> None:
-    """Flask-Limiter leaves the view ``static`` alone; here it is exempt when it is said to be."""
+    """Flask-Limiter leaves the view ``static`` alone; here you exempt it."""
     app = Flask("static", static_folder=".", static_url_path="/static")
     app.view_functions["static"] = exempt(app.view_functions["static"])
     RateLimiter(app, limiter=still({"rules": [{"limits": "1/hour"}]}))

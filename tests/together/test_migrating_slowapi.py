@@ -1,4 +1,4 @@
-"""What the page on slowapi says of each of its arguments: two applications, one behind each package."""
+"""Each argument on the page of slowapi is tested: two applications, one behind each package."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def asked(app: FastAPI, *requests: str) -> list[bool]:
 
 
 def alike(theirs: FastAPI, ours: FastAPI, *requests: str) -> list[bool]:
-    """What both answer to the same requests, which is the same."""
+    """The statuses of both for the same requests, which are equal."""
     found, expected = asked(ours, *requests), asked(theirs, *requests)
     assert found == expected
     return found
@@ -118,7 +118,7 @@ def test_keys() -> None:
 
 
 def test_key_styles() -> None:
-    """By address of the view's path, as slowapi does unless told otherwise, is ``path`` in the key."""
+    """A count per URL, the default of slowapi, becomes ``path`` in the key."""
     for style, key, served in (("url", ["path", "ip"], True), ("endpoint", ["ip"], False)):
         theirs, limiter = before(key_style=style)
         ours = after()
@@ -175,7 +175,7 @@ def test_costs_and_exemptions_by_function() -> None:
 
 
 def test_a_shared_limit() -> None:
-    """One object of ``RateLimit``, wherever it stands."""
+    """One object of ``RateLimit`` has one count in all places."""
     theirs, limiter = before()
     ours = after()
     shared, ours_shared = limiter.shared_limit("2/hour", scope="both"), Depends(RateLimit("2/hour"))

@@ -1,6 +1,6 @@
-"""Other packages' limits, keys and stores are read as those packages read them, or an error says what to write.
+"""Limits, keys and stores of other packages have the same meaning here, or an error names the form to write.
 
-Their own parsers stand beside ours here, and say what each form means.
+The tests compare with the parsers of these packages.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def named(value: object) -> str:
 
 @pytest.mark.parametrize("text", OF_LIMITS)
 def test_a_string_of_limits_means_what_it_meant(text: str) -> None:
-    """All that `limits` documents, and all that its pattern lets through: same amounts, periods and order."""
+    """All that `limits` documents, and all that its pattern allows: same amounts, periods and order."""
     assert numbers_of(text) == numbers_of_limits(text)
 
 
@@ -96,7 +96,7 @@ ONE = st.builds(
 
 @given(parts=st.lists(ONE, min_size=1, max_size=4), separators=st.lists(st.sampled_from(",;|"), min_size=4, max_size=4))
 def test_no_string_of_limits_means_something_else(parts: list[str], separators: list[str]) -> None:
-    """Whatever `limits` reads is read alike, or is an error: never another amount, never another period."""
+    """Each form of `limits` is read alike or is an error: never another amount, never another period."""
     text = "".join(part + separator for part, separator in zip(parts, separators, strict=False))[:-1]
     expected = numbers_of_limits(text)
     try:
@@ -120,7 +120,7 @@ def test_no_string_of_limits_means_something_else(parts: list[str], separators: 
     ],
 )
 def test_a_string_of_limits_that_cannot_be_had_says_why(text: str, said: str) -> None:
-    """`limits` reads these; here they are errors that show the text, the bound, and what there is instead."""
+    """`limits` reads these; here they are errors that show the text, the bound, and the alternative."""
     assert limits.parse_many(text)
     with pytest.raises(ConfigError, match=said):
         parse_quotas(text)
@@ -180,7 +180,7 @@ def rate_of(group: str, request: Any) -> str:
     ids=named,
 )
 def test_a_rate_that_cannot_be_had_says_what_to_write(rate: Any, said: str) -> None:
-    """Functions, "nothing at all" and "no limit" are said in other ways here, and the error says which."""
+    """Functions, "nothing at all" and "no limit" have other forms here, and the error names them."""
     with pytest.raises(ConfigError, match=said):
         Rule(limits=rate)
 
@@ -239,7 +239,7 @@ def test_a_key_that_cannot_be_had_says_what_to_write(key: Any, said: str) -> Non
 
 
 def test_names_for_keys_are_no_features() -> None:
-    """What stands for two features cannot be matched, listed or given; what only has another name can."""
+    """A name for two features cannot be matched, listed or passed; a name for one feature can."""
     with pytest.raises(ConfigError, match=r"'user_or_ip' stands in keys, for 'user\|ip'"):
         Rule(limits="5/m", match={"user_or_ip": "ann"})
     assert Rule(limits="5/m", match={"get:q": "a"}).matches.needs == ("query:q",)

@@ -67,7 +67,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[httpx.Clien
 
 
 def around(sides: list[httpx.Client], method: str, path: str, **asked: Any) -> list[httpx.Response]:
-    """The same request nine times, to each application by turns; the client stands behind a proxy that is trusted."""
+    """The same request nine times, to each application in turn; the client is behind a trusted proxy."""
     return [side.request(method, path, **asked) for side, _ in zip(cycle(sides), ROUNDS, strict=False)]
 
 
@@ -77,7 +77,7 @@ def let_in(answers: list[httpx.Response]) -> list[bool]:
 
 
 def test_a_client_is_counted_together(sides: list[httpx.Client]) -> None:
-    """Six pages an hour are six in all, whichever application serves them, and each says how many are left."""
+    """Six pages an hour are six in all, in any of the applications, and each reports the remaining pages."""
     answers = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.1"})
     assert let_in(answers) == ROUNDS
     assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == list("543210000")
@@ -87,7 +87,7 @@ def test_a_client_is_counted_together(sides: list[httpx.Client]) -> None:
 
 
 def test_routes_with_one_template_are_counted_together(sides: list[httpx.Client]) -> None:
-    """``/items/{id}``, ``/items/<int:id>`` and ``items/<int:id>`` are one endpoint, whatever the number is."""
+    """``/items/{id}``, ``/items/<int:id>`` and ``items/<int:id>`` are one endpoint for all numbers."""
     answers = [
         side.get(f"/items/{number}", headers={"x-forwarded-for": "192.0.2.3"})
         for number, (side, _) in enumerate(zip(cycle(sides), ROUNDS, strict=False))
@@ -120,5 +120,5 @@ def test_failures_for_an_address_of_mail_are_counted_together(sides: list[httpx.
 
 
 def test_a_decorator_s_limit_of_one_name_is_counted_together(sides: list[httpx.Client]) -> None:
-    """The file retunes the three decorators called ``report`` to one limit, which then is one."""
+    """The file overrides the three decorators called ``report`` with one limit, which has one count."""
     assert let_in(around(sides, "GET", "/report", headers={"x-user": "9"})) == ROUNDS
