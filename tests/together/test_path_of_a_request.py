@@ -22,10 +22,10 @@ from ratelimit_mw import Limiter, Rule
 PACKAGE = Path(ratelimit_mw.__file__).parent
 CLIENT = {"ip": "192.0.2.7"}
 DECIDING = {
-    "limiter/limiter.py",
-    "rules/ruleset.py",
-    "rules/plan.py",
-    "keys/key.py",
+    "limiter/limiter.py",  # hit: the plan, the hits, one call of the chain, the verdict
+    "rules/ruleset.py",  # the plan of a request
+    "rules/plan.py",  # its limits as hits
+    "keys/key.py",  # the key of a rule
     "limiter/rejection_cache.py",
     "limiter/failover.py",
     "decision.py",
@@ -54,8 +54,8 @@ def outside_of_redis(files: set[str]) -> set[str]:
     return {file for file in files if not file.startswith("stores/redis/")}
 
 
-def test_hit_on_redis_enters_few_files(redis_server: Server) -> None:
-    """Seven files decide; the others are of the Redis store."""
+def test_hit_on_redis_enters_at_most_11_files(redis_server: Server) -> None:
+    """Seven files decide, four files of the Redis store ask the server."""
     limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
     for _ in range(3):
         limiter.hit(CLIENT)
@@ -63,11 +63,11 @@ def test_hit_on_redis_enters_few_files(redis_server: Server) -> None:
         limiter.hit(CLIENT)
     limiter.close()
     assert outside_of_redis(files) == DECIDING
-    assert len(files) <= 12
+    assert len(files) <= 11, sorted(files)
 
 
-def test_ahit_on_redis_enters_few_files(redis_server: Server) -> None:
-    """The async form takes the same seven files."""
+def test_ahit_on_redis_enters_at_most_12_files(redis_server: Server) -> None:
+    """The same seven files decide; the fifth file of the Redis store is the batch."""
     limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
 
     async def scenario() -> set[str]:
@@ -80,4 +80,4 @@ def test_ahit_on_redis_enters_few_files(redis_server: Server) -> None:
 
     files = asyncio.run(scenario())
     assert outside_of_redis(files) == DECIDING
-    assert len(files) <= 14
+    assert len(files) <= 12, sorted(files)
