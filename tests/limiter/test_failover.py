@@ -1,4 +1,4 @@
-"""When a shared store does not answer: every rule's policy, no call while the breaker is open, a quiet recovery."""
+"""A shared store that is away: the policy of each rule, no calls while the breaker is open, and the recovery."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def rule(policy: str | None, limits: str = "4/minute", name: str = "api") -> Rul
 
 
 @both
-def test_local_is_the_default_and_limits(hit: Hit) -> None:
-    """Without its store a limit goes on in the process."""
+def test_local_is_the_default_policy(hit: Hit) -> None:
+    """Without its store, a limiter counts in the process."""
     store = SharedStore()
     mine = limiter(store, [rule(None)])
     store.down = True
@@ -49,8 +49,8 @@ def test_local_is_the_default_and_limits(hit: Hit) -> None:
 
 
 @both
-def test_local_takes_its_share_of_the_fleet(hit: Hit) -> None:
-    """Four processes of a fleet pass together what the limit promises; each at least one."""
+def test_local_counts_one_part_of_the_limit_per_process(hit: Hit) -> None:
+    """With fleet_size = 4, each process allows a quarter of the limit, and at least 1."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "8/minute")], fleet_size=4)
     store.down = True
@@ -61,7 +61,7 @@ def test_local_takes_its_share_of_the_fleet(hit: Hit) -> None:
 
 @both
 def test_allow_leaves_the_limit_out(hit: Hit) -> None:
-    """An "allow" rule says nothing while its store is away; a "local" one beside it still limits."""
+    """A rule with "allow" has no decision while the store is away; a rule with "local" beside it still limits."""
     store = SharedStore()
     mine = limiter(store, [rule("allow", "1/minute"), rule("local", "3/minute", "other")])
     store.down = True
@@ -71,8 +71,8 @@ def test_allow_leaves_the_limit_out(hit: Hit) -> None:
 
 
 @both
-def test_deny_rejects_as_a_matter_of_ours(hit: Hit) -> None:
-    """A "deny" rule rejects, says when to come back, and says that it is not the client's doing."""
+def test_deny_rejects_with_503(hit: Hit) -> None:
+    """The verdict is unavailable, with a Retry-After of one second."""
     store = SharedStore()
     mine = limiter(store, [rule("local"), rule("deny", name="strict")])
     store.down = True
@@ -82,8 +82,8 @@ def test_deny_rejects_as_a_matter_of_ours(hit: Hit) -> None:
 
 
 @both
-def test_an_open_breaker_spares_the_store(hit: Hit) -> None:
-    """Three failing calls, then none."""
+def test_an_open_breaker_stops_calls(hit: Hit) -> None:
+    """The store is called three times, and never again while the breaker is open."""
     store = SharedStore()
     mine = limiter(store, [rule("allow")])
     store.down = True
@@ -93,8 +93,8 @@ def test_an_open_breaker_spares_the_store(hit: Hit) -> None:
 
 
 @both
-def test_what_was_consumed_locally_is_given_back_locally(hit: Hit) -> None:
-    """A refund goes where the hit was counted."""
+def test_a_local_hit_is_refunded_locally(hit: Hit) -> None:
+    """A refund goes to the store that counted the hit."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "1/minute")])
     store.down = True
@@ -107,8 +107,8 @@ def test_what_was_consumed_locally_is_given_back_locally(hit: Hit) -> None:
     assert hit(mine)
 
 
-def test_a_correction_that_cannot_be_made_is_no_error() -> None:
-    """When the store is gone after the hit, what was consumed stays consumed and nobody sees an exception."""
+def test_a_refund_during_an_outage_raises_nothing() -> None:
+    """When the store fails after the hit, the cost stays consumed."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "1/minute")])
     verdict = mine.hit(WHO)
@@ -120,8 +120,8 @@ def test_a_correction_that_cannot_be_made_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("cost", [0, 3])
-def test_a_correction_that_was_not_answered_is_not_asked_again(cost: int) -> None:
-    """It may have been carried out: asked again, it would be given back or charged twice."""
+def test_a_correction_without_a_reply_is_not_sent_again(cost: int) -> None:
+    """The store may have made it, and would make it twice."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "4/minute")])
     verdict = mine.hit(WHO)
@@ -135,8 +135,8 @@ def test_a_correction_that_was_not_answered_is_not_asked_again(cost: int) -> Non
     assert mine.peek(WHO, 0).decisions[0].remaining == 4 - cost
 
 
-def test_a_correction_that_was_not_asked_may_be_made_later() -> None:
-    """While the breaker is open the store is left alone, so nothing is noted as done."""
+def test_a_correction_that_was_not_sent_can_be_sent_later() -> None:
+    """An open breaker sends nothing, so nothing is recorded as done."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "10/minute")])
     verdict, other = mine.hit(WHO), mine.hit(WHO)
@@ -153,8 +153,8 @@ def test_a_correction_that_was_not_asked_may_be_made_later() -> None:
     assert mine.peek(WHO, 0).decisions[0].remaining == 6
 
 
-def test_a_refund_forgets_rejections_when_it_is_made() -> None:
-    """Who is rejected while a refund is on its way is not rejected any more once it has come."""
+def test_a_refund_clears_cached_rejections_once_it_is_made() -> None:
+    """A rejection during the refund is not cached beyond its end."""
 
     async def scenario() -> None:
         store = SharedStore()
@@ -167,8 +167,8 @@ def test_a_refund_forgets_rejections_when_it_is_made() -> None:
     asyncio.run(scenario())
 
 
-def test_a_reset_forgets_what_was_counted_without_the_store() -> None:
-    """A key that is fresh is fresh in the next outage, too."""
+def test_a_reset_clears_local_counts() -> None:
+    """A key that was reset starts at zero in the next outage too."""
     store = SharedStore()
     mine = limiter(store, [rule("local", "1/minute")])
     store.down = True
@@ -179,8 +179,8 @@ def test_a_reset_forgets_what_was_counted_without_the_store() -> None:
     assert mine.hit(WHO)
 
 
-def test_a_reset_that_cannot_be_made_is_an_error() -> None:
-    """An operator has to know."""
+def test_a_reset_raises_when_the_store_is_away() -> None:
+    """An operator must know that the key was not reset."""
     store = SharedStore()
     mine = limiter(store, [rule("local")])
     store.down = True
@@ -191,15 +191,15 @@ def test_a_reset_that_cannot_be_made_is_an_error() -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Bounded waiting for a probe, which runs beside the test."""
+    """Wait for a probe, which runs in a thread."""
     deadline = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_it_comes_back_by_a_probe_in_a_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """Once the store answers a probe, limits are the store's again; one log line each way."""
+def test_a_probe_closes_the_breaker(caplog: pytest.LogCaptureFixture) -> None:
+    """After a successful probe the store decides again. The log has one line for each change."""
     store = SharedStore()
     mine = limiter(store, [rule("allow", "1/minute")])
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
@@ -218,8 +218,8 @@ def test_it_comes_back_by_a_probe_in_a_thread(caplog: pytest.LogCaptureFixture) 
     assert re.fullmatch(r"store SharedStore reachable again after \d+\.\d s", closed)
 
 
-def test_it_comes_back_for_event_loops_that_live_for_a_moment() -> None:
-    """Each request on a loop of its own, as ``asyncio.run`` and ``async_to_sync`` make them: none waits for a probe."""
+def test_a_probe_serves_event_loops_of_one_request() -> None:
+    """Requests with an event loop of their own, as asyncio.run makes them, find the store again."""
     store = SharedStore()
     mine = limiter(store, [rule("allow", "1/minute")])
     store.down = True
@@ -230,8 +230,8 @@ def test_it_comes_back_for_event_loops_that_live_for_a_moment() -> None:
     asyncio.run(mine.aclose())
 
 
-def test_a_recovery_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A probe that is answered after another one has nothing to say."""
+def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A second successful probe logs nothing."""
     store = SharedStore()
     mine = limiter(store, [rule("allow")])
     store.down = True

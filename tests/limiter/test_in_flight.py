@@ -1,4 +1,4 @@
-"""Requests in flight: never more than N at once, and a slot comes back however its request ends."""
+"""Slots: never more than N concurrent requests, and each slot is returned however its request ends."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def free(limiter: Limiter) -> int:
     return limiter.peek(WHO, cost=0).decisions[0].remaining
 
 
-def test_no_more_than_n_at_once(limiter: Limiter) -> None:
-    """A third request is rejected while two run, with a hint to come back in a second; another client is not."""
+def test_at_most_n_requests_at_once(limiter: Limiter) -> None:
+    """A third request is rejected while two run. Another client is not."""
     with limiter.slot(WHO) as first, limiter.slot(WHO):
         assert first.decisions[0].remaining == 1
         with pytest.raises(RateLimitExceeded) as rejected, limiter.slot(WHO):
@@ -58,8 +58,8 @@ def test_no_more_than_n_at_once(limiter: Limiter) -> None:
     assert free(limiter) == 2
 
 
-def test_async_is_the_same(limiter: Limiter) -> None:
-    """``async with`` on the same object, also nested."""
+def test_a_slot_can_be_nested_with_async_with(limiter: Limiter) -> None:
+    """async with works on the same object."""
 
     async def scenario() -> None:
         slot = limiter.slot(WHO)
@@ -72,8 +72,8 @@ def test_async_is_the_same(limiter: Limiter) -> None:
     asyncio.run(scenario())
 
 
-def test_an_error_gives_the_slot_back(limiter: Limiter) -> None:
-    """Slots do not leak through exceptions and cancellation."""
+def test_an_error_returns_the_slot(limiter: Limiter) -> None:
+    """Exceptions and cancellation leave no slot behind."""
     with pytest.raises(KeyError), limiter.slot(WHO):
         raise KeyError
 
@@ -94,8 +94,8 @@ def test_an_error_gives_the_slot_back(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("patience", range(4))
-def test_who_is_cancelled_while_the_store_decides_holds_nothing(clock: ManualClock, patience: int) -> None:
-    """Nobody sees the verdict, so nobody could give its slot back: it comes back as soon as the store has answered."""
+def test_a_task_cancelled_during_the_decision_holds_no_slot(clock: ManualClock, patience: int) -> None:
+    """The slot is returned as soon as the store has replied."""
     limiter = Limiter([Rule(name="api", limits="2 concurrent")], SharedStore(), clock)
 
     async def held() -> None:
@@ -116,8 +116,8 @@ def test_who_is_cancelled_while_the_store_decides_holds_nothing(clock: ManualClo
     assert free(limiter) == 2
 
 
-def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock: ManualClock) -> None:
-    """What nobody renews ends by itself, not a microsecond early; giving it back then takes nobody else's."""
+def test_a_slot_without_renewal_expires_after_a_minute(limiter: Limiter, clock: ManualClock) -> None:
+    """It expires exactly then, and returning it later frees no other slot."""
     lost = [limiter.hit(WHO), limiter.hit(WHO)]
     clock.advance(59.999999)
     assert not limiter.hit(WHO)
@@ -129,7 +129,7 @@ def test_a_crashed_holder_loses_its_slot_after_a_minute(limiter: Limiter, clock:
 
 
 def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
-    """A request of two minutes keeps its slot; once it is over the thread that renewed it goes."""
+    """A request of two minutes keeps its slot. The thread ends after the request."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
     limiter._settlement._slots = Heartbeat(limiter._settlement._renew, interval=0.01)
     with limiter.slot(WHO):
@@ -144,8 +144,8 @@ def test_a_held_slot_is_renewed(store: Store, clock: ManualClock) -> None:
     limiter.close()
 
 
-def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock) -> None:
-    """An application that is stopped and started in one process keeps the slots of its second life, too."""
+def test_a_closed_limiter_renews_again(store: Store, clock: ManualClock) -> None:
+    """An application that is stopped and started in one process keeps its slots."""
     limiter = Limiter([Rule(name="api", limits="1 concurrent")], store, clock)
     limiter._settlement._slots = Heartbeat(limiter._settlement._renew, interval=0.01)
     for _ in range(2):
@@ -155,8 +155,8 @@ def test_a_limiter_that_was_closed_renews_again(store: Store, clock: ManualClock
         limiter.close()
 
 
-def test_a_renewal_that_fails_ends_no_others(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever goes wrong with one request, the others keep their slots; it is logged."""
+def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """The failure is logged, and the other requests keep their slots."""
     renewed = threading.Event()
     bad, good = Verdict(), Verdict()
 
@@ -186,8 +186,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_beside_a_rate(store: Store, clock: ManualClock) -> None:
-    """One rule may have both: the rate is consumed, the slot comes back; a rejection takes neither."""
+def test_a_rule_may_have_a_rate_and_slots(store: Store, clock: ManualClock) -> None:
+    """The rate stays consumed, the slot is returned. A rejection takes neither."""
     limiter = Limiter([Rule(name="api", limits=["3/minute", "1 concurrent"])], store, clock)
     with limiter.slot(WHO), pytest.raises(RateLimitExceeded), limiter.slot(WHO):
         raise AssertionError("a second ran")
@@ -200,8 +200,8 @@ def test_beside_a_rate(store: Store, clock: ManualClock) -> None:
     limiter.close()
 
 
-def test_settling_leaves_slots_alone(store: Store, clock: ManualClock) -> None:
-    """A true cost is a matter of rates."""
+def test_settle_does_not_change_slots(store: Store, clock: ManualClock) -> None:
+    """A true cost concerns rates only."""
     limiter = Limiter([Rule(name="api", limits=["100/minute", "2 concurrent"])], store, clock)
     with limiter.slot(WHO) as verdict:
         limiter.settle(verdict, 40)
@@ -211,15 +211,15 @@ def test_settling_leaves_slots_alone(store: Store, clock: ManualClock) -> None:
 
 
 def test_a_cost_takes_as_many_slots(limiter: Limiter) -> None:
-    """A heavy request may take two; one that can never fit says so."""
+    """A request may take two slots. A cost beyond the limit has no retry_after."""
     with limiter.slot(WHO, cost=2):
         assert free(limiter) == 0
     assert limiter.hit(WHO, cost=3).retry_after is None
     assert free(limiter) == 2
 
 
-def test_threads_never_exceed_it() -> None:
-    """Eight threads, two slots: at no moment more than two inside."""
+def test_threads_never_exceed_the_limit() -> None:
+    """With eight threads and two slots, at most two threads are inside."""
     limiter = Limiter([Rule(name="api", limits="2 concurrent")])
     inside, most, rejected = [0], [0], [0]
     lock = threading.Lock()
@@ -250,8 +250,8 @@ def test_threads_never_exceed_it() -> None:
 # -- in applications ---------------------------------------------------------------------------------------------
 
 
-def test_asgi_holds_until_the_application_returns() -> None:
-    """Of five concurrent requests two run; headers name the unit; afterwards the slots are free again."""
+def test_asgi_holds_the_slot_until_the_application_returns() -> None:
+    """Of five concurrent requests two run. The headers name the unit, and all slots are free afterwards."""
     gate = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -280,8 +280,8 @@ def test_asgi_holds_until_the_application_returns() -> None:
 
 
 @pytest.mark.parametrize("ending", ["error", "cancelled"])
-def test_asgi_gives_back_however_it_ends(ending: str, store: Store) -> None:
-    """An application that raises, and a request that is cancelled, free their slots."""
+def test_asgi_returns_the_slot_after_errors_and_cancellation(ending: str, store: Store) -> None:
+    """An application that raises and a cancelled request free their slots."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if ending == "error":
@@ -304,7 +304,7 @@ def test_asgi_gives_back_however_it_ends(ending: str, store: Store) -> None:
     limiter.close()
 
 
-def test_wsgi_holds_until_the_body_is_closed() -> None:
+def test_wsgi_holds_the_slot_until_the_body_is_closed() -> None:
     """A streaming response keeps its slot until the server has closed it."""
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -329,8 +329,8 @@ def test_wsgi_holds_until_the_body_is_closed() -> None:
 # -- the arithmetic ----------------------------------------------------------------------------------------------
 
 
-def test_leases_have_names_of_their_own() -> None:
-    """Leases of one microsecond, and after a clock went back, are told apart."""
+def test_each_slot_has_its_own_id() -> None:
+    """Slots of one microsecond, and slots after a clock went back, have different ids."""
     rule = Concurrency(Quota.parse("3 concurrent"))
     state, first = rule.decide(None, 100, 1)
     state, second = rule.decide(state, 100, 1)
@@ -343,8 +343,8 @@ def test_leases_have_names_of_their_own() -> None:
     assert rule.give_back(None, 100, Charge(1, 1), 1) is None
 
 
-def test_part_of_a_lease_may_be_given_back() -> None:
-    """Two of three slots return, the rest stays; a charge is a lease, too."""
+def test_some_of_the_slots_of_a_hit_can_be_returned() -> None:
+    """Two of three slots are returned. An additional charge is a slot too."""
     rule = Concurrency(Quota.parse("4 concurrent"))
     state, taken = rule.decide(None, 100, 3)
     state = rule.give_back(state, 100, Charge(taken.at_us, 3), 2)
@@ -354,7 +354,7 @@ def test_part_of_a_lease_may_be_given_back() -> None:
     assert rule.decide(state, 100, 1)[0] is state
 
 
-def test_what_cannot_be_counted_is_an_error() -> None:
-    """A state is as large as what is in flight, so that is bounded; a burst means nothing here."""
+def test_too_many_slots_are_an_error() -> None:
+    """A state is as large as the number of slots, so that number is bounded. A burst is invalid."""
     with pytest.raises(ConfigError, match="10000"):
         Rule(limits="10001 concurrent")

@@ -27,12 +27,12 @@ def setup(
 
 
 def left(limiter: Limiter, features: dict[str, str]) -> int:
-    """What the store says that nobody has drawn or consumed."""
+    """What remains in the store."""
     return limiter.peek(features, cost=0).decisions[0].remaining
 
 
-def test_what_one_plan_has_drawn_no_other_consumes() -> None:
-    """Limits of several plans may count by one key: a lease is of the limit that it was drawn for."""
+def test_a_lease_serves_only_its_own_limit() -> None:
+    """Limits of several plans may count under one key."""
     (limiter,), _, _ = setup(limits="100/hour", lease="10%", per={"plan": {"pro": ["100000/hour"]}})
     for count, plan in ((300, "pro"), (300, "free"), (5, "pro")):
         allowed = sum(limiter.hit({**WHO, "plan": plan}).allowed for _ in range(count))
@@ -42,8 +42,8 @@ def test_what_one_plan_has_drawn_no_other_consumes() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window-counter", "tiered-window", "gcra"])
-def test_exactly_the_limit_for_few_calls(algorithm: str) -> None:
-    """One busy process passes the whole limit and asks once a share, and a few times more when little is left."""
+def test_one_process_gets_exactly_the_limit_with_few_calls(algorithm: str) -> None:
+    """It asks once per share, and a few times more near the end of the limit."""
     (limiter,), store, _ = setup(algorithm=algorithm)
     allowed = sum(limiter.hit(WHO).allowed for _ in range(1000))
     assert allowed == 1000
@@ -51,23 +51,23 @@ def test_exactly_the_limit_for_few_calls(algorithm: str) -> None:
     assert not limiter.hit(WHO)
 
 
-def test_many_processes_pass_no_more_than_the_limit() -> None:
-    """Shares drawn by others are gone; what one cannot draw whole it asks for one by one."""
+def test_many_processes_never_exceed_the_limit() -> None:
+    """A process that cannot take a whole share asks for single hits."""
     limiters, _, _ = setup(processes=7, limits="500/minute", lease="10%")
     allowed = sum(limiters[i % 7].hit(WHO).allowed for i in range(2000))
     assert 500 - 7 * 50 <= allowed <= 500
 
 
-def test_a_crash_loses_at_most_a_share() -> None:
-    """What a process had drawn and not consumed is not consumed by anybody else; nothing is passed twice."""
+def test_a_crash_loses_at_most_one_share() -> None:
+    """No other process consumes the share of a crashed process."""
     limiters, _, _ = setup(processes=2, limits="100/minute", lease="20%")
     first = sum(limiters[0].hit(WHO).allowed for _ in range(5))
     second = sum(limiters[1].hit(WHO).allowed for _ in range(200))
     assert 100 - 20 <= first + second <= 100
 
 
-def test_a_lease_ends_with_its_life_and_the_rest_comes_back() -> None:
-    """After a twentieth of the period nothing is consumed from it; the next draw gives the unused part back."""
+def test_an_ended_lease_is_returned_with_the_next_share() -> None:
+    """After a twentieth of the period nothing is consumed from the lease."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     for _ in range(3):
         limiter.hit(WHO)
@@ -81,8 +81,8 @@ def test_a_lease_ends_with_its_life_and_the_rest_comes_back() -> None:
     assert store.calls == 2 + 1 + 2 + 1
 
 
-def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
-    """Once its lease has ended, the next request that asks the store anyway gives the unused part back."""
+def test_the_lease_of_an_idle_key_is_returned_with_another_key() -> None:
+    """The next request that asks the store returns the unused part of an ended lease."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     for _ in range(3):
         limiter.hit(WHO)
@@ -96,8 +96,8 @@ def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
     assert left(limiter, WHO) == 100 - 3
 
 
-def test_requests_give_back_more_than_they_draw() -> None:
-    """Many keys that fall idle at once come back a few at a time: no request has to wait for all of them."""
+def test_a_request_returns_at_most_four_leases() -> None:
+    """Many keys that become idle at once are returned a few at a time, so no request waits for all of them."""
     (limiter,), _, clock = setup(limits="100/minute", lease="10%", algorithm="fixed-window")
     keys = [{"ip": f"192.0.2.{i}"} for i in range(20)]
     for features in keys * 2:
@@ -110,8 +110,8 @@ def test_requests_give_back_more_than_they_draw() -> None:
     assert back == [4, 8, 12, 16, 20, 20]
 
 
-def test_leases_of_several_lives_come_back_when_each_has_ended() -> None:
-    """A long lease that was drawn before a short one does not hold it up."""
+def test_leases_of_different_lives_are_returned_when_they_end() -> None:
+    """A long lease that was taken first does not delay a short one."""
     clock, store = ManualClock(1_000_000.0), SharedStore()
     rules = [
         Rule(name=name, limits=limits, lease="10%", match={"path": f"/{name}"}, algorithm="fixed-window")
@@ -128,8 +128,8 @@ def test_leases_of_several_lives_come_back_when_each_has_ended() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_closing_gives_back_what_is_left(is_async: bool) -> None:
-    """A process that ends in an orderly way leaves the limit as if it had never drawn more than it consumed."""
+def test_close_returns_all_leases(is_async: bool) -> None:
+    """After close the store counts only the consumed cost."""
     (limiter, other), _, _ = setup(processes=2, limits="1000/minute", lease="2%")
     keys = [{"ip": str(i)} for i in range(250)]
 
@@ -149,8 +149,8 @@ def test_closing_gives_back_what_is_left(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_closing_without_the_store_is_harmless(is_async: bool) -> None:
-    """What cannot be given back lapses, and nothing is raised."""
+def test_close_during_an_outage_raises_nothing(is_async: bool) -> None:
+    """Shares that cannot be returned lapse."""
     (limiter,), store, _ = setup()
     for _ in range(3):
         limiter.hit(WHO)
@@ -163,8 +163,8 @@ def test_closing_without_the_store_is_harmless(is_async: bool) -> None:
     assert store.calls == before + 1
 
 
-def test_a_reset_forgets_the_lease() -> None:
-    """What was drawn before a reset is neither consumed nor given back after it."""
+def test_a_reset_drops_the_lease() -> None:
+    """A share from before a reset is neither consumed nor returned after it."""
     (limiter,), store, _ = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     for _ in range(3):
         limiter.hit(WHO)
@@ -176,8 +176,8 @@ def test_a_reset_forgets_the_lease() -> None:
     assert left(limiter, WHO) == 98
 
 
-def test_a_draw_that_takes_longer_than_a_lease_lives_is_given_back() -> None:
-    """A slow store: the request itself is answered, and nobody consumes the rest too late."""
+def test_a_share_that_arrives_after_its_life_is_returned() -> None:
+    """With a slow store the request itself is allowed, and the rest is not consumed too late."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
     limiter.hit(WHO)
     plain = store.apply
@@ -197,8 +197,8 @@ def test_a_draw_that_takes_longer_than_a_lease_lives_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_seen_by_the_clock_a_period_passes_at_most_a_share_a_process_more(seed: int) -> None:
-    """Of what passes in any minute all was drawn in it, but for the leases that were alive when it began."""
+def test_a_period_sees_at_most_one_share_per_process_more(seed: int) -> None:
+    """By the clock, only leases that were alive at its start add to a period."""
     limiters, _, clock = setup(processes=3, limits="60/minute", lease="10%", algorithm="sliding-window-log")
     chance, passed = random.Random(seed), []
     for _ in range(4_000):
@@ -209,16 +209,16 @@ def test_seen_by_the_clock_a_period_passes_at_most_a_share_a_process_more(seed: 
     assert 60 <= worst <= 60 + 3 * 6
 
 
-def test_the_first_sight_of_a_key_draws_nothing() -> None:
-    """Cold keys are charged what they cost."""
+def test_the_first_hit_of_a_key_takes_no_share() -> None:
+    """A key that is not busy consumes its cost only."""
     (limiter,), store, _ = setup()
     limiter.hit(WHO)
     assert limiter.peek(WHO).decisions[0].remaining == 998
     assert store.calls == 2
 
 
-def test_the_answer_counts_down() -> None:
-    """Remaining falls by one a hit, drawn or local; the reset is carried on."""
+def test_remaining_counts_down_within_a_lease() -> None:
+    """Remaining falls by one per hit, and reset_after goes on."""
     (limiter,), _, clock = setup(algorithm="fixed-window")
     told = [limiter.hit(WHO).decisions[0].remaining for _ in range(60)]
     assert told == list(range(999, 939, -1))
@@ -228,7 +228,7 @@ def test_the_answer_counts_down() -> None:
 
 
 def test_a_refund_of_a_leased_hit_reaches_the_store() -> None:
-    """What was consumed here was counted there, and is given back there."""
+    """The store counted the hit as part of the share."""
     (limiter,), _, _clock = setup(limits="100/minute", lease="10%", algorithm="fixed-window")
     verdicts = [limiter.hit(WHO) for _ in range(11)]
     before = limiter.peek(WHO).decisions[0].remaining
@@ -237,8 +237,8 @@ def test_a_refund_of_a_leased_hit_reaches_the_store() -> None:
     assert limiter.peek(WHO).decisions[0].remaining == before + 1
 
 
-def test_async_is_the_same_and_draws_once_at_a_time() -> None:
-    """A burst of concurrent requests does not draw a share each."""
+def test_concurrent_tasks_take_one_share_at_a_time() -> None:
+    """A burst of concurrent requests does not take a share each."""
 
     async def scenario() -> tuple[int, int]:
         (limiter,), _store, _ = setup(limits="1000/minute", lease="2%")
@@ -256,7 +256,7 @@ def test_async_is_the_same_and_draws_once_at_a_time() -> None:
 
 
 def test_threads_share_a_lease_exactly() -> None:
-    """Eight threads on one leased key pass the limit, not one more."""
+    """Eight threads on one leased key get the limit and not one more."""
     (limiter,), _, _ = setup(limits="1000/minute", lease="5%")
     allowed = []
 
@@ -271,8 +271,8 @@ def test_threads_share_a_lease_exactly() -> None:
     assert sum(allowed) == 1000
 
 
-def test_a_dead_store_is_asked_for_no_shares() -> None:
-    """While the store is away the policy decides, by the request's own cost."""
+def test_no_share_is_taken_during_an_outage() -> None:
+    """The policy decides by the cost of the request."""
     (limiter,), store, _clock = setup(limits="100/minute", lease="50%")
     limiter.hit(WHO)
     store.down = True
@@ -281,8 +281,8 @@ def test_a_dead_store_is_asked_for_no_shares() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_store_that_goes_away_is_asked_once_for_a_request(is_async: bool) -> None:
-    """Neither a draw nor a give-back that failed is followed by another call, and the policy counts the cost alone."""
+def test_a_failing_store_is_called_once_per_request(is_async: bool) -> None:
+    """After a failed call for a share or a return, the policy decides at once."""
     (limiter,), store, clock = setup(limits="100/minute", lease="50%", algorithm="fixed-window")
 
     def hit() -> int:
@@ -305,8 +305,8 @@ def test_a_store_that_goes_away_is_asked_once_for_a_request(is_async: bool) -> N
     assert left_here[-1] == 98
 
 
-def test_a_hit_that_costs_nothing_is_answered_while_there_is_no_share() -> None:
-    """After a draw that was rejected, and after one that the store did not answer."""
+def test_a_cost_of_zero_is_decided_without_a_share() -> None:
+    """After a rejected share, and after a share without a reply."""
     (limiter, other), store, _ = setup(processes=2, limits="10/minute", lease="50%", algorithm="fixed-window")
     for _ in range(8):
         other.hit(WHO)
@@ -321,7 +321,7 @@ def test_a_hit_that_costs_nothing_is_answered_while_there_is_no_share() -> None:
 
 
 def test_leases_are_bounded() -> None:
-    """Ten thousand leases at most; the oldest go back."""
+    """There are at most 10,000 leases; the oldest are returned."""
     (limiter,), _, _ = setup()
     for i in range(10_050):
         limiter.hit({"ip": str(i)})
@@ -332,8 +332,8 @@ def test_leases_are_bounded() -> None:
     assert left(limiter, {"ip": "7"}) == 998
 
 
-def test_several_limits_are_drawn_together() -> None:
-    """Two limits of a rule: one call draws both shares, and the tighter one holds."""
+def test_shares_of_several_limits_are_taken_together() -> None:
+    """Two limits of a rule: one call takes both shares, and the tighter limit rejects."""
     (limiter,), _store, _ = setup(limits="100/minute; 150/hour")
     assert sum(limiter.hit(WHO).allowed for _ in range(120)) == 100
 
@@ -351,7 +351,7 @@ def test_several_limits_are_drawn_together() -> None:
     ],
     ids=str,
 )
-def test_a_lease_that_cannot_work_is_an_error(options: dict[str, object]) -> None:
-    """A share is 1% to 50%, of a rule that enforces and counts every outcome."""
+def test_an_invalid_lease_is_an_error(options: dict[str, object]) -> None:
+    """A lease is 1% to 50%, of a rule that enforces and counts every outcome."""
     with pytest.raises(ConfigError, match="lease"):
         Rule(limits="100/minute", **options)  # type: ignore[arg-type]

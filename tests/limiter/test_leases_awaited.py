@@ -1,4 +1,4 @@
-"""Leases on an event loop, at the end of a limiter and after a fork: as few calls, and nothing consumed twice."""
+"""Leases on an event loop, at close and after a fork: few calls, and nothing is consumed twice."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def setup(limits: str = "100/minute", lease: str = "50%") -> tuple[Limiter, Shar
 
 
 def left(limiter: Limiter, features: dict[str, str] = WHO) -> list[int]:
-    """What the store says that nobody has drawn or consumed."""
+    """What remains in the store."""
     return [decision.remaining for decision in limiter.peek(features, cost=0).decisions]
 
 
-def test_several_limits_are_consumed_without_asking() -> None:
-    """Once all of a request's limits are drawn, no call is made; a peek makes one."""
+def test_several_limits_are_served_from_leases() -> None:
+    """With leases of all limits no call is made; a peek makes one."""
 
     async def scenario() -> None:
         limiter, store, _ = setup("100/minute; 1000/hour")
@@ -41,8 +41,8 @@ def test_several_limits_are_consumed_without_asking() -> None:
     asyncio.run(scenario())
 
 
-def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
-    """Once its lease has ended, the next request that asks the store anyway gives the unused part back."""
+def test_the_lease_of_an_idle_key_is_returned_with_another_key() -> None:
+    """The next request that asks the store returns the unused part of an ended lease."""
 
     async def scenario() -> None:
         limiter, store, clock = setup()
@@ -58,8 +58,8 @@ def test_what_an_idle_key_has_left_comes_back_with_another_keys_call() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_closing_while_the_store_is_left_alone_asks_nothing(is_async: bool) -> None:
-    """What is left lapses; nobody waits for a store that is known to be away."""
+def test_close_with_an_open_breaker_makes_no_call(is_async: bool) -> None:
+    """The shares lapse, and close does not wait."""
     limiter, store, _ = setup()
     for _ in range(3):
         limiter.hit(WHO)
@@ -74,8 +74,8 @@ def test_closing_while_the_store_is_left_alone_asks_nothing(is_async: bool) -> N
     assert store.calls == before
 
 
-def test_a_lease_that_ended_while_it_was_drawn_comes_back() -> None:
-    """Another request has taken it for ended; its unused part is given back all the same."""
+def test_a_lease_that_ended_during_its_call_is_returned() -> None:
+    """Another request has removed it as ended; its unused part is returned too."""
     limiter, store, clock = setup()
     limiter.hit(WHO)
     plain = store.apply
@@ -94,8 +94,8 @@ def test_a_lease_that_ended_while_it_was_drawn_comes_back() -> None:
     assert left(limiter) == [98]
 
 
-def test_a_child_begins_without_its_parents_leases() -> None:
-    """What a fork runs first in the child: its next hit asks the store, for what is drawn is the parent's."""
+def test_a_forked_child_has_no_leases_of_its_parent() -> None:
+    """The next hit of the child asks the store."""
     limiter, store, _ = setup()
     for _ in range(3):
         limiter.hit(WHO)
@@ -105,8 +105,8 @@ def test_a_child_begins_without_its_parents_leases() -> None:
     assert left(limiter) == [48]
 
 
-def test_what_is_not_to_be_had_whole_is_asked_for_alone() -> None:
-    """Others have consumed more than half: a draw of half of the limit is rejected, the request itself is not."""
+def test_a_rejected_share_is_followed_by_a_single_hit() -> None:
+    """Others have consumed more than half: the share is rejected, the request is allowed."""
 
     async def scenario() -> None:
         limiter, store, _ = setup()

@@ -1,4 +1,4 @@
-"""Leases of several real processes on real stores: never more than the limit, whoever is killed."""
+"""Leases of several processes on real stores: the limit holds, also when processes are killed."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def place(request: Any, tmp_path: Path, redis_server: Server, memcached_server: 
     return f"{request.param}://{HOST}:{server.port}"
 
 
-def test_a_process_that_is_killed_takes_its_lease_along(place: str) -> None:
-    """One of four is killed with a lease: what it had not consumed is lost, all else passes, and nothing twice."""
+def test_a_killed_process_loses_its_lease(place: str) -> None:
+    """One of four processes is killed with a lease: its share is lost, all else is allowed, nothing twice."""
     name = f"killed-{time.time_ns()}"
     with workers(place, name, 4) as (victim, *others):
         victim.pipe.send(10)
@@ -96,8 +96,8 @@ def test_a_process_that_is_killed_takes_its_lease_along(place: str) -> None:
     assert passed == 1_000 - lost
 
 
-def test_a_child_has_none_of_its_parents_leases(place: str) -> None:
-    """After a fork both may not consume the share that one of them has drawn."""
+def test_a_forked_child_has_no_leases_of_its_parent(place: str) -> None:
+    """After a fork, parent and child must not both consume one share."""
     name = f"forked-{time.time_ns()}"
     limiter = limiter_of(place, name)
     passed = sum(limiter.hit(WHO).allowed for _ in range(10))

@@ -1,4 +1,4 @@
-"""The limiter: all or nothing over limits and keys, and every promise of its verdicts, blocking and awaited."""
+"""The limiter and its verdicts, blocking and async: all or nothing over limits and keys."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def way(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_every_method_that_may_wait_has_its_twin() -> None:
-    """``hit`` and ``ahit``, and so on, with the same arguments."""
+def test_every_method_that_may_wait_has_an_async_form() -> None:
+    """The async form has the same arguments."""
     twins = ("hit", "peek", "decide", "refund", "settle", "conclude", "reset", "close")
     for name in twins:
         blocking, awaited = getattr(Limiter, name), getattr(Limiter, f"a{name}")
@@ -35,8 +35,8 @@ def test_every_method_that_may_wait_has_its_twin() -> None:
 # -- all or nothing ----------------------------------------------------------------------------------------
 
 
-def test_what_one_limit_rejects_consumes_nothing_from_the_others(way: Any) -> None:
-    """Across limits, rules and keys: a request counts everywhere, or nowhere."""
+def test_a_rejected_request_consumes_nothing(way: Any) -> None:
+    """Across limits, rules and keys: a request counts everywhere or nowhere."""
     rate = limiter(
         rule("9/minute; 90/hour", "by-ip"),
         rule("2/minute", "by-user", key=["user"]),
@@ -49,8 +49,8 @@ def test_what_one_limit_rejects_consumes_nothing_from_the_others(way: Any) -> No
     assert left(rate, {**ANN, "ip": "192.0.2.8"}) == [9, 90, 0, 898]
 
 
-def test_a_rejected_request_tells_what_each_limit_says(way: Any) -> None:
-    """The rejecting limits say when; the others report a look, and count as allowed."""
+def test_a_rejected_verdict_has_a_decision_of_each_limit(way: Any) -> None:
+    """The rejecting limits have a retry_after; the others show their state and are allowed."""
     rate = limiter(
         rule("2/minute; 2/hour", "a", algorithm="fixed-window"), rule("9/minute", "b", algorithm="fixed-window")
     )
@@ -68,8 +68,8 @@ def test_a_rejected_request_tells_what_each_limit_says(way: Any) -> None:
     assert verdict.rules == ("a", "b")
 
 
-def test_the_wait_is_exact(way: Any) -> None:
-    """At ``retry_after`` the same request is allowed, a microsecond before it is not."""
+def test_retry_after_is_exact(way: Any) -> None:
+    """At retry_after the same request is allowed, one microsecond before it is not."""
     rate = limiter(rule("2/minute", "a"), rule("3/7s", "b"))
     clock = rate._clock
     assert isinstance(clock, ManualClock)
@@ -83,8 +83,8 @@ def test_the_wait_is_exact(way: Any) -> None:
         assert way(rate).peek(ANN)
 
 
-def test_a_cost_that_can_never_fit_is_rejected_for_ever(way: Any) -> None:
-    """``retry_after`` is None, also when other limits would have a time."""
+def test_a_cost_beyond_the_limit_has_no_retry_after(way: Any) -> None:
+    """retry_after is None, also when other limits have a time."""
     rate = limiter(rule("5/minute", "small"), rule("50/minute", "large"))
     way(rate).hit(ANN, cost=5)
     verdict = way(rate).hit(ANN, cost=46)
@@ -96,8 +96,8 @@ def test_a_cost_that_can_never_fit_is_rejected_for_ever(way: Any) -> None:
 
 
 @pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
-def test_a_peek_is_the_answer_of_the_hit_and_consumes_nothing(way: Any, limits: str) -> None:
-    """Asked any number of times it says what ``hit`` then says; giving it back gives nothing."""
+def test_a_peek_equals_the_next_hit(way: Any, limits: str) -> None:
+    """Any number of peeks consume nothing, and a refund of a peek returns nothing."""
     rate = limiter(rule(limits))
     for _ in range(3):
         peeks = [way(rate).peek(ANN) for _ in range(3)]
@@ -107,8 +107,8 @@ def test_a_peek_is_the_answer_of_the_hit_and_consumes_nothing(way: Any, limits: 
         assert {repr(verdict) for verdict in peeks} == {repr(way(rate).hit(ANN))}
 
 
-def test_a_look_costs_nothing_and_is_always_allowed(way: Any) -> None:
-    """Cost 0 tells what is left, of a consumed key too."""
+def test_a_cost_of_zero_is_always_allowed(way: Any) -> None:
+    """It shows what remains, also of a key that is used up."""
     rate = limiter(rule())
     assert [way(rate).hit(ANN, cost=0).allowed for _ in range(5)] == [True] * 5
     way(rate).hit(ANN, cost=2)
@@ -116,8 +116,8 @@ def test_a_look_costs_nothing_and_is_always_allowed(way: Any) -> None:
     assert left(rate) == [0]
 
 
-def test_a_refund_gives_back_once(way: Any) -> None:
-    """What was consumed, where it was; a second time nothing; of a rejection nothing."""
+def test_a_refund_works_once(way: Any) -> None:
+    """A second refund changes nothing, nor does a refund of a rejection."""
     rate = limiter(rule("5/minute", "a"), rule("3/minute", "b", key=["user"]))
     verdict, other = way(rate).hit(ANN, cost=2), way(rate).hit(ANN)
     rejected = way(rate).hit(ANN)
@@ -130,8 +130,8 @@ def test_a_refund_gives_back_once(way: Any) -> None:
 
 
 @pytest.mark.parametrize(("costs", "rest"), [([0], 10), ([2], 8), ([7], 3), ([25], 0), ([7, 1], 9), ([1, 7, 7], 3)])
-def test_settling_makes_the_cost_what_it_was(way: Any, costs: list[int], rest: int) -> None:
-    """Less is given back, more is charged even beyond the limit; the last word counts."""
+def test_settle_replaces_the_cost(way: Any, costs: list[int], rest: int) -> None:
+    """Less is returned, more is charged even beyond the limit; the last cost counts."""
     rate = limiter(rule("10/minute"))
     verdict = way(rate).hit(ANN, cost=3)
     for cost in costs:
@@ -141,8 +141,8 @@ def test_settling_makes_the_cost_what_it_was(way: Any, costs: list[int], rest: i
     assert left(rate) == [10]
 
 
-def test_settling_a_rejection_does_nothing(way: Any) -> None:
-    """Who was rejected has consumed nothing, whatever is said of it afterwards."""
+def test_settling_a_rejection_changes_nothing(way: Any) -> None:
+    """A rejected request has consumed nothing."""
     rate = limiter(rule("2/minute"))
     verdict = way(rate).hit(ANN, cost=3)
     way(rate).settle(verdict, 2)
@@ -150,8 +150,8 @@ def test_settling_a_rejection_does_nothing(way: Any) -> None:
     assert left(rate) == [2]
 
 
-def test_a_true_cost_is_stated_once_for_all_rules(way: Any) -> None:
-    """``verdict.settle`` states it, ``conclude`` applies it to every limit that was consumed from."""
+def test_a_stated_cost_applies_to_all_rules(way: Any) -> None:
+    """verdict.settle states it, conclude applies it to every consumed limit."""
     rate = limiter(rule("10/minute; 20/hour", "a"), rule("30/minute", "b", cost=5), rule("1/s", "c", mode="shadow"))
     way(rate).hit(ANN)
     verdict = way(rate).hit(ANN)
@@ -165,22 +165,22 @@ def test_a_true_cost_is_stated_once_for_all_rules(way: Any) -> None:
     ("statuses", "status", "remaining"),
     [([401, 403], 200, 2), ([401, 403], 403, 1), (500, 500, 1), (500, 200, 2)],
 )
-def test_only_what_counts_is_kept(way: Any, statuses: Any, status: int, remaining: int) -> None:
-    """``count_when`` reserves, and ``conclude`` gives back what does not count; rules without it keep theirs."""
+def test_conclude_refunds_outcomes_that_do_not_count(way: Any, statuses: Any, status: int, remaining: int) -> None:
+    """A rule with count_when is refunded for other outcomes; rules without it stay consumed."""
     rate = limiter(rule("2/minute", "failures", count_when={"status": statuses}), rule("9/minute", "all"))
     way(rate).conclude(way(rate).hit(ANN), status)
     assert left(rate) == [remaining, 8]
 
 
-def test_concluding_what_another_limiter_decided_keeps_it(way: Any) -> None:
-    """A verdict whose rules this limiter does not know is left as it is."""
+def test_conclude_keeps_the_cost_of_unknown_rules(way: Any) -> None:
+    """A verdict of another limiter is left unchanged."""
     one, other = limiter(rule()), limiter(rule(name="other", count_when={"status": 500}))
     way(other).conclude(one.hit(ANN), 200)
     assert left(one) == [1]
 
 
-def test_a_reset_forgets_one_key_of_one_rule(way: Any) -> None:
-    """All limits of that rule for that key, and nothing besides."""
+def test_reset_forgets_one_key_of_one_rule(way: Any) -> None:
+    """It forgets all limits of that rule for that key, and nothing else."""
     per_key = {"ann": "1/minute", "bob": "1/10s; 2/minute"}
     rate = limiter(rule("3/minute; 5/hour", "a", key=["user"], per_key=per_key), rule("9/minute", "b", key=[]))
     users = [{"user": name} for name in ("ann", "bob", "cid", "dan")]
@@ -198,8 +198,8 @@ def test_a_reset_forgets_one_key_of_one_rule(way: Any) -> None:
         ("login", {"ip": "192.0.2.7"}, "the key of rule 'login' needs \\['user'\\]; got \\['ip'\\]"),
     ],
 )
-def test_a_reset_that_means_nothing_is_an_error(way: Any, name: str, features: Any, message: str) -> None:
-    """A name that nobody has, and a key that is unknown."""
+def test_reset_of_an_unknown_rule_or_key_is_an_error(way: Any, name: str, features: Any, message: str) -> None:
+    """The rule does not exist, or a feature of its key is missing."""
     with pytest.raises(ConfigError, match=message):
         way(limiter(rule(name="login", key=["user"]))).reset(name, features)
     with pytest.raises(ConfigError, match="There is none"):
@@ -207,8 +207,8 @@ def test_a_reset_that_means_nothing_is_an_error(way: Any, name: str, features: A
 
 
 @pytest.mark.parametrize("store", [MemoryStore, SharedStore])
-def test_the_same_holds_where_the_store_is_shared(way: Any, store: Any) -> None:
-    """Unknown keys, looks, rejections and what is given back, whichever store there is."""
+def test_memory_and_shared_stores_decide_alike(way: Any, store: Any) -> None:
+    """Missing keys, peeks, rejections and refunds."""
     rate = Limiter([rule("2/minute", key=["user"], when_missing="reject")], store(), ManualClock(1_000_000.0))
     assert way(rate).hit({}).retry_after is None
     seen = [way(rate).hit(ANN) for _ in range(3)]
@@ -224,8 +224,8 @@ def test_the_same_holds_where_the_store_is_shared(way: Any, store: Any) -> None:
 # -- verdicts ----------------------------------------------------------------------------------------------
 
 
-def test_a_verdict_is_true_when_it_is_allowed() -> None:
-    """``if verdict`` means what it says, and ``raise_for_limit`` raises what is rejected."""
+def test_a_verdict_is_true_when_allowed() -> None:
+    """raise_for_limit raises for a rejected verdict only."""
     rate = limiter(rule("1/minute; 2/hour", algorithm="fixed-window"))
     allowed, rejected = rate.hit(ANN), rate.hit(ANN)
     assert [bool(allowed), bool(rejected)] == [True, False]
@@ -237,14 +237,14 @@ def test_a_verdict_is_true_when_it_is_allowed() -> None:
     assert isinstance(caught.value, RateLimitError)
 
 
-def test_an_exceeded_limit_says_when_waiting_does_not_help() -> None:
-    """What never fits, and what nobody may, have no time in their message."""
+def test_the_error_of_a_cost_beyond_the_limit_has_no_time() -> None:
+    """Waiting does not help, so the message has no number of seconds."""
     with pytest.raises(RateLimitExceeded, match="rejected by r \\(2/minute\\): waiting does not help"):
         limiter(rule()).hit(ANN, cost=3).raise_for_limit()
 
 
-def test_what_a_verdict_and_its_decisions_look_like() -> None:
-    """They say everything in a log line, in seconds."""
+def test_the_repr_of_a_verdict_shows_its_decisions() -> None:
+    """All times are in seconds."""
     verdict = limiter(rule("5/minute", algorithm="fixed-window")).hit(ANN)
     assert repr(verdict) == (
         "Verdict(allowed=True, retry_after=0.0, decisions=[Decision(rule='r', quota='5/minute', allowed=True,"
@@ -254,8 +254,8 @@ def test_what_a_verdict_and_its_decisions_look_like() -> None:
     assert (decision.quota, decision.at, decision.delay) == (Quota(5, 60), 1_000_000.0, 0.0)
 
 
-def test_nobody_looked_is_allowed() -> None:
-    """Without a rule that applies there is nothing to reject, consume or say."""
+def test_a_request_without_rules_is_allowed() -> None:
+    """There is nothing to reject or to consume."""
     verdict = limiter().hit(ANN)
     assert (verdict.allowed, verdict.rules, verdict.retry_after, verdict.rejected_by) == (True, (), 0.0, [])
     assert repr(Verdict()) == repr(verdict)
@@ -264,8 +264,8 @@ def test_nobody_looked_is_allowed() -> None:
 # -- building and closing ----------------------------------------------------------------------------------
 
 
-def test_a_clock_is_tried_when_it_is_given() -> None:
-    """A clock in seconds would make every limit a million times too wide; it is rejected at once."""
+def test_a_clock_in_seconds_is_an_error() -> None:
+    """Such a clock would make every limit a million times too wide."""
     with pytest.raises(TypeError, match="a clock must return whole microseconds as an int"):
         Limiter([rule()], clock=lambda: 1_000_000.0)  # type: ignore[arg-type, return-value]
 
@@ -281,7 +281,7 @@ def test_a_clock_is_tried_when_it_is_given() -> None:
         ({"store": MemoryStore}, "store: expected a store URL or a Store"),
     ],
 )
-def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
+def test_an_invalid_argument_is_an_error_at_the_start(arguments: dict[str, Any], message: str) -> None:
     """Rules and stores are checked before the first request."""
     with pytest.raises(ConfigError, match=message):
         Limiter(**arguments)
@@ -307,7 +307,7 @@ def test_a_limit_that_the_store_cannot_keep_is_an_error_at_the_start() -> None:
 
 
 def test_a_limiter_can_be_closed_twice(way: Any) -> None:
-    """Closing is harmless, and the settings are there to be read."""
+    """The second close changes nothing, and the settings can still be read."""
     rate = Limiter.from_settings(Settings(rules=(rule(),)))
     for _ in range(2):
         way(rate).close()

@@ -1,4 +1,4 @@
-"""Giving back and charging afterwards: a hit is undone where it was counted, and nothing else is."""
+"""Refunds and charges of the algorithms: a hit is undone where it was counted, and nothing else is."""
 
 import pytest
 from hypothesis import assume, given
@@ -14,15 +14,15 @@ EXAMPLES = examples(40)
 
 
 def refundable(kind: str) -> st.SearchStrategy[Shape]:
-    """A queue of more than one a microsecond does not tell its departures apart and gives nothing back."""
+    """All shapes, except queues above one per microsecond, which refund nothing."""
     return shapes(kind).filter(lambda shape: shape.kind != "leaky-bucket-queue" or shape.amount <= shape.period)
 
 
 @KINDS
 @EXAMPLES
 @given(data=st.data())
-def test_a_hit_given_back_at_once_was_never_there(kind: str, data: st.DataObject) -> None:
-    """Whatever came before, every later answer is the one that there would have been without the hit."""
+def test_a_hit_refunded_at_once_leaves_no_trace(kind: str, data: st.DataObject) -> None:
+    """Each later decision equals the decision without the hit."""
     shape = data.draw(refundable(kind))
     algorithm, state, now = shape.build(), None, data.draw(starts(shape))
     for pause, cost in data.draw(steps(shape, most=12)):
@@ -40,8 +40,8 @@ def test_a_hit_given_back_at_once_was_never_there(kind: str, data: st.DataObject
 
 
 @KINDS
-def test_a_lone_hit_given_back_leaves_nothing_to_keep(kind: str) -> None:
-    """The state is None again, so that a store may drop the key."""
+def test_a_refunded_lone_hit_leaves_no_state(kind: str) -> None:
+    """The state is None again, so a store may drop the key."""
     algorithm = Shape(kind, 3, 60_000_000).build()
     state, decision = algorithm.decide(None, 5, 2)
     half = algorithm.give_back(state, 5, Charge(decision.at_us, 2), 1)
@@ -52,8 +52,8 @@ def test_a_lone_hit_given_back_leaves_nothing_to_keep(kind: str) -> None:
 @KINDS
 @examples(60)
 @given(data=st.data())
-def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, data: st.DataObject) -> None:
-    """Hits given back late, in parts and in any order, with charges between them: every answer is the slow twin's."""
+def test_refunds_and_charges_agree_with_the_reference(kind: str, data: st.DataObject) -> None:
+    """Late and partial refunds in any order, with charges between them."""
     shape = data.draw(refundable(kind))
     algorithm, twin = shape.build(), shape.reference()
     state, now = None, data.draw(starts(shape))
@@ -80,13 +80,13 @@ def test_what_is_given_back_and_charged_agrees_with_the_definition(kind: str, da
 
 
 @KINDS
-def test_nothing_is_given_back_to_a_key_that_is_fresh(kind: str) -> None:
-    """A store that has forgotten the key meanwhile stays as it is."""
+def test_a_refund_of_a_key_without_state_changes_nothing(kind: str) -> None:
+    """The store may have forgotten the key."""
     assert Shape(kind, 3, 60_000_000).build().give_back(None, 5, Charge(0, 1), 1) is None
 
 
-def test_a_queue_of_more_than_one_a_microsecond_gives_nothing_back() -> None:
-    """Where a delay in whole microseconds does not say which hit is the last, the safe answer is none."""
+def test_a_queue_above_one_per_microsecond_refunds_nothing() -> None:
+    """Whole microseconds do not show which hit is the last, so nothing is returned."""
     queue = Shape("leaky-bucket-queue", 7000, 3000).build()
     state, decision = queue.decide(None, 0, 5)
     assert queue.give_back(state, 0, Charge(decision.at_us, 5, decision.delay_us), 5) is state

@@ -1,4 +1,4 @@
-"""Rejections remembered: what the store has just rejected is not asked again, and never rejected for longer."""
+"""The rejection cache: a key that the store has just rejected is rejected without a call, and not for longer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHO = {"ip": "192.0.2.7"}
 
 @pytest.fixture(autouse=True)
 def clock() -> Iterator[ManualClock]:
-    """What passes in this process; the limiters are given no clock, as one that is given wants to be exact."""
+    """The time of this process. The limiters get no clock of their own, because then nothing is cached."""
     clock = ManualClock(1_000_000.0)
     with limits_timed_by(clock):
         yield clock
@@ -28,8 +28,8 @@ def setup(rules: list[Rule], remember: int = 1_000_000) -> tuple[Limiter, Shared
     return Limiter(rules, store, settings=Settings(rejection_cache=remember)), store
 
 
-def test_a_rejected_key_is_rejected_here(clock: ManualClock) -> None:
-    """A flood of rejected requests costs one call a second, and its answers count down."""
+def test_a_rejected_key_is_rejected_without_a_call(clock: ManualClock) -> None:
+    """A flood of rejected requests costs one call per second, and its verdicts count down."""
     limiter, store = setup(
         [Rule(name="api", limits="2/hour", algorithm="fixed-window"), Rule(name="all", limits="9/h", key=[])]
     )
@@ -50,8 +50,8 @@ def test_a_rejected_key_is_rejected_here(clock: ManualClock) -> None:
     assert store.calls == calls + 1
 
 
-def test_never_for_longer_than_its_retry_after(clock: ManualClock) -> None:
-    """At the announced moment the request is allowed again."""
+def test_a_rejection_is_never_cached_beyond_retry_after(clock: ManualClock) -> None:
+    """At the announced moment the request is allowed."""
     limiter, _ = setup([Rule(name="api", limits="1/500ms", algorithm="gcra")])
     limiter.hit(WHO)
     wait = limiter.hit(WHO).retry_after
@@ -61,8 +61,8 @@ def test_never_for_longer_than_its_retry_after(clock: ManualClock) -> None:
     assert limiter.hit(WHO)
 
 
-def test_only_for_that_cost_or_more() -> None:
-    """A smaller request may still fit and is asked for."""
+def test_a_rejection_is_cached_for_its_cost_or_more() -> None:
+    """A smaller cost may fit, so the store is asked."""
     limiter, store = setup([Rule(name="api", limits="5/hour")])
     limiter.hit(WHO, cost=3)
     assert not limiter.hit(WHO, cost=3)
@@ -71,16 +71,16 @@ def test_only_for_that_cost_or_more() -> None:
     assert limiter.hit(WHO, cost=2)
 
 
-def test_of_two_that_reject_the_longer_wait_is_told() -> None:
-    """Whichever stands first: who came back at the shorter one's time would be rejected again."""
+def test_the_longest_wait_of_two_cached_rejections_is_returned() -> None:
+    """A client that comes back after the shorter wait would be rejected again."""
     limiter, store = setup([Rule(name="api", limits=["1/500ms", "1/hour"], algorithm="fixed-window")])
     limiter.hit(WHO)
     first, again = limiter.hit(WHO), limiter.hit(WHO)
     assert (again.retry_after, store.calls) == (first.retry_after, 2)
 
 
-def test_where_one_of_two_that_reject_must_be_asked_both_are() -> None:
-    """What is not known here may have the longer wait."""
+def test_nothing_is_cached_when_one_rejecting_limit_must_be_asked() -> None:
+    """The limit that cannot be cached may have the longer wait."""
     rules = [
         Rule(name="api", limits="1/second", algorithm="fixed-window"),
         Rule(name="failures", limits="1/hour", algorithm="fixed-window", count_when={"status": 401}),
@@ -91,8 +91,8 @@ def test_where_one_of_two_that_reject_must_be_asked_both_are() -> None:
     assert store.calls == 5
 
 
-def test_a_log_that_counts_rejections_hears_of_each() -> None:
-    """Also of those that another limit of the request is known to reject."""
+def test_a_log_that_counts_rejections_sees_each_request() -> None:
+    """Also requests that another limit is known to reject."""
     counting = {"name": "sliding-window-log", "count_rejected": True}
     rules = [Rule(name="api", limits="1/hour"), Rule(name="log", limits="1/day", algorithm=counting, key=["user"])]
     limiter, store = setup(rules)
@@ -101,14 +101,14 @@ def test_a_log_that_counts_rejections_hears_of_each() -> None:
     assert store.calls == 4
 
 
-def test_a_limit_of_another_plan_is_asked() -> None:
-    """Two limits may count by one key: what one of them rejects the other may allow."""
+def test_a_limit_of_another_plan_is_not_rejected_by_the_cache() -> None:
+    """Two limits may count under one key: one of them rejects, the other allows."""
     limiter, _ = setup([Rule(name="api", limits="1/hour", per={"plan": {"pro": ["9/hour"]}})])
     assert [limiter.hit({**WHO, "plan": plan}).allowed for plan in ("free", "free", "pro")] == [True, False, True]
 
 
-def test_what_can_never_fit_has_no_time_to_come_again() -> None:
-    """A cost beyond the limit is told so, and not the wait of the smaller one that was rejected before."""
+def test_a_cost_beyond_the_limit_has_no_retry_after() -> None:
+    """It does not get the wait of the smaller cost that was cached."""
     limiter, store = setup([Rule(name="api", limits="5/hour")])
     limiter.hit(WHO, cost=3)
     assert limiter.hit(WHO, cost=3).retry_after is not None
@@ -116,8 +116,8 @@ def test_what_can_never_fit_has_no_time_to_come_again() -> None:
     assert store.calls == 2
 
 
-def test_what_is_consumed_meanwhile_is_told() -> None:
-    """A smaller request passes: the next rejection of the larger one knows what is left now."""
+def test_an_allowed_hit_updates_the_cached_remaining() -> None:
+    """After a smaller request, the next rejection of the larger one has the current remaining."""
     limiter, _ = setup([Rule(name="api", limits="10/hour")])
     assert limiter.hit(WHO, cost=4)
     assert limiter.hit(WHO, cost=7).decisions[0].remaining == 6
@@ -125,8 +125,8 @@ def test_what_is_consumed_meanwhile_is_told() -> None:
     assert limiter.hit(WHO, cost=7).decisions[0].remaining == 3
 
 
-def test_what_one_limiter_gives_back_another_one_sees() -> None:
-    """Two limiters of a process at one store: a reset or refund by either frees the key for both."""
+def test_a_refund_clears_the_caches_of_all_limiters_in_the_process() -> None:
+    """Two limiters at one store: a reset or refund by either frees the key for both."""
     limiter, store = setup([Rule(name="api", limits="1/hour")])
     other = Limiter([Rule(name="api", limits="1/hour")], store)
     consumed = limiter.hit(WHO)
@@ -138,8 +138,8 @@ def test_what_one_limiter_gives_back_another_one_sees() -> None:
     assert other.hit(WHO)
 
 
-def test_with_a_clock_that_is_given_every_request_asks() -> None:
-    """It rules on every store, and the answers are the same on all of them."""
+def test_nothing_is_cached_with_a_given_clock() -> None:
+    """With a given clock, the decisions of all stores are equal."""
     store, clock = SharedStore(), ManualClock(1_000_000.0)
     limiter = Limiter([Rule(name="api", limits=["1/hour", "5/day"])], store, clock)
     assert [limiter.hit(WHO).allowed for _ in range(4)] == [True, False, False, False]
@@ -147,8 +147,8 @@ def test_with_a_clock_that_is_given_every_request_asks() -> None:
     assert store.calls == 5
 
 
-def test_a_peek_asks() -> None:
-    """A look is the truth of this moment."""
+def test_a_peek_asks_the_store() -> None:
+    """A peek returns the state of this moment."""
     limiter, store = setup([Rule(name="api", limits="1/hour")])
     limiter.hit(WHO)
     limiter.hit(WHO)
@@ -156,8 +156,8 @@ def test_a_peek_asks() -> None:
     assert store.calls == 3
 
 
-def test_reset_refund_and_settling_clear_it() -> None:
-    """What this process gives back it also believes."""
+def test_reset_refund_and_settle_clear_the_key() -> None:
+    """The next request asks the store."""
     for free in (
         lambda limiter, consumed: limiter.reset("api", WHO),
         lambda limiter, consumed: asyncio.run(limiter.areset("api", WHO)),
@@ -172,8 +172,8 @@ def test_reset_refund_and_settling_clear_it() -> None:
         assert limiter.hit(WHO)
 
 
-def test_what_may_change_elsewhere_is_asked_each_time() -> None:
-    """Logs that count rejections, rules that count by outcome and shadow rules are never remembered; nor is never."""
+def test_some_rejections_are_never_cached() -> None:
+    """Logs that count rejections, rules that count by outcome, shadow rules, and costs beyond the limit."""
     counting = {"name": "sliding-window-log", "count_rejected": True}
     for rule in (
         Rule(name="api", limits="1/hour", algorithm=counting),
@@ -190,16 +190,16 @@ def test_what_may_change_elsewhere_is_asked_each_time() -> None:
     assert store.calls == 3
 
 
-def test_zero_turns_it_off() -> None:
-    """``rejection_cache = 0``: every request asks."""
+def test_zero_turns_the_cache_off() -> None:
+    """With rejection_cache = 0, every request asks the store."""
     limiter, store = setup([Rule(name="api", limits="1/hour")], remember=0)
     for _ in range(4):
         limiter.hit(WHO)
     assert store.calls == 4
 
 
-def test_the_memory_is_bounded() -> None:
-    """A flood of rejected strangers leaves at most 50,000 remembered, and the newest are among them."""
+def test_the_cache_is_bounded() -> None:
+    """A flood of rejected clients leaves at most 50,000 entries, the newest among them."""
     limiter, store = setup(
         [Rule(name="api", limits="1/hour"), Rule(name="all", limits="1/day", key=[], when_missing="reject")]
     )

@@ -1,4 +1,4 @@
-"""Giving back and charging through the limiter: once, in parts, late, and never more than was consumed."""
+"""Refund and settle through the limiter: once, in parts, late, and never more than was consumed."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ class Desk:
         return self.limiter.peek(KEY, 0).decisions[0].remaining
 
     def fingerprint(self) -> list[Answer]:
-        """All that can be asked now, and in a while."""
+        """All decisions now and in a while."""
         found = []
         for _ in range(5):
             found += [answer(self.limiter.peek(KEY, cost).decisions[0]) for cost in (0, 1, 5, 10)]
@@ -43,8 +43,8 @@ class Desk:
 
 
 @KINDS
-def test_a_refund_gives_back_once(kind: str) -> None:
-    """The second refund of a verdict changes nothing, nor does one of a part after it."""
+def test_a_second_refund_changes_nothing(kind: str) -> None:
+    """Nor does a refund of the part that is left."""
     desk = Desk(kind)
     first, second = desk.hit(4), desk.hit(3)
     desk.limiter.refund(second)
@@ -59,8 +59,8 @@ def test_a_refund_gives_back_once(kind: str) -> None:
 @KINDS
 @examples(40)
 @given(data=st.data())
-def test_settled_at_once_is_as_if_it_had_cost_that(kind: str, data: st.DataObject) -> None:
-    """After any settlings, up and down, all answers are those of a hit of the last cost, even of more than fits."""
+def test_a_settled_hit_equals_a_hit_of_the_true_cost(kind: str, data: st.DataObject) -> None:
+    """After any settlements, up and down, all decisions are those of a hit of the last cost."""
     settled, plain = Desk(kind), Desk(kind)
     for desk in (settled, plain):
         desk.hit(2)
@@ -74,16 +74,16 @@ def test_settled_at_once_is_as_if_it_had_cost_that(kind: str, data: st.DataObjec
 
 
 @KINDS
-def test_settling_works_on_an_event_loop(kind: str) -> None:
-    """``asettle`` is ``settle``."""
+def test_asettle_does_the_same_as_settle(kind: str) -> None:
+    """The async form changes the same state."""
     desk = Desk(kind)
     asyncio.run(desk.limiter.asettle(desk.hit(8), 3))
     assert desk.left() == 7
 
 
 @KINDS
-def test_a_refund_after_the_window_has_passed_changes_nothing(kind: str) -> None:
-    """When all that a hit consumed has come back by itself, giving it back again would let too much pass."""
+def test_a_refund_after_the_window_changes_nothing(kind: str) -> None:
+    """The cost has left the window; to return it again would exceed the limit."""
     desk = Desk(kind)
     old = desk.hit(10)
     desk.clock.advance(120)
@@ -94,11 +94,8 @@ def test_a_refund_after_the_window_has_passed_changes_nothing(kind: str) -> None
 
 
 @KINDS
-def test_ten_reservations_given_back_late_let_ten_pass_and_not_twenty(kind: str) -> None:
-    """Whenever they come back, one limit's worth passes at once: all of it at once or once it has come back by itself.
-
-    Between, a continuous bucket takes each reservation for the one that has drained: fewer may pass, never more.
-    """
+def test_late_refunds_never_allow_more_than_the_limit(kind: str) -> None:
+    """Ten refunds at any time allow ten requests. Between, a continuous bucket may allow fewer, never more."""
     for wait in (0, 3, 6, 30, 59, 60, 66, 600):
         desk = Desk(kind)
         reserved = [desk.hit() for _ in range(10)]
@@ -110,8 +107,8 @@ def test_ten_reservations_given_back_late_let_ten_pass_and_not_twenty(kind: str)
 
 
 @pytest.mark.parametrize("kind", CONTINUOUS)
-def test_a_bucket_gives_back_what_has_not_come_back_by_itself(kind: str) -> None:
-    """Of 8 consumed 18 s ago, at one in 6 s, 5 are still missing: given back, the bucket is as full as without them."""
+def test_a_bucket_returns_only_the_cost_that_has_not_drained(kind: str) -> None:
+    """Of 8 consumed 18 s ago, at one per 6 s, 5 are returned."""
     desk = Desk(kind)
     verdict = desk.hit(8)
     other = desk.hit(2)
@@ -123,8 +120,8 @@ def test_a_bucket_gives_back_what_has_not_come_back_by_itself(kind: str) -> None
     assert desk.left() == 8
 
 
-def test_a_queue_gives_back_only_what_nobody_stands_on() -> None:
-    """The place of a hit with others behind it stays taken, for their departures are fixed; the last one's is free."""
+def test_a_queue_returns_only_its_last_place() -> None:
+    """A place with others behind it stays taken, because their departures are fixed."""
     desk = Desk("leaky-bucket-queue")
     first, second, third = desk.hit(), desk.hit(), desk.hit()
     desk.limiter.refund(second)
@@ -138,8 +135,8 @@ def test_a_queue_gives_back_only_what_nobody_stands_on() -> None:
 
 
 @pytest.mark.parametrize("kind", WINDOWS)
-def test_each_part_is_given_back_where_it_was_counted(kind: str) -> None:
-    """What was charged a window later than the hit comes back in its own window, the hit's own part no more."""
+def test_each_charge_is_returned_in_its_own_window(kind: str) -> None:
+    """A charge of a later window is returned there, and the hit itself is not returned again."""
     desk = Desk(kind)
     verdict = desk.hit(2)
     desk.clock.advance(120)
@@ -151,8 +148,8 @@ def test_each_part_is_given_back_where_it_was_counted(kind: str) -> None:
 
 
 @KINDS
-def test_who_consumed_nothing_gets_nothing_back(kind: str) -> None:
-    """A rejected verdict, a peek and a look are given nothing back, and the first two are charged nothing."""
+def test_a_verdict_without_cost_refunds_nothing(kind: str) -> None:
+    """A rejected verdict, a peek and a hit of cost 0 refund nothing; the first two cannot be charged."""
     desk = Desk(kind)
     assert desk.hit(8)
     before = desk.left()
@@ -167,8 +164,8 @@ def test_who_consumed_nothing_gets_nothing_back(kind: str) -> None:
 
 
 @KINDS
-def test_all_limits_of_a_request_are_given_back(kind: str) -> None:
-    """A verdict over two limits gives back on both, and is settled on both."""
+def test_all_limits_of_a_request_are_settled(kind: str) -> None:
+    """A verdict over two limits is settled and refunded on both."""
     desk = Desk(kind, limits="10/minute; 20/hour")
     verdict = desk.hit(6)
     desk.limiter.settle(verdict, 9)
@@ -178,8 +175,8 @@ def test_all_limits_of_a_request_are_given_back(kind: str) -> None:
     assert [d.remaining for d in desk.limiter.peek(KEY, 0).decisions] == [1, 11]
 
 
-def test_what_was_charged_to_a_queue_is_given_back_while_nobody_stands_on_it() -> None:
-    """Settled up and down again at once, a hit holds what it was settled to last."""
+def test_a_charge_at_the_end_of_a_queue_is_returned() -> None:
+    """Settled up and down at once, a hit holds the last cost."""
     desk = Desk("leaky-bucket-queue")
     verdict = desk.hit(2)
     desk.limiter.settle(verdict, 6)
@@ -188,8 +185,8 @@ def test_what_was_charged_to_a_queue_is_given_back_while_nobody_stands_on_it() -
 
 
 @KINDS
-def test_what_was_charged_after_a_clock_went_back_is_given_back(kind: str) -> None:
-    """It was counted at the time that the key had reached, so there it is undone."""
+def test_a_charge_after_a_clock_went_back_is_returned(kind: str) -> None:
+    """It was counted at the time that the key had reached, and is undone there."""
     desk = Desk(kind)
     verdict = desk.hit(2)
     desk.clock.advance(-30)
@@ -198,8 +195,8 @@ def test_what_was_charged_after_a_clock_went_back_is_given_back(kind: str) -> No
     assert desk.left() == 7
 
 
-def test_what_was_charged_to_a_queue_that_had_run_empty_is_given_back() -> None:
-    """Charged after the hit itself was served, nobody stands on it: 1 has drained, 2 of 6 stay, 4 come back."""
+def test_a_charge_to_an_empty_queue_is_returned() -> None:
+    """The hit itself was served: 1 has drained, 2 of 6 stay, 4 are returned."""
     desk = Desk("leaky-bucket-queue")
     verdict = desk.hit(1)
     desk.clock.advance(60)
@@ -210,8 +207,8 @@ def test_what_was_charged_to_a_queue_that_had_run_empty_is_given_back() -> None:
     assert desk.left() == 10
 
 
-def test_what_was_charged_behind_others_is_never_given_back_twice() -> None:
-    """Charged where the account cannot know, behind others in a queue or in time, it may come back short: as stated."""
+def test_a_charge_behind_others_is_never_returned_twice() -> None:
+    """Behind others in a queue or in time, it may be returned short, as documented."""
     queue = Desk("leaky-bucket-queue")
     verdict = queue.hit(2)
     queue.hit(1)
@@ -232,8 +229,8 @@ def test_what_was_charged_behind_others_is_never_given_back_twice() -> None:
 
 
 @KINDS
-def test_who_settles_at_the_same_time_settles_once(kind: str) -> None:
-    """Two that refund one verdict, or settle it, while the store is still at it: given back once, charged once."""
+def test_concurrent_settlements_settle_once(kind: str) -> None:
+    """Two tasks that refund or settle one verdict while the store decides change it once."""
 
     async def scenario() -> None:
         clock = ManualClock(1_000_020.0)
@@ -253,8 +250,8 @@ def test_who_settles_at_the_same_time_settles_once(kind: str) -> None:
     asyncio.run(scenario())
 
 
-def test_threads_that_refund_one_verdict_give_back_once() -> None:
-    """However many there are."""
+def test_concurrent_threads_refund_once() -> None:
+    """Eight threads refund the same verdicts."""
     desk = Desk("fixed-window")
     verdicts = [desk.hit() for _ in range(10)]
     with ThreadPoolExecutor(8) as threads:

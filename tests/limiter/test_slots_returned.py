@@ -1,4 +1,4 @@
-"""Slots whose request ended while the store was away: they are given back as soon as it answers again."""
+"""Slots of requests that end during an outage: they are returned when the store is back."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def pausing(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_slots_of_an_outage_come_back_with_the_store(pausing: Server, awaited: bool) -> None:
-    """Redis is stopped while five requests end: those that it did not answer, and those that it was not asked."""
+def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool) -> None:
+    """Redis is paused while five requests end: some calls get no reply, the others are not sent."""
     rule = Rule(name="api", limits="5 concurrent")
     limiter = Limiter([rule], open_store(address(pausing), 500_000))
     watcher = Limiter([rule], open_store(address(pausing), PATIENT))
@@ -52,8 +52,8 @@ def test_slots_of_an_outage_come_back_with_the_store(pausing: Server, awaited: b
     watcher.close()
 
 
-def test_a_slot_is_given_back_again_until_that_is_answered() -> None:
-    """A store that carries it out and is not heard is asked again; that takes nobody else's slot."""
+def test_a_slot_is_returned_again_until_the_store_replies() -> None:
+    """A store that takes the slot back without a reply is asked again. No other slot is freed."""
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     verdict = limiter.hit(WHO)
@@ -68,8 +68,8 @@ def test_a_slot_is_given_back_again_until_that_is_answered() -> None:
     limiter.close()
 
 
-def test_a_slot_that_ended_by_itself_is_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is away for longer than a slot lasts is not asked about it any more."""
+def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the life of a slot the store is not asked about it again."""
     monkeypatch.setattr(settlement, "SLOT_LIFE", 0)
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
@@ -78,8 +78,8 @@ def test_a_slot_that_ended_by_itself_is_not_given_back(monkeypatch: pytest.Monke
     limiter.close()
 
 
-def test_slots_to_give_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long a store is away, no more than so many are remembered; the others end by themselves."""
+def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limiter keeps a bounded number of slots during an outage; the others expire."""
     monkeypatch.setattr(settlement, "_MAX_UNRETURNED", 2)
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
@@ -89,7 +89,7 @@ def test_slots_to_give_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def left_over(limiter: Limiter, store: SharedStore, requests: int) -> None:
-    """Requests that end while the store is away."""
+    """End requests during an outage."""
     verdicts = [limiter.hit(WHO) for _ in range(requests)]
     store.down = True
     for verdict in verdicts:
@@ -97,5 +97,5 @@ def left_over(limiter: Limiter, store: SharedStore, requests: int) -> None:
 
 
 def free(limiter: Limiter) -> int:
-    """How many slots there are, by a limiter that has no failures of its own."""
+    """The free slots, seen by a limiter whose breaker is closed."""
     return limiter.peek(WHO, cost=0).decisions[0].remaining

@@ -33,16 +33,16 @@ from ratelimit_mw.testing import ManualClock
         ("", "unknown scheme ''"),
     ],
 )
-def test_an_address_that_cannot_be_meant_is_rejected(address: str, message: str) -> None:
-    """Schemes, options and their values are checked."""
+def test_an_invalid_store_url_is_an_error(address: str, message: str) -> None:
+    """Scheme, options and values are checked."""
     with pytest.raises(ConfigError) as caught:
         open_store(address)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(("address", "library"), [("lmdb:///tmp/nowhere", "lmdb"), ("redis://", "hiredis")])
-def test_a_missing_library_is_named_by_its_extra(address: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store's library is imported when its address is opened; without it the line that installs it is told."""
+def test_a_missing_library_names_its_extra(address: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs it."""
     scheme = address.partition(":")[0]
     for name in [name for name in sys.modules if name.startswith(f"ratelimit_mw.stores.{scheme}")]:
         monkeypatch.delitem(sys.modules, name)
@@ -52,14 +52,14 @@ def test_a_missing_library_is_named_by_its_extra(address: str, library: str, mon
 
 
 @pytest.mark.parametrize("max_keys", [0, -1, 1.5, True, "9"])
-def test_a_bound_that_cannot_be_meant_is_rejected(max_keys: Any) -> None:
-    """A whole number from 1 on."""
+def test_an_invalid_max_keys_is_an_error(max_keys: Any) -> None:
+    """max_keys is a whole number of at least 1."""
     with pytest.raises(ConfigError, match="max_keys must be a whole number of at least 1"):
         MemoryStore(max_keys)
 
 
-def test_without_a_clock_given_the_stores_own_counts() -> None:
-    """A store's clock is used where the limiter has none; by default it is the real time in microseconds."""
+def test_the_clock_of_the_store_counts_by_default() -> None:
+    """By default it is the real time in microseconds."""
     clock = ManualClock(1_000_000.0)
     rate = Limiter([Rule(limits="1/minute", key=[])], store=MemoryStore(clock=clock))
     verdict = rate.hit({})

@@ -1,4 +1,4 @@
-"""Expiry in the memory store: nothing is forgotten while it matters, and nothing stays when it does not."""
+"""Expiry in the memory store: no state is dropped too early, and none stays for ever."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from memory_rate import ALGORITHMS, clock_of, hit, limiter, store_of
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("max_keys", [1_000_000, 500])
-def test_when_all_has_expired_a_few_hits_empty_the_store(algorithm: str, max_keys: int) -> None:
-    """Keys and memory are back near nothing, with no thread to do it."""
+def test_a_few_hits_empty_an_expired_store(algorithm: str, max_keys: int) -> None:
+    """Keys and memory are freed without a thread."""
     tracemalloc.start()
     try:
         rate = limiter("3/minute", max_keys, algorithm=algorithm)
@@ -37,8 +37,8 @@ def test_when_all_has_expired_a_few_hits_empty_the_store(algorithm: str, max_key
     assert left - empty < 0.05 * (full - empty)
 
 
-def test_a_million_keys_go_in_a_few_steps() -> None:
-    """No hit has to drop all at once: each takes its part, and the store is empty after a handful."""
+def test_many_keys_are_freed_in_a_few_steps() -> None:
+    """No hit frees all keys at once."""
     rate = limiter("3/minute", algorithm="fixed-window")
     for i in range(120_000):
         hit(rate, f"{i}")
@@ -50,8 +50,8 @@ def test_a_million_keys_go_in_a_few_steps() -> None:
     assert lengths == [70_001, 20_001, 1, 1]
 
 
-def test_one_jump_far_ahead_expires_everything() -> None:
-    """A clock that jumps by years hands out one fresh quota, and the store goes on from there."""
+def test_a_clock_far_ahead_expires_everything() -> None:
+    """A clock that jumps by years allows one fresh quota."""
     rate = limiter("3/minute")
     for i in range(50):
         hit(rate, f"{i}")
@@ -63,8 +63,8 @@ def test_one_jump_far_ahead_expires_everything() -> None:
     assert len(store_of(rate)) == 1
 
 
-def test_a_clock_that_goes_back_frees_nobody() -> None:
-    """Who was rejected stays rejected for the length of the jump."""
+def test_a_clock_that_goes_back_frees_no_client() -> None:
+    """A rejected client stays rejected for the length of the jump."""
     rate = limiter("3/minute")
     assert [hit(rate, "a") for _ in range(4)] == [True, True, True, False]
     for _ in range(20):
@@ -73,8 +73,8 @@ def test_a_clock_that_goes_back_frees_nobody() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_nothing_is_forgotten_while_it_matters(algorithm: str) -> None:
-    """However the shelves turn in between, a key is let in at the moment it was told, and not before."""
+def test_no_state_is_dropped_too_early(algorithm: str) -> None:
+    """Tables rotate in between; a key is allowed at the announced moment and not before."""
     rng = random.Random(7)
     rate = limiter("3/minute", algorithm=algorithm)
     for _ in range(60):
@@ -89,13 +89,13 @@ def test_nothing_is_forgotten_while_it_matters(algorithm: str) -> None:
             assert hit(rate, "a", 3)
 
 
-# -- debts -------------------------------------------------------------------------------------------------
+# -- overdue -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("max_keys", [1_000_000, 1], ids=["own", "shared"])
 @pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
-def test_a_debt_survives_as_long_as_it_lasts(algorithm: str, max_keys: int) -> None:
-    """A bucket charged a hundred times its size is rejected until that has drained, though shelves turn meanwhile."""
+def test_an_overdue_key_is_kept_until_it_has_drained(algorithm: str, max_keys: int) -> None:
+    """A bucket is charged a hundred times its size; tables rotate in the meantime."""
     rate = limiter("60/minute burst 10", max_keys, algorithm=algorithm)
     hit(rate, "somebody else")
     verdict = rate.hit({"user": "debtor"})
@@ -113,8 +113,8 @@ def test_a_debt_survives_as_long_as_it_lasts(algorithm: str, max_keys: int) -> N
     assert not any(each.overdue for each in store_of(rate)._by_span.values())
 
 
-def test_a_debt_that_is_partly_given_back_is_still_a_debt() -> None:
-    """Settled up, then down: what is left is remembered, also when the key got a place of its own meanwhile."""
+def test_an_overdue_key_stays_overdue_after_a_partial_refund() -> None:
+    """Also when the key got a state of its own in the meantime."""
     rate = limiter("60/minute burst 10", max_keys=1, algorithm="token-bucket")
     first = rate.hit({"user": "first"})
     verdict = rate.hit({"user": "debtor"})
@@ -126,8 +126,8 @@ def test_a_debt_that_is_partly_given_back_is_still_a_debt() -> None:
         assert not hit(rate, "debtor")
 
 
-def test_debts_of_strangers_take_no_memory_beyond_the_bound() -> None:
-    """What is noted of debts is bounded like the states themselves."""
+def test_overdue_keys_are_bounded() -> None:
+    """The record of overdue keys is bounded like the states."""
     rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
     for i in range(40_000):
         rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)
@@ -139,8 +139,8 @@ def test_debts_of_strangers_take_no_memory_beyond_the_bound() -> None:
     assert not any("user=" in key for each in store_of(rate)._by_span.values() for key in each.overdue)
 
 
-def test_a_debt_under_a_longer_burst_moves_along() -> None:
-    """A key in debt whose limit turns out to live longer for others is still in debt."""
+def test_an_overdue_key_moves_to_a_longer_span() -> None:
+    """Another limit of the same prefix has a longer lifetime."""
     rate = limiter("60/minute burst 10", algorithm="token-bucket", per_key={"vip": "60/minute burst 600"})
     rate.settle(rate.hit({"user": "debtor"}), 100)
     hit(rate, "vip", 600)

@@ -1,4 +1,4 @@
-"""The memory store under threads, floods, jumps and debts: bounded, exact, and empty again without any thread."""
+"""The memory store under threads and floods: bounded and exact, without a thread of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ratelimit_mw.testing import ManualClock
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Switch between threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -32,7 +32,7 @@ def impatient() -> Iterator[None]:
 
 
 def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
-    """What the same work gave in each of the threads, all started at one moment."""
+    """The results of the same work in all threads, started at one moment."""
     found: list[Any] = []
     ready = threading.Barrier(threads)
 
@@ -52,8 +52,8 @@ def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("limits", ["500/hour", "500/hour; 9000/day"], ids=["one limit", "two limits"])
-def test_a_storm_of_threads_on_one_key_lets_exactly_the_limit_pass(algorithm: str, limits: str) -> None:
-    """Of 1600 hits by eight threads at one moment, 500 pass, on the short way and on the long one."""
+def test_threads_on_one_key_get_exactly_the_limit(algorithm: str, limits: str) -> None:
+    """Of 1,600 hits by eight threads 500 are allowed, with one limit and with two."""
     rate = limiter(limits, algorithm=algorithm)
     passed = together(lambda: sum(hit(rate, "one") for _ in range(200)))
     assert sum(passed) == 500
@@ -61,7 +61,7 @@ def test_a_storm_of_threads_on_one_key_lets_exactly_the_limit_pass(algorithm: st
 
 @pytest.mark.usefixtures("impatient")
 def test_all_or_nothing_holds_under_threads() -> None:
-    """What the narrow limit rejects has consumed nothing from the wide one, whoever was in between."""
+    """A rejection by the narrow limit consumes nothing from the wide limit."""
     rules = [Rule(name=name, key=key, limits=limits) for name, key, limits in WIDE_AND_NARROW]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))
     users = Counter[str]()
@@ -76,8 +76,8 @@ WIDE_AND_NARROW: list[tuple[str, list[str], str]] = [("wide", [], "10000/hour"),
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_threads_give_back_is_given_back_once() -> None:
-    """Reserving and refunding from eight threads leaves a key as it was, to the last one."""
+def test_threads_refund_exactly_once() -> None:
+    """Hits and refunds from eight threads leave the key unchanged."""
     rate = limiter("10/hour")
 
     def work() -> int:
@@ -96,7 +96,7 @@ def test_what_threads_give_back_is_given_back_once() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_the_bound_holds_under_threads() -> None:
-    """Eight threads with keys of their own never make the store hold more than it may, nor let anyone pass twice."""
+    """Eight threads with keys of their own never exceed max_keys or a limit."""
     rate = limiter("1/hour", max_keys=300)
     names = iter(range(10**9))
 
@@ -109,7 +109,7 @@ def test_the_bound_holds_under_threads() -> None:
 
 
 def test_no_thread_is_started() -> None:
-    """Not when built, not when used, not when everything expires."""
+    """Neither building nor using the store nor expiry starts a thread."""
     before = threading.enumerate()
     rate = limiter()
     for i in range(100):
@@ -121,8 +121,8 @@ def test_no_thread_is_started() -> None:
 # -- the bound ---------------------------------------------------------------------------------------------
 
 
-def test_a_flood_of_strangers_neither_frees_the_rejected_nor_rejects_the_known() -> None:
-    """A client at its limit stays there while the store is full, and one who was there before keeps its share."""
+def test_a_flood_does_not_change_known_clients() -> None:
+    """A rejected client stays rejected, and an earlier client keeps its own state."""
     rate = limiter("3/hour", max_keys=1000)
     assert [hit(rate, "greedy") for _ in range(4)] == [True, True, True, False]
     assert hit(rate, "modest")
@@ -133,8 +133,8 @@ def test_a_flood_of_strangers_neither_frees_the_rejected_nor_rejects_the_known()
     assert [hit(rate, "modest") for _ in range(3)] == [True, True, False]
 
 
-def test_a_stranger_who_was_rejected_stays_rejected_in_a_flood() -> None:
-    """A key that came when the store was full is limited too, and no number of others frees it."""
+def test_a_rejected_stranger_stays_rejected_in_a_flood() -> None:
+    """A key that arrived at a full store is limited too."""
     rate = limiter("3/hour", max_keys=10)
     for i in range(10):
         hit(rate, f"known {i}")
@@ -145,7 +145,7 @@ def test_a_stranger_who_was_rejected_stays_rejected_in_a_flood() -> None:
 
 
 def test_few_strangers_are_rejected_for_their_neighbours() -> None:
-    """Of a thousand newcomers to a full store nearly all get what they would have got, none gets more."""
+    """Of 1,000 newcomers to a full store nearly all get their limit, none gets more."""
     rate = limiter("3/hour", max_keys=10)
     for i in range(10):
         hit(rate, f"known {i}")
@@ -154,8 +154,8 @@ def test_few_strangers_are_rejected_for_their_neighbours() -> None:
     assert sum(passed) > 2900
 
 
-def test_a_flood_takes_no_more_memory_than_the_bound_says() -> None:
-    """Ten times as many strangers take next to nothing more once the store is full and its shared states are made."""
+def test_a_flood_takes_bounded_memory() -> None:
+    """Ten times as many strangers take almost no more memory."""
     rate = limiter("3/hour", max_keys=2000)
     names = (f"stranger {i}" for i in range(10**9))
     for _ in range(200_000):  # enough to make nearly all of the 65,536 shared states
@@ -207,8 +207,8 @@ def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, step
         assert len(store_of(small)) <= max_keys
 
 
-def test_a_key_takes_what_it_consumed_along_when_it_gets_a_place_of_its_own() -> None:
-    """Consumed while sharing, and rejected then; a place becomes free; still rejected."""
+def test_a_key_keeps_its_cost_when_it_gets_a_state_of_its_own() -> None:
+    """A key that is rejected in a shared state stays rejected."""
     rate = limiter("3/hour", max_keys=1)
     first = rate.hit({"user": "first"})
     assert [hit(rate, "second") for _ in range(2)] == [True, True]
@@ -218,8 +218,8 @@ def test_a_key_takes_what_it_consumed_along_when_it_gets_a_place_of_its_own() ->
     assert len(store_of(rate)) == 1
 
 
-def test_forgetting_a_key_that_shares_forgets_it() -> None:
-    """``reset`` works for a key without a place of its own, too."""
+def test_reset_of_a_key_that_shares_a_state() -> None:
+    """reset works for a key without a state of its own."""
     rate = limiter("1/hour", max_keys=1)
     assert [hit(rate, user) for user in ("own", "shared", "own", "shared")] == [True, True, False, False]
     rate.reset("r", {"user": "shared"})
@@ -232,8 +232,8 @@ def test_forgetting_a_key_that_shares_forgets_it() -> None:
 
 @pytest.mark.parametrize("order", ["short first", "long first"])
 @pytest.mark.parametrize("max_keys", [1_000_000, 1])
-def test_bursts_of_different_lifetimes_share_their_keys(order: str, max_keys: int) -> None:
-    """Limits by key have one prefix and may live differently long; a key found under one is found under the other."""
+def test_limits_of_one_prefix_share_their_keys(order: str, max_keys: int) -> None:
+    """Limits of different lifetimes find each other's keys."""
     burst = {"name": "token-bucket"}
     plans = {"free": "60/minute burst 10", "pro": "60/minute burst 600"}
     rate = limiter("60/minute burst 10", max_keys, algorithm=burst, per={"plan": plans})
@@ -252,8 +252,8 @@ def test_bursts_of_different_lifetimes_share_their_keys(order: str, max_keys: in
     assert rate.hit({"user": "b", "plan": "free"}).allowed
 
 
-def test_limiters_over_one_store_share_their_keys() -> None:
-    """Two limiters with a rule of one name and one store count together; another name counts apart."""
+def test_limiters_of_one_store_share_their_keys() -> None:
+    """Rules of one name count together, rules of another name apart."""
     store, clock = MemoryStore(), ManualClock(1_000_000.0)
     first, second = (Limiter([Rule(name="api", limits="3/minute", key=[])], store, clock) for _ in range(2))
     other = Limiter([Rule(name="other", limits="3/minute", key=[])], store, clock)
@@ -262,8 +262,8 @@ def test_limiters_over_one_store_share_their_keys() -> None:
     assert not first.hit({})
 
 
-def test_many_limits_are_known_within_a_bound() -> None:
-    """Limits come and go with their settings; what the store remembers of them by identity does not pile up."""
+def test_the_table_of_limits_is_bounded() -> None:
+    """Limits of reloaded settings do not pile up."""
     per_key = {f"{i}": "3/minute" for i in range(10_050)}
     rate = limiter("3/minute", per_key=per_key)
     for user in per_key:

@@ -1,4 +1,4 @@
-"""Snapshots of the memory store: what was consumed survives a restart, and a bad file never stops one."""
+"""Snapshots of the memory store: counts survive a restart, and a damaged file never prevents one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def limiter(store: MemoryStore | str, algorithm: object = "fixed-window") -> Lim
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
-def test_what_was_consumed_survives_a_restart(tmp_path: Path, algorithm: object) -> None:
-    """A store closed and opened again goes on where it was, for every algorithm and any text in keys."""
+def test_counts_survive_a_restart(tmp_path: Path, algorithm: object) -> None:
+    """For every algorithm, and for any text in keys."""
     address = f"memory://?snapshot={tmp_path / 'limits'}"
     before = limiter(address, algorithm)
     clients = [{"ip": "192.0.2.7"}, {"ip": "odd |\n\udce9 key"}]
@@ -43,8 +43,8 @@ def test_what_was_consumed_survives_a_restart(tmp_path: Path, algorithm: object)
     assert [after.hit(features, cost=2).allowed for features in clients] == [False, False]
 
 
-def test_shared_states_survive_too(tmp_path: Path) -> None:
-    """A key that shared a state at the bound is not free after a restart."""
+def test_shared_states_survive_a_restart(tmp_path: Path) -> None:
+    """A key that shared a state stays rejected."""
     first = MemoryStore(max_keys=1, snapshot=tmp_path / "limits")
     before = limiter(first)
     before.hit({"ip": "first"})
@@ -53,8 +53,8 @@ def test_shared_states_survive_too(tmp_path: Path) -> None:
     assert not limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits")).hit({"ip": "second"})
 
 
-def test_limits_that_nobody_asked_for_stay_in_the_file(tmp_path: Path) -> None:
-    """Two restarts in a row, the first without a request, lose nothing."""
+def test_unused_counts_stay_in_the_file(tmp_path: Path) -> None:
+    """Two restarts, the first without a request, lose nothing."""
     path = tmp_path / "limits"
     before = limiter(MemoryStore(snapshot=path))
     before.hit({"ip": "192.0.2.7"}, cost=3)
@@ -71,8 +71,8 @@ def site(store: MemoryStore, clock: ManualClock = CLOCK) -> Limiter:
 
 
 @pytest.mark.parametrize("max_keys", [100, 10, 1], ids=["full", "smaller", "one"])
-def test_a_flood_after_a_restart_frees_nobody(tmp_path: Path, max_keys: int) -> None:
-    """Who was rejected before is rejected after, though strangers at another rule come first; they share."""
+def test_a_flood_after_a_restart_frees_no_client(tmp_path: Path, max_keys: int) -> None:
+    """Rejected clients stay rejected, though strangers of another rule come first."""
     before = site(MemoryStore(max_keys=100, snapshot=tmp_path / "limits"))
     for i in range(10):
         assert before.hit({"ip": f"{i}", "path": "/b"}, cost=3)
@@ -89,8 +89,8 @@ def test_a_flood_after_a_restart_frees_nobody(tmp_path: Path, max_keys: int) -> 
     assert not any(after.hit({"ip": f"{i}", "path": "/a"}) for i in range(90))
 
 
-def test_what_was_taken_over_expires_whether_its_limit_is_left_or_not(tmp_path: Path) -> None:
-    """Two periods later nothing of it is held, nor written again."""
+def test_loaded_counts_expire(tmp_path: Path) -> None:
+    """Also the counts of rules that no longer exist."""
     clock = ManualClock(1_000_000.0)
     before = site(MemoryStore(snapshot=tmp_path / "limits"), clock)
     for i in range(10):
@@ -107,8 +107,8 @@ def test_what_was_taken_over_expires_whether_its_limit_is_left_or_not(tmp_path: 
     assert len(MemoryStore(snapshot=tmp_path / "limits")) == 1
 
 
-def test_what_was_saved_by_a_clock_that_was_ahead_expires(tmp_path: Path) -> None:
-    """A machine whose clock was years ahead has its memory back two periods after the restart."""
+def test_counts_of_a_clock_that_was_ahead_expire(tmp_path: Path) -> None:
+    """Two periods after the restart the memory is free."""
     clock = ManualClock(4_000_000_000.0)
     before = site(MemoryStore(snapshot=tmp_path / "limits"), clock)
     before.hit({"ip": "192.0.2.7", "path": "/a"})
@@ -124,8 +124,8 @@ def test_what_was_saved_by_a_clock_that_was_ahead_expires(tmp_path: Path) -> Non
     assert len(store) == 0
 
 
-def test_a_debt_survives_a_restart_as_long_as_it_lasts(tmp_path: Path) -> None:
-    """Charged a hundred times its size, a bucket is rejected until that has drained, restarted in between."""
+def test_an_overdue_key_survives_restarts(tmp_path: Path) -> None:
+    """A bucket charged a hundred times its size stays rejected until it has drained."""
     clock = ManualClock(1_000_000.0)
     rules = [Rule(name="api", limits="60/minute burst 10", algorithm="token-bucket")]
     rate = Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), clock)
@@ -140,8 +140,8 @@ def test_a_debt_survives_a_restart_as_long_as_it_lasts(tmp_path: Path) -> None:
     assert rate.hit({"ip": "debtor"})
 
 
-def test_what_was_taken_over_is_corrected_and_forgotten(tmp_path: Path) -> None:
-    """Charges add to what was consumed before the restart, and ``reset`` works at once, also where keys share."""
+def test_loaded_counts_can_be_settled_and_reset(tmp_path: Path) -> None:
+    """Also where keys share a state."""
     for clients in (["own"], ["somebody", "shared"]):
         before = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
         verdicts = [before.hit({"ip": client}, cost=2) for client in clients]
@@ -155,8 +155,8 @@ def test_what_was_taken_over_is_corrected_and_forgotten(tmp_path: Path) -> None:
         (tmp_path / "limits").unlink()
 
 
-def test_a_state_in_another_form_is_as_good_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An algorithm that came to write its states in another way starts afresh, and no request fails."""
+def test_a_state_in_another_form_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An algorithm that writes states in a new form starts at zero, and no request fails."""
     before = limiter(MemoryStore(snapshot=tmp_path / "limits"))
     before.hit({"ip": "192.0.2.7"}, cost=3)
     monkeypatch.setattr(FixedWindow, "dump", lambda *_: b"another form")
@@ -167,8 +167,8 @@ def test_a_state_in_another_form_is_as_good_as_none(tmp_path: Path, monkeypatch:
     assert len(store) == 1
 
 
-def test_saving_on_demand_replaces_the_file_whole(tmp_path: Path) -> None:
-    """``save`` leaves one file and nothing beside it."""
+def test_save_replaces_the_file_in_one_step(tmp_path: Path) -> None:
+    """save leaves one file."""
     store = MemoryStore()
     limiter(store).hit({"ip": "192.0.2.7"})
     for _ in range(2):
@@ -177,25 +177,25 @@ def test_saving_on_demand_replaces_the_file_whole(tmp_path: Path) -> None:
     assert not limiter(MemoryStore(snapshot=tmp_path / "limits")).hit({"ip": "192.0.2.7"}, cost=3)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """A target that cannot be replaced raises, and no temporary file stays behind."""
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    """The error is raised, and no temporary file stays."""
     (tmp_path / "limits").mkdir()
     with pytest.raises(OSError, match="limits"):
         MemoryStore().save(tmp_path / "limits")
     assert [path.name for path in tmp_path.iterdir()] == ["limits"]
 
 
-def test_without_a_place_saving_is_a_mistake() -> None:
-    """``save()`` needs a path when the store has none of its own."""
+def test_save_without_a_path_is_an_error() -> None:
+    """The store has no snapshot of its own."""
     with pytest.raises(ConfigError, match="snapshot"):
         MemoryStore().save()
 
 
 @pytest.mark.parametrize("damage", [b"", b"junk", b"cut", b"flipped", b"folder"])
-def test_a_damaged_snapshot_is_reported_and_ignored(
+def test_a_damaged_snapshot_is_logged_and_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes
 ) -> None:
-    """The application starts without it, and one log line names the file."""
+    """The application starts, and one log line names the file."""
     path = tmp_path / "limits"
     if damage == b"folder":
         path.mkdir()
