@@ -5,6 +5,7 @@ Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -247,9 +248,9 @@ class Verdict:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
 
 
-class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
+class EarlyVerdict(Exception, ABC):  # noqa: N818 - it is a result, not an error
     """A list or a missing key has decided the request, so no store is asked. Never leaves the package."""
 
+    @abstractmethod
     def verdict(self, now: int) -> Verdict:
         """Return the verdict at ``now``."""
-        raise NotImplementedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..decision import Correction, Decision, Hit
+from ..decision import Correction
 from ..stores import Store
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ __all__ = ["ChainLink"]
 
 
 class ChainLink(Store):
-    """Passes each call on to ``store``; a subclass overrides the calls that it handles itself.
+    """Handles ``apply`` and ``aapply``, and passes all other calls on to ``store``.
 
-    ``apply`` of a link may return fewer decisions than hits. Each decision has its own hit.
+    The decisions of a link may be fewer than the hits. Each decision has its own hit.
     """
 
     def __init__(self, store: Store) -> None:
@@ -25,12 +25,6 @@ class ChainLink(Store):
 
     def check(self, limit: Limit) -> None:
         self.store.check(limit)
-
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return self.store.apply(hits, now, consume)
-
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return await self.store.aapply(hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return self.store.correct(changes, now)
@@ -50,12 +44,6 @@ class ChainLink(Store):
 
     def forget_here(self, keys: Sequence[str]) -> None:
         """Forget what this link itself holds of the keys."""
-
-    def ping(self) -> None:
-        self.store.ping()
-
-    async def aping(self) -> None:
-        await self.store.aping()
 
     def close(self) -> None:
         self.store.close()

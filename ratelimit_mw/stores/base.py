@@ -59,7 +59,8 @@ class Store(ABC):
 
     A key is ``limit.prefix`` followed by the values that identify a client. It may be any text, also with spaces,
     braces and control characters. A store that cannot hold such a key hashes it. A state is kept at least until
-    ``reset_us`` after its last change, and at least one day when ``now`` is given. A failure raises ``StoreError``.
+    ``reset_us`` after its last change, and at least one day when ``now`` is given. A store that fails or
+    exceeds its timeout raises ``StoreError``.
 
     ``now`` is the time in whole microseconds when the limiter was given a clock; None means the store's own time. The
     methods that start with ``a`` are called on an event loop. A store that does no I/O does not override them.
@@ -79,26 +80,15 @@ class Store(ABC):
 
         Returns:
             One decision for each hit, with its ``hit`` set.
-
-        Raises:
-            StoreError: The store failed or did not reply within its timeout.
         """
 
     @abstractmethod
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        """Make the corrections. Return the store's time of each in whole microseconds.
-
-        Raises:
-            StoreError: The store failed. It may have made the corrections.
-        """
+        """Make the corrections. Return the store's time of each in whole microseconds."""
 
     @abstractmethod
     def forget(self, keys: Iterable[str]) -> None:
-        """Delete the states of these keys.
-
-        Raises:
-            StoreError: The store failed.
-        """
+        """Delete the states of these keys."""
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless the store replies. Called from a thread of its own while the store is away."""

@@ -235,6 +235,8 @@ def test_a_refund_of_a_leased_hit_reaches_the_store() -> None:
     limiter.refund(verdicts[5])
     limiter.refund(verdicts[5])
     assert limiter.peek(WHO).decisions[0].remaining == before + 1
+    asyncio.run(limiter.arefund(verdicts[6]))
+    assert limiter.peek(WHO).decisions[0].remaining == before + 2
 
 
 def test_concurrent_tasks_take_one_share_at_a_time() -> None:
