@@ -20,27 +20,6 @@ __all__ = ["OptimisticBatch"]
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
 
-class QueuedCall:
-    """A call that waits for a batch, and the future that ends the wait."""
-
-    __slots__ = ("call", "due", "finished")
-
-    def __init__(self, call: RacingCall, due: float) -> None:
-        self.call = call
-        self.due = due
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def finish(self) -> bool:
-        """End the wait for a call that is done, or has lost a race and has no time for another attempt.
-
-        Return whether the wait has ended.
-        """
-        races = self.call.races
-        if not self.finished.done() and (self.call.is_done or (races.lost and not races.has_time)):
-            self.finished.set_result(None)
-        return self.finished.done()
-
-
 class OptimisticBatch:
     """The calls whose keys are on the same servers, so that a failing server fails no other calls.
 
@@ -50,7 +29,7 @@ class OptimisticBatch:
     def __init__(self, attempt: Callable[[Sequence[RacingCall], float], Awaitable[None]]) -> None:
         self._attempt = attempt
         self._busy: set[bytes] = set()  # the keys of the calls under way
-        self._waiting: list[QueuedCall] = []
+        self._waiting: list[RacingCall] = []
         self._awaited: set[bytes] = set()  # the keys of the waiting calls
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,20 +50,20 @@ class OptimisticBatch:
         if not self._awaited.isdisjoint(tokens):
             self._start(lost)
 
-    async def decide(self, call: RacingCall, due: float) -> list[Decision]:
-        """Wait for the result of a call, at most until ``due``."""
-        queued = QueuedCall(call, due)
-        self._wait([queued])
+    async def decide(self, call: RacingCall) -> list[Decision]:
+        """Wait for the result of a call, at most as long as its time budget."""
+        call.finished = asyncio.get_running_loop().create_future()
+        self._wait([call])
         if call.races.lost:
             self._start(lost=False)
         with suppress(TimeoutError):
-            async with asyncio.timeout(due - time.monotonic()):
-                await queued.finished
+            async with asyncio.timeout(call.due - time.monotonic()):
+                await call.finished
         return call.result()
 
-    def _wait(self, calls: Sequence[QueuedCall]) -> None:
+    def _wait(self, calls: Sequence[RacingCall]) -> None:
         self._waiting += calls
-        self._awaited.update(*(queued.call.tokens for queued in calls))
+        self._awaited.update(*(call.tokens for call in calls))
 
     def _start(self, lost: bool) -> None:
         # The task starts after the callbacks that are ready now, so calls that arrive together share a batch.
@@ -104,38 +83,45 @@ class OptimisticBatch:
         if task.cancelled():  # the event loop is closing; the waiting calls run into their timeouts
             self._waiting, self._awaited = [], set()
 
-    def _next_batch(self) -> list[QueuedCall]:
+    def _next_batch(self) -> list[RacingCall]:
         """Take the calls whose keys are free, and were not asked for by an earlier call that has to wait."""
         blocked = set(self._busy)
-        batch: list[QueuedCall] = []
+        batch: list[RacingCall] = []
         waiting, self._waiting, self._awaited = self._waiting, [], set()
-        for queued in waiting:
-            if queued.finish():
+        for call in waiting:
+            if _finish(call):
                 continue
-            if len(batch) < _MAX_CALLS and blocked.isdisjoint(queued.call.tokens):
-                batch.append(queued)
+            if len(batch) < _MAX_CALLS and blocked.isdisjoint(call.tokens):
+                batch.append(call)
             else:
-                blocked.update(queued.call.tokens)
-                self._wait([queued])
+                blocked.update(call.tokens)
+                self._wait([call])
         return batch
 
-    async def _attempt_all(self, batch: Sequence[QueuedCall]) -> None:
+    async def _attempt_all(self, batch: Sequence[RacingCall]) -> None:
         """Make one attempt. The losing calls wait in front of the calls that arrived meanwhile."""
-        tokens = {token for queued in batch for token in queued.call.tokens}
+        tokens = {token for call in batch for token in call.tokens}
         self._busy |= tokens
         began = time.monotonic()
-        losers: list[QueuedCall] = []
+        losers: list[RacingCall] = []
         try:
-            await self._attempt([queued.call for queued in batch], max(queued.due for queued in batch))
-            losers = [queued for queued in batch if not queued.call.is_done]
-            for queued in losers:
-                queued.call.races.lose(time.monotonic() - began)
+            await self._attempt(batch, max(call.due for call in batch))
+            losers = [call for call in batch if not call.is_done]
+            for call in losers:
+                call.races.lose(time.monotonic() - began)
         except Exception as error:
-            for queued in batch:
-                queued.call.fail(error)
+            for call in batch:
+                call.fail(error)
         finally:
-            for queued in batch:
-                queued.finish()
+            for call in batch:
+                _finish(call)
             others, self._waiting = self._waiting, []
             self._wait(losers + others)
-            self.leave(tokens, lost=any(queued.call.races.lost > 1 for queued in losers))
+            self.leave(tokens, lost=any(call.races.lost > 1 for call in losers))
+
+
+def _finish(call: RacingCall) -> bool:
+    """End the wait for a call that is done, or has lost a race and has no time for another attempt."""
+    if not call.finished.done() and (call.is_done or (call.races.lost and not call.races.has_time)):
+        call.finished.set_result(None)
+    return call.finished.done()

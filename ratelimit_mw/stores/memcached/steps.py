@@ -7,6 +7,7 @@ failed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -32,11 +33,11 @@ T = TypeVar("T")
 
 LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
 
-_DECIDING: Final = 0.7  # the part of the time budget in which lost races are run again; the rest undoes the last one
-_CORRECTING: Final = 0.9  # corrections have nothing to undo
+_DECIDING: Final = 0.7  # The part of the time budget for attempts. The rest undoes the last one.
+_CORRECTING: Final = 0.9  # Corrections have nothing to undo.
 _MAX_FORGOTTEN: Final = 500  # keys per round trip
-_MAX_PAUSE: Final = 0.0005  # seconds; with longer pauses the loser loses again to the clients that do not wait
-_RETRY: Final = 100_000  # microseconds: the retry time of a call that lost all of its races
+_MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses again to the clients that do not wait.
+_RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
 _PING_SIZE: Final = 40  # bytes, as in a common state
 _log = logging.getLogger("ratelimit_mw")
 
@@ -72,7 +73,9 @@ class StepContext(NamedTuple):
         return Races(self.due - (1 - part) * self.timeout)
 
     def call(self, hits: Sequence[Hit], explicit_now: int | None) -> RacingCall:
-        return RacingCall(hits, [self.names.token(hit.key) for hit in hits], explicit_now, self.races(_DECIDING))
+        return RacingCall(
+            hits, [self.names.token(hit.key) for hit in hits], explicit_now, self.races(_DECIDING), self.due
+        )
 
 
 class Races:
@@ -96,11 +99,19 @@ class Races:
 
 
 class RacingCall:
-    """The hits of one request, their races, and their decisions: final ones when ``is_done``."""
+    """The hits of one request, their races, and their decisions: final ones when ``is_done``.
 
-    __slots__ = ("decisions", "error", "explicit_now", "hits", "is_done", "races", "tokens")
+    ``due`` is the end of its time budget. ``finished`` ends its wait in a batch.
+    """
 
-    def __init__(self, hits: Sequence[Hit], tokens: Sequence[bytes], explicit_now: int | None, races: Races) -> None:
+    __slots__ = ("decisions", "due", "error", "explicit_now", "finished", "hits", "is_done", "races", "tokens")
+
+    finished: asyncio.Future[None]
+
+    def __init__(
+        self, hits: Sequence[Hit], tokens: Sequence[bytes], explicit_now: int | None, races: Races, due: float
+    ) -> None:
+        self.due = due
         self.hits = hits
         self.tokens = tokens
         self.explicit_now = explicit_now
@@ -276,7 +287,7 @@ def _write(
 ) -> Steps[dict[bytes, bool]]:
     """Write all keys. Return the keys whose race was lost, and whether their writes count all the same.
 
-    A queue is written after the other keys: its place cannot be given back once another request is behind it.
+    A queue is written after the other keys: nothing can refund a place with another request behind it.
     """
     queues = [token for token, group in writes.items() if group[0].decision.hit[0].algorithm.delays]
     lost: dict[bytes, bool] = {}

@@ -16,6 +16,7 @@ from ...decision import Correction, Decision, Hit
 from ...errors import ConfigError, StoreError
 from ...forksafe import run_in_child
 from ..base import Store
+from . import steps
 from .address import MemcachedAddress
 from .batch import OptimisticBatch
 from .client.aconnection import MemcachedConnections
@@ -24,20 +25,7 @@ from .client.protocol import KeyCommands, KeyReply, RoundTrip
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .record import MAX_ENTRIES
-from .steps import (
-    LOGS,
-    Backoff,
-    RacingCall,
-    StepContext,
-    Steps,
-    as_store_error,
-    attempt,
-    correct,
-    decide,
-    forget,
-    pause,
-    ping,
-)
+from .steps import Backoff, RacingCall, StepContext, Steps
 from .tls import build_tls_context
 
 __all__ = ["MemcachedStore", "open_address"]
@@ -107,7 +95,7 @@ class MemcachedStore(Store):
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def check(self, limit: Limit) -> None:
-        if limit.limit > MAX_ENTRIES and type(limit.algorithm) in LOGS:
+        if limit.limit > MAX_ENTRIES and type(limit.algorithm) in steps.LOGS:
             raise ConfigError(
                 f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
                 ' Use algorithm = "tiered-window"'
@@ -119,35 +107,35 @@ class MemcachedStore(Store):
         if not hits:
             return []
         context = self._context()
-        return self._run(decide(self._call(hits, now, context), consume, context), context.due)
+        return self._run(steps.decide(self._call(hits, now, context), consume, context), context.due)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         context = self._context()
-        return self._run(correct(changes, now, context), context.due)
+        return self._run(steps.correct(changes, now, context), context.due)
 
     def forget(self, keys: Iterable[str]) -> None:
         context = self._context()
-        self._run(forget(keys, context), context.due)
+        self._run(steps.forget(keys, context), context.due)
 
     def ping(self) -> None:
         context = self._context()
-        self._run(ping(context), context.due)
+        self._run(steps.ping(context), context.due)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _run(self, steps: Steps[T], due: float) -> T:
+    def _run(self, flow: Steps[T], due: float) -> T:
         try:
             with ExitStack() as locks:
-                step = next(steps)
+                step = next(flow)
                 while True:
-                    step = steps.send(self._carry_out(step, due, locks))
+                    step = flow.send(self._carry_out(step, due, locks))
         except StopIteration as done:
             return cast(T, done.value)
         except StoreError:
             raise
         except Exception as error:
-            return _end(steps, error)
+            return _end(flow, error)
 
     def _carry_out(self, step: list[KeyCommands] | Backoff, due: float, locks: ExitStack) -> list[KeyReply]:
         if isinstance(step, list):
@@ -159,7 +147,7 @@ class MemcachedStore(Store):
                 break
             locks.callback(self._locks[index].release)
         if not step.tokens:
-            time.sleep(pause())
+            time.sleep(steps.pause())
         return []
 
     # -- awaiting ------------------------------------------------------------------------------------------
@@ -170,31 +158,31 @@ class MemcachedStore(Store):
         context = self._context()
         call = self._call(hits, now, context)
         if not consume:
-            await self._arun(attempt([call], context, consume=False), context.due)
+            await self._arun(steps.attempt([call], context, consume=False), context.due)
             return call.result()
         batch = self._batch(call.tokens)
         if batch.enter(call.tokens):
             began = time.monotonic()
             try:
-                await self._arun(attempt([call], context), context.due)
+                await self._arun(steps.attempt([call], context), context.due)
             finally:
                 batch.leave(call.tokens)
             if call.is_done:
                 return call.result()
             call.races.lose(time.monotonic() - began)
-        return await batch.decide(call, context.due)
+        return await batch.decide(call)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         context = self._context()
-        return await self._arun(correct(changes, now, context), context.due)
+        return await self._arun(steps.correct(changes, now, context), context.due)
 
     async def aforget(self, keys: Iterable[str]) -> None:
         context = self._context()
-        await self._arun(forget(keys, context), context.due)
+        await self._arun(steps.forget(keys, context), context.due)
 
     async def aping(self) -> None:
         context = self._context()
-        await self._arun(ping(context), context.due)
+        await self._arun(steps.ping(context), context.due)
 
     async def aclose(self) -> None:
         resources = self._loops.pop(asyncio.get_running_loop(), None)
@@ -212,27 +200,27 @@ class MemcachedStore(Store):
         return batch
 
     async def _attempt(self, calls: Sequence[RacingCall], due: float) -> None:
-        await self._arun(attempt(calls, self._context(due)), due)
+        await self._arun(steps.attempt(calls, self._context(due)), due)
 
-    async def _arun(self, steps: Steps[T], due: float) -> T:
+    async def _arun(self, flow: Steps[T], due: float) -> T:
         connections = self._resources().connections
         try:
             async with asyncio.timeout(due - time.monotonic()):
-                step = next(steps)
+                step = next(flow)
                 while True:
                     if isinstance(step, list):
                         trip = RoundTrip(step)
                         await connections.exchange(trip.payloads, trip.parsers)
-                        step = steps.send(trip.replies())
+                        step = flow.send(trip.replies())
                     else:  # on an event loop batches take the place of turns
-                        await asyncio.sleep(pause())
-                        step = steps.send([])
+                        await asyncio.sleep(steps.pause())
+                        step = flow.send([])
         except StopIteration as done:
             return cast(T, done.value)
         except StoreError:
             raise
         except Exception as error:
-            return _end(steps, error)
+            return _end(flow, error)
 
     def _resources(self) -> LoopResources:
         loop = asyncio.get_running_loop()
@@ -258,16 +246,16 @@ class MemcachedStore(Store):
         return StepContext(self._rendezvous, self._names, self._clock, self._generations, due, self._timeout)
 
 
-def _end(steps: Steps[T], error: Exception) -> T:
+def _end(flow: Steps[T], error: Exception) -> T:
     """End the steps after an error: with a result where the time is over and a race was lost before."""
     try:
         if isinstance(error, TimeoutError):
-            steps.throw(error)
+            flow.throw(error)
     except StopIteration as done:
         return cast(T, done.value)
     except TimeoutError:
         pass
-    raise as_store_error(error) from error
+    raise steps.as_store_error(error) from error
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:

@@ -1,12 +1,11 @@
 """A tiered window as counters: each hit counts in one block of every tier, and a window is read block by block.
 
-A read takes the largest blocks that fit: seconds up to the first full minute, then minutes, then hours. A day is at
-most 24 + 59 + 59 blocks, and the next one, for clocks that run ahead. An allowed hit is counted in all tiers and the
-window is read again in the same round trip. When the window is over its limit, another client was faster and the hit
-is undone.
+A read takes the largest blocks that fit, and the next one, for clocks that run ahead: at most 143 blocks for a day by
+the second. An allowed hit is counted in all tiers and the window is read again in the same round trip. When the window
+is over its limit, another client was faster and the hit is undone.
 
 A block counts at its end, where it leaves the window last. The sum decides what is allowed, so decisions are exact. The
-end of a rejection depends on single buckets: those blocks are read in parts.
+end of a rejection depends on single buckets, so those blocks are read in parts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from typing import Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series, TieredWindow
-from ...clock import SECOND
 from ...decision import Correction, Decision
 from .client.protocol import (
     KeyCommands,
@@ -30,13 +28,13 @@ from .client.protocol import (
     write,
 )
 from .client.servers import MemcachedServer
-from .keys import DAY, Expiry, KeyNames
+from .keys import Expiry, KeyNames
 from .record import Record, Write
 
 __all__ = ["TieredRecord", "cover", "tiers"]
 
-_NATURAL: Final = (SECOND, 60 * SECOND, 3600 * SECOND, DAY, 16 * DAY)
-_MAX_FACTOR: Final = 64  # blocks of one tier per block of the next, at most, where such a tier exists
+_FACTOR: Final = 60  # blocks of one tier per block of the next
+_MAX_BLOCKS: Final = 64  # blocks of the last tier in a window
 _MAX_PARTS: Final = 4  # blocks that are read in parts at a time
 
 
@@ -63,7 +61,7 @@ class TieredRecord(Record):
     ) -> None:
         super().__init__(limit, server, names, token, now)
         self.algorithm = cast(TieredWindow, limit.algorithm)
-        self._sizes = tiers(self.algorithm.period, self.algorithm.precision)
+        self._sizes = tiers(self.algorithm.span)
         self._bucket = now // self.algorithm.precision
         self._cover = cover(self._sizes, self.algorithm.span, self._bucket)
         self._generations = generations
@@ -150,9 +148,8 @@ class TieredRecord(Record):
         return [self._name(part) for block in self._split for part in self._parts(block)]
 
     def _parts(self, block: TierBlock) -> list[TierBlock]:
-        factor = self._sizes[block.tier] // self._sizes[block.tier - 1]
-        first = block.number * factor
-        return [TierBlock(block.tier - 1, number) for number in range(first, first + factor)]
+        first = block.number * _FACTOR
+        return [TierBlock(block.tier - 1, number) for number in range(first, first + _FACTOR)]
 
     def _replace(self, block: TierBlock, parts: dict[TierBlock, int]) -> None:
         """Replace a block by its parts. The newest part takes the changes of other clients since the first read."""
@@ -233,26 +230,9 @@ def cover(sizes: tuple[int, ...], span: int, bucket: int) -> tuple[TierBlock, ..
 
 
 @lru_cache(1024)
-def tiers(period: int, precision: int) -> tuple[int, ...]:
-    """Return the sizes of the tiers in buckets, smallest first. Each is a multiple of the one before.
-
-    The tiers are the precision, and those of 1 s, 1 min, 1 h, 1 day and 16 days that are multiples of it and less than
-    the period. Further tiers in between and above keep a read to about 64 blocks per tier.
-    """
+def tiers(span: int) -> tuple[int, ...]:
+    """Return the sizes of the tiers in buckets, smallest first: each 60 times the one before, the last at most 64."""
     sizes = [1]
-    for natural in _NATURAL:
-        if precision < natural < period and natural % precision == 0:
-            _add_tiers_below(sizes, natural // precision)
-            sizes.append(natural // precision)
-    while period // precision > sizes[-1] * _MAX_FACTOR:
-        sizes.append(sizes[-1] * _MAX_FACTOR // 2)
+    while span > _MAX_BLOCKS * sizes[-1]:
+        sizes.append(_FACTOR * sizes[-1])
     return tuple(sizes)
-
-
-def _add_tiers_below(sizes: list[int], target: int) -> None:
-    """Add tiers between the last one and ``target`` where these are too far apart."""
-    while target // sizes[-1] > _MAX_FACTOR:
-        factors = [factor for factor in range(2, _MAX_FACTOR + 1) if target // sizes[-1] % factor == 0]
-        if not factors:
-            return
-        sizes.append(sizes[-1] * factors[-1])

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Final
 
-from ...errors import ConfigError, placed
+from ...errors import ConfigError
 
 __all__ = ["TLS_OPTIONS", "build_tls_context", "check_tls_options"]
 
@@ -21,26 +21,19 @@ def check_tls_options(options: Mapping[str, str]) -> None:
         if name in options and options[name] not in values:
             raise ConfigError(f"{name} is one of {', '.join(values)}; got {options[name]!r}")
     if "ssl_keyfile" in options and not options.get("ssl_certfile"):
-        raise ConfigError("ssl_keyfile needs ssl_certfile, the certificate of that key")
+        raise ConfigError("ssl_keyfile is set without ssl_certfile. Set both")
 
 
 def build_tls_context(options: Mapping[str, str]) -> ssl.SSLContext:
     """Build the context of all connections of a store. It reads files, so it is built once, off the event loop."""
-    authorities, certificate, key = (options.get(name) for name in TLS_OPTIONS[:3])
+    authorities, certificate, key = files = [options.get(name) for name in TLS_OPTIONS[:3]]
     is_checked = options.get("ssl_cert_reqs") != "none"
-    with placed("ssl_ca_certs"):
-        try:
-            context = ssl.create_default_context(cafile=authorities)
-        except OSError as error:
-            raise ConfigError(f"expected a file of certificates in PEM format; got {authorities}: {error}") from None
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ConfigError(f"expected PEM files; got {', '.join(filter(None, files))}: {error}") from None
     context.check_hostname = is_checked and options.get("ssl_check_hostname") != "false"
     context.verify_mode = ssl.CERT_REQUIRED if is_checked else ssl.CERT_NONE
-    if certificate:
-        with placed("ssl_certfile"):
-            try:
-                context.load_cert_chain(certificate, key)
-            except OSError as error:
-                raise ConfigError(
-                    f"expected a certificate and its key in PEM format; got {certificate}, {key}: {error}"
-                ) from None
     return context

@@ -98,7 +98,6 @@ class MemcachedConnections:
         self._access = access
         self._patience = patience
         self._connections: dict[MemcachedServer, MemcachedConnection] = {}
-        self._stuck: list[MemcachedConnection] = []
         self._opening: dict[MemcachedServer, asyncio.Lock] = {}
 
     async def exchange(
@@ -134,36 +133,27 @@ class MemcachedConnections:
                 )
             except OSError as error:
                 problem = error
-            else:
-                return await self._log_in(connection, server)
+                continue
+            if self._access.login:
+                try:
+                    await connection.send(self._access.login, LoginParser(server))
+                except BaseException:
+                    connection.close()
+                    raise
+            return connection
         raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
-
-    async def _log_in(self, connection: MemcachedConnection, server: MemcachedServer) -> MemcachedConnection:
-        if self._access.login:
-            try:
-                await connection.send(self._access.login, LoginParser(server))
-            except BaseException:
-                connection.close()
-                raise
-        return connection
 
     def _usable(self, server: MemcachedServer) -> MemcachedConnection | None:
         connection = self._connections.get(server)
         if connection is None or not connection.is_open:
             return None
         if connection.is_stuck(self._patience):
-            # Calls that wait for it may go on as long as a call may take. New calls open another connection.
-            self._stuck.append(self._connections.pop(server))
-            self._loop.call_later(self._patience, self._give_up, connection)
+            connection.close()
             return None
         return connection
 
-    def _give_up(self, connection: MemcachedConnection) -> None:
-        self._stuck = [other for other in self._stuck if other is not connection]
-        connection.close()
-
     def close(self) -> None:
         """Close all connections and fail their pending replies."""
-        for connection in (*self._connections.values(), *self._stuck):
+        for connection in self._connections.values():
             connection.close()
-        self._connections, self._stuck = {}, []
+        self._connections = {}
