@@ -15,7 +15,7 @@ from .keys.features import INVALID
 from .limiter.limiter import Limiter
 from .quota import Quota
 from .rules.rule import Rule
-from .settings import Settings, load_settings
+from .settings import Settings, SettingsDict, load_settings
 
 __all__ = [
     "INVALID",
@@ -30,6 +30,7 @@ __all__ = [
     "Rejection",
     "Rule",
     "Settings",
+    "SettingsDict",
     "StoreError",
     "Verdict",
     "load_settings",

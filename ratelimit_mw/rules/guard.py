@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from types import FunctionType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import MissingMiddlewareError
 from ..testmode import testmode
@@ -20,7 +20,14 @@ _DISPATCHERS: Final = ("dispatch", "dispatch_request")
 """The methods by which Starlette and Django, and Flask, enter a class-based view."""
 _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
-AnyView = TypeVar("AnyView", bound=Callable[..., Any])
+
+class HoldsViews(Protocol):
+    """A blueprint or an application of Flask. A mark on it is for all its views."""
+
+    import_name: str
+
+
+AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
 
 
 def mark_decided(view: ViewMarks) -> frozenset[Mark]:
@@ -44,7 +51,7 @@ def require_decided(marks: Iterable[Mark]) -> None:
 
 def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
     """Put marks on a view, and put the guard around the view when it has none."""
-    guarded = view
+    guarded: Any = view
     if inspect.isclass(view):
         _guard_dispatcher(view)
     elif not holds_views(view) and not hasattr(view, ATTRIBUTE):
@@ -52,7 +59,7 @@ def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
         for function in _wrapped_by(guarded):
             setattr(function, MARKED_FORM, guarded)
     setattr(guarded, ATTRIBUTE, marks)
-    return guarded
+    return guarded  # type: ignore[no-any-return]
 
 
 def _wrapped_by(view: object) -> Iterator[FunctionType]:
@@ -61,7 +68,7 @@ def _wrapped_by(view: object) -> Iterator[FunctionType]:
         yield view
 
 
-def _guarded(view: AnyView, marked_on: Callable[..., object] | None = None) -> AnyView:
+def _guarded(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     """Put the guard around a view. Signature, name, kind and globals stay the same.
 
     ``marked_on`` finds the marked object from the arguments, when it is not the function itself.
@@ -88,8 +95,7 @@ def _guarded(view: AnyView, marked_on: Callable[..., object] | None = None) -> A
     # FastAPI evaluates annotations that are text with the globals of the function that has them.
     if isinstance(view, FunctionType):
         guarded = FunctionType(guarded.__code__, view.__globals__, None, None, guarded.__closure__)
-    guarded = functools.wraps(view)(guarded)
-    return guarded  # type: ignore[no-any-return]
+    return functools.wraps(view)(guarded)
 
 
 def _guard_dispatcher(view: type) -> None:

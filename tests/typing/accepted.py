@@ -1,0 +1,52 @@
+"""Uses of the public names that mypy --strict accepts."""
+
+from typing import Any
+
+from starlette.applications import Starlette
+
+from ratelimit_mw import Limiter, Quota, Rule, SettingsDict, load_settings
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.fastapi import RateLimit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.starlette import exempt, limit, messages
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+
+@limit("5/minute", key=["user|ip"], count_when={"status": [401, 403]})
+async def login(request: Any) -> str:
+    return "hello"
+
+
+@limit(["5/minute", Quota(20, 3600.0)], match={"methods": ["POST"]}, cost=lambda request: 2)
+@exempt("site")
+def upload(request: Any) -> str:
+    return "hello"
+
+
+@exempt
+def health(request: Any) -> str:
+    return "fine"
+
+
+@messages("10/second", over="drop")
+async def chat(websocket: Any) -> None: ...
+
+
+text: str = upload(None) + health(None)
+settings: SettingsDict = {
+    "store": "memory://",
+    "headers": ["ratelimit"],
+    "lists": {"deny": {"ip": ["203.0.113.0/24"]}},
+    "rules": [{"name": "api", "limits": "100/minute", "per_key": {"client-42": ["1000/minute"]}}],
+}
+RATELIMIT_MW: SettingsDict = {"rules": [{"overrides": "login", "limits": ["3/minute"]}]}
+
+rule = Rule(limits=Quota("5/minute"), algorithm={"name": "token-bucket", "refill": "interval"}, mode="shadow")
+own = Rule(limits=(5, 60), algorithm="my-own", per={"plan": {"pro": "1000/minute"}})
+limiter = Limiter([rule, own])
+dependency = RateLimit("5/minute", algorithm="gcra", features={"user": health})
+app = RateLimitMiddleware(Starlette(), settings=settings, reset="epoch", retry_jitter="2s", ipv6_prefix=56)
+plain = {"rules": [{"name": "api", "limits": "100/minute"}]}
+load_settings(plain)
+other = WSGIMiddleware(lambda environ, start_response: [b""], settings=plain, body_limit=1024)
+extension = RateLimiter(settings="ratelimit.toml", trusted_proxies=["10.0.0.0/8"])
