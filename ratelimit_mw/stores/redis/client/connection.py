@@ -5,7 +5,6 @@ A connection serves one call at a time, and no call after one that failed on it.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Any, Final
 import redis
 from hiredis import pack_command
 
+from ....forksafe import check_process, run_in_child
 from ..address import Address
 from .connect import open_socket
 from .credentials import credentials
@@ -107,7 +107,7 @@ class RedisConnectionPool:
     def __init__(self, connect: Callable[[float], DeadlineCalls]) -> None:
         self._connect = connect
         self._idle: list[DeadlineCalls] = []
-        self._pid = os.getpid()
+        run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
     def call(self, *commands: Command, deadline: float) -> Any:
         """The reply to the last of the commands, which go over one connection."""
@@ -128,9 +128,7 @@ class RedisConnectionPool:
         return reply
 
     def _take(self, deadline: float) -> DeadlineCalls:
-        if self._pid != os.getpid():
-            self.close()  # a forked child must not use the connections of its parent
-            self._pid = os.getpid()
+        check_process()
         while (connection := self._last()) is not None:
             if connection.socket.is_quiet():
                 return connection
