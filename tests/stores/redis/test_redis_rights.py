@@ -15,7 +15,7 @@ from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.testing import StoreCompliance
+from ratelimit_mw.testing import StoreSmoke
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def rights() -> list[str]:
     return line.replace("PASSWORD", "s3cret").split()[2:]
 
 
-class TestRights(StoreCompliance):
-    """They are enough for whatever a store has to do."""
+class TestRights(StoreSmoke):
+    """The rights are enough for each clause of the contract."""
 
     @pytest.fixture(autouse=True)
     def _server(self, limited: str) -> None:

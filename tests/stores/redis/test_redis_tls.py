@@ -88,7 +88,7 @@ def test_a_client_may_show_a_certificate(folder: Path) -> None:
 def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> None:
     """``rediss://`` to a port that talks plainly fails before anything is said."""
     port = redis_server.port  # type: ignore[attr-defined]
-    for send in ways(open_store(f"rediss://:h1dden@{HOST}:{port}", PATIENT)).values():
+    for send in ways(open_store(f"rediss://:h1dden@{HOST}:{port}", 200_000)).values():
         with pytest.raises(StoreError) as caught:
             send(hit(limit_of("5/minute")))
         assert "h1dden" not in str(caught.value)

@@ -109,7 +109,7 @@ def test_a_call_that_fails_fails_its_members_only(own_server: Server, server: re
         assert all(isinstance(answer, StoreError) for answer in found)
         assert (await store.aapply([hit(limit)]))[0].remaining == 999
 
-    on_a_loop(own_server, test)
+    on_a_loop(own_server, test, timeout_us=1_000_000)
 
 
 def test_every_request_has_its_own_time_budget(own_server: Server, server: redis.Redis) -> None:
