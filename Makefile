@@ -19,7 +19,8 @@ CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py s
 	quota.py receipt.py
 CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
 	limiter http stores/memory stores/test_compliance.py stores/test_store_address.py asgi wsgi flask starlette fastapi \
-	cli/test_cli_application.py cli/test_cli_explain.py)
+	django cli/test_cli_application.py cli/test_cli_check.py cli/test_cli_explain.py \
+	together/test_migrating_strings.py)
 COMMA := ,
 SPACE := $() $()
 

@@ -103,3 +103,23 @@ def test_check_process_runs_callbacks_once_in_a_new_process(monkeypatch: pytest.
 
 class Owner:
     """An object to register."""
+
+
+def test_a_thread_that_waited_does_not_repeat_the_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fork without Python's hooks, the callbacks run once, although two threads notice the fork."""
+
+    class OtherThreadFirst:
+        """A lock that is free as soon as another thread has run the callbacks."""
+
+        def __enter__(self) -> None:
+            forksafe._in_child()
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    breaker, calls = Breaker(), []
+    forksafe.run_in_child(breaker, calls.append)
+    monkeypatch.setattr(forksafe, "_process", -1)
+    monkeypatch.setattr(forksafe, "_checking", OtherThreadFirst())
+    forksafe.check_process()
+    assert calls == [breaker]

@@ -77,13 +77,16 @@ def test_an_error_returns_the_slot(limiter: Limiter) -> None:
     with pytest.raises(KeyError), limiter.slot(WHO):
         raise KeyError
 
+    taken = asyncio.Event()
+
     async def held() -> None:
         async with limiter.slot(WHO):
+            taken.set()
             await asyncio.sleep(30)
 
     async def scenario() -> None:
         task = asyncio.create_task(held())
-        await asyncio.sleep(0.01)
+        await taken.wait()
         assert free(limiter) == 1
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -283,7 +286,10 @@ def test_asgi_holds_the_slot_until_the_application_returns() -> None:
 def test_asgi_returns_the_slot_after_errors_and_cancellation(ending: str, store: Store) -> None:
     """An application that raises and a cancelled request free their slots."""
 
+    started = asyncio.Event()
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        started.set()
         if ending == "error":
             raise ZeroDivisionError
         await asyncio.sleep(30)
@@ -294,8 +300,9 @@ def test_asgi_returns_the_slot_after_errors_and_cancellation(ending: str, store:
 
     async def scenario() -> None:
         task = asyncio.create_task(guarded(scope, None, None))  # type: ignore[arg-type]
-        await asyncio.sleep(0.01)
-        task.cancel()
+        await started.wait()
+        if ending == "cancelled":
+            task.cancel()
         with pytest.raises((ZeroDivisionError, asyncio.CancelledError)):
             await task
         assert (await limiter.apeek(WHO, cost=0)).decisions[0].remaining == 1
