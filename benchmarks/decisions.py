@@ -1,4 +1,4 @@
-"""One decision in memory: this package, ``limits``, and a floor of a dictionary and a clock written by hand."""
+"""One decision in memory: this package, ``limits``, and a minimum written by hand from a dictionary and a clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHERS = {"tiered-window": 1_000_000, "token-bucket": 1_000_000, "gcra": 1_000_0
 
 
 def floor(calls: int, arrivals: dict[str, float] | None = None) -> None:
-    """A minimal GCRA: no keys but one, no bounds, no expiry, no locks, no answer but yes."""
+    """A minimal GCRA with one key: no bound, no expiry, no lock, and no result but True."""
     arrivals = {} if arrivals is None else arrivals
     interval, burst = 60 / 1_000_000, 60.0
     for _ in range(calls):
@@ -31,7 +31,7 @@ def floor(calls: int, arrivals: dict[str, float] | None = None) -> None:
 
 
 def ours(algorithm: str, amount: int) -> Callable[[int], None]:
-    """``hit`` and the full answer."""
+    """``hit`` with all fields of its decision."""
     limiter = Limiter([Rule(name="api", limits=f"{amount}/minute", algorithm=algorithm)])
     features = {"ip": "192.0.2.7"}
 
@@ -46,7 +46,7 @@ def ours(algorithm: str, amount: int) -> Callable[[int], None]:
 
 
 def peer(strategy: type[strategies.RateLimiter], amount: int) -> Callable[[int], None]:
-    """``hit`` and ``get_window_stats``, which is the full answer there."""
+    """``hit`` and ``get_window_stats``, which together return the same fields."""
     limiter, item = strategy(storage.MemoryStorage()), parse(f"{amount}/minute")
 
     def run(calls: int) -> None:
@@ -58,7 +58,7 @@ def peer(strategy: type[strategies.RateLimiter], amount: int) -> Callable[[int],
 
 
 def rules(count: int) -> Callable[[int], None]:
-    """One decision among ``count`` rules, each with a path of its own."""
+    """One decision among ``count`` rules, each with its own path."""
     paths = [f"/api/v{i % 7}/things{i}/{{id}}" for i in range(count)]
     limiter = Limiter(
         [Rule(name=f"r{i}", limits="1000000/minute", match={"path": path}) for i, path in enumerate(paths)]
@@ -88,7 +88,7 @@ def report() -> str:
             rows.append((f"`limits` 5.8, {name}", f"{theirs:.0f}", "1.00", f"{theirs / times['floor']:.1f}"))
     many = per_call({"1": rules(1), "300": rules(300)}, CALLS)
     return (
-        table("One decision with its full answer, memory store", rows, ("", "ns", "of `limits`", "of the floor"))
+        table("One decision with all its fields, memory store", rows, ("", "ns", "of `limits`", "of the floor"))
         + "\n"
         + table(
             "The number of rules",

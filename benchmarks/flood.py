@@ -1,7 +1,7 @@
-"""Floods a bounded memory store with strangers and reports who is rejected for it, and what it costs in memory.
+"""Floods a bounded memory store with strangers. Reports the rejected clients and the memory.
 
-`python benchmarks/flood.py` prints the table of docs/memory-store.md. Each case runs in a process of its own, so
-that one's memory is not another's. The clock is set by hand: the whole flood falls into one period.
+`python benchmarks/flood.py` prints the table of docs/memory-store.md. Each case runs in a process of its own, to
+measure its memory alone. The clock is set by hand, so the whole flood falls into one period.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADS = (
     "limit",
     "strangers rejected at first",
     "regulars rejected",
-    "rejected client let in",
+    "rejected client allowed again",
     "memory, MB",
 )
 
@@ -42,7 +42,7 @@ def flood(amount: int, max_keys: int, strangers: int) -> list[str]:
     for number in range(REGULARS):
         limiter.hit({"ip": f"regular-{number}"})
 
-    first_rejected = regulars_rejected = let_in = 0
+    first_rejected = regulars_rejected = allowed_again = 0
     every = strangers // REGULARS
     for number, hits in enumerate(_hits_of_strangers(strangers)):
         clock.set(1_000_000 * PERIOD + PERIOD * 0.9 * number / strangers)
@@ -52,19 +52,19 @@ def flood(amount: int, max_keys: int, strangers: int) -> list[str]:
             limiter.hit(stranger)
         if number % every == 0:
             regulars_rejected += not limiter.hit({"ip": f"regular-{number // every % REGULARS}"})
-            let_in += bool(limiter.hit({"ip": "blocked"}))
+            allowed_again += bool(limiter.hit({"ip": "blocked"}))
     return [
         f"{max_keys:,}",
         f"{amount}/minute",
         f"{first_rejected / strangers:.1%}",
         f"{regulars_rejected} of {REGULARS:,}",
-        f"{let_in} of {REGULARS:,} times",
+        f"{allowed_again} of {REGULARS:,} times",
         f"{(_peak_memory() - before) / 1e6:.0f}",
     ]
 
 
 def _hits_of_strangers(strangers: int) -> Iterator[int]:
-    """One to three hits each, the same ones in every run."""
+    """One to three hits each, the same in every run."""
     chance = random.Random(1)
     return (chance.randint(1, 3) for _ in range(strangers))
 

@@ -1,6 +1,6 @@
 """Hits that do not reach the server, by leases and by cached rejections: ``python -m benchmarks leases``
 
-Beside the memory store, which is the least that a decision costs, and beside a trip to Redis, which is what they save.
+The memory store is the lowest cost of a decision, and a round trip to Redis is the cost that is saved.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def shared(port: int) -> Store:
 
 
 def limiter_of(store: Store | str, per_lease: int) -> Limiter:
-    """A hundred leases are the whole limit, so a key is not used up by ``HITS`` or nine tenths of it."""
+    """A hundred leases are the whole limit, so ``HITS`` hits do not use up a key."""
     return Limiter([Rule(name=f"leased-{per_lease}", limits=f"{per_lease * 100}/hour", lease="1%")], store)
 
 
-def spending(limiter: Limiter, per_lease: int) -> Callable[[], int]:
-    """Hits on one key, another one each time."""
+def consuming(limiter: Limiter, per_lease: int) -> Callable[[], int]:
+    """Hits on one key; each run takes a new key."""
     hits, keys = min(HITS, per_lease * 90), itertools.count()
 
     def run() -> int:
@@ -46,7 +46,7 @@ def spending(limiter: Limiter, per_lease: int) -> Callable[[], int]:
     return run
 
 
-def aspending(limiter: Limiter, per_lease: int, runner: asyncio.Runner) -> Callable[[], int]:
+def aconsuming(limiter: Limiter, per_lease: int, runner: asyncio.Runner) -> Callable[[], int]:
     hits, keys = min(HITS, per_lease * 90), itertools.count()
 
     async def run() -> int:
@@ -74,19 +74,19 @@ def leased_rows(port: int, runner: asyncio.Runner) -> list[tuple[str, ...]]:
     for per_lease in PER_LEASE:
         memory, leased = limiter_of("memory://", per_lease), limiter_of(shared(port), per_lease)
         alone = Limiter([Rule(name="alone", limits="1000000000/hour")], shared(port))
-        trips = [spending(memory, per_lease), spending(leased, per_lease), spending(alone, 2)]
+        trips = [consuming(memory, per_lease), consuming(leased, per_lease), consuming(alone, 2)]
         rows.append(leased_row(f"{per_lease:,} hits a lease, `hit`", trips, port))
         trips = [
-            aspending(limiter, count, runner) for limiter, count in zip((memory, leased), [per_lease] * 2, strict=True)
+            aconsuming(limiter, count, runner) for limiter, count in zip((memory, leased), [per_lease] * 2, strict=True)
         ]
-        rows.append(leased_row(f"{per_lease:,} hits a lease, `ahit`", [*trips, aspending(alone, 2, runner)], port))
+        rows.append(leased_row(f"{per_lease:,} hits a lease, `ahit`", [*trips, aconsuming(alone, 2, runner)], port))
         for limiter in (leased, alone):
             runner.run(limiter.aclose())
     return rows
 
 
 def rejected(limiter: Limiter) -> Callable[[], int]:
-    """Hits on a key that has nothing left."""
+    """Hits on a key whose limit is used up."""
     features = {"ip": "192.0.2.7"}
     while limiter.hit(features):
         pass
@@ -100,11 +100,11 @@ def rejected(limiter: Limiter) -> Callable[[], int]:
 
 
 def rejected_rows(port: int) -> list[tuple[str, ...]]:
-    progress("leases: rejections that are remembered")
+    progress("leases: cached rejections")
     rules = [Rule(name="rejected", limits="1/day")]
     limiters = {
-        "a trip for each": Limiter(rules, shared(port), settings=Settings(rejection_cache=0)),
-        "remembered for 1 s": Limiter(rules, shared(port)),
+        "a round trip for each": Limiter(rules, shared(port), settings=Settings(rejection_cache=0)),
+        "cached for 1 s": Limiter(rules, shared(port)),
         "memory store": Limiter(rules),
     }
     found = in_turns([rejected(limiter) for limiter in limiters.values()], ROUNDS)
@@ -124,11 +124,13 @@ def report() -> str:
             "memory, us",
             "leased, us",
             "times the memory store",
-            "as fast as a trip for each",
-            "trips for 1,000",
+            "as fast as a round trip for each",
+            "round trips for 1,000",
         )
         leases = table("Leases on Redis, one key", leased_rows(port, runner), head)
-        rejections = table("A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "as fast as a trip"))
+        rejections = table("A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "times a round trip"))
+            "A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "as fast as a round trip")
+        )
     return f"{leases}\n{rejections}"
 
 
