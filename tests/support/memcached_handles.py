@@ -1,4 +1,4 @@
-"""Short ways to a Memcached store on servers of the tests, and to what stands in them."""
+"""Helpers for Memcached stores on the servers of the tests, and for their contents."""
 
 import re
 import socket
@@ -29,7 +29,7 @@ def address(*servers: Server, query: str = "") -> str:
 
 @contextmanager
 def opened(*servers: Server, query: str = "", timeout_us: int = PATIENT) -> Iterator[MemcachedStore]:
-    """A store, closed in the end; on event loops a test closes it itself."""
+    """Open a store and close it at the end. On event loops a test closes the store itself."""
     store = open_store(address(*servers, query=query), timeout_us)
     assert isinstance(store, MemcachedStore)
     try:
@@ -39,7 +39,7 @@ def opened(*servers: Server, query: str = "", timeout_us: int = PATIENT) -> Iter
 
 
 async def closing(store: MemcachedStore, call: Awaitable[T]) -> T:
-    """What a call answers, with the loop's connections closed after it."""
+    """Await a call, then close the connections of the event loop."""
     try:
         return await call
     finally:
@@ -55,14 +55,14 @@ def undo(one: Hit, decision: Decision) -> Correction:
 
 
 def stop(server: Server) -> None:
-    """Pause a server, and wait until all of its threads have taken notice."""
+    """Pause a server and wait until all of its threads have stopped."""
     server.pause()
     threads = list(Path(f"/proc/{server.process.pid}/task").iterdir())
     wait_for(lambda: all(") T " in (thread / "stat").read_text() for thread in threads), "a server to stop")
 
 
 def ask(server: Server, command: bytes, end: bytes) -> bytes:
-    """What a server answers, up to a line."""
+    """Return the reply of a server, up to a line."""
     with socket.create_connection((HOST, server.port), 10) as connection:
         connection.sendall(command + b"\r\n")
         answer = b""
@@ -72,9 +72,9 @@ def ask(server: Server, command: bytes, end: bytes) -> bytes:
 
 
 def names_in(server: Server, holding: str = "") -> dict[bytes, int]:
-    """The names that stand in a server and hold a text, with the dates when they go (-1: never)."""
+    """Return the names in a server that contain a text, with their expiry (-1: never)."""
     found = {}
-    # Of all its items, not of its lists: what moves from one of those to another meanwhile would be left out.
+    # Dump the hash table, not the lists: an item that moves between two lists would be left out.
     for line in ask(server, b"lru_crawler metadump hash", b"END").splitlines()[:-1]:
         fields = dict(part.split(b"=", 1) for part in line.split())
         if holding.encode() in (name := unquote_to_bytes(fields[b"key"])):
@@ -83,26 +83,26 @@ def names_in(server: Server, holding: str = "") -> dict[bytes, int]:
 
 
 def value_of(server: Server, name: bytes) -> bytes:
-    """The value of a name, b"" when there is none."""
+    """Return the value of a name, or b""."""
     answer = ask(server, b"get " + name, b"END")
     head, _, rest = answer.partition(b"\r\n")
     return rest[: int(head.split()[3])] if head != b"END" else b""
 
 
 def commands(server: Server) -> dict[str, int]:
-    """How often each command was carried out since the server started; a reading counts each name that it names."""
+    """Return how often each command was carried out. A read counts once for each name."""
     stats = dict(line.split()[1:3] for line in ask(server, b"stats", b"END").splitlines()[:-1])
     found = {name: int(stats[f"cmd_{name}".encode()]) for name in ("get", "set")}
     return found | {"incr": int(stats[b"incr_hits"]) + int(stats[b"incr_misses"])}
 
 
 def rule_of(limit: Limit) -> str:
-    """What is in the names of all that belongs to a limit."""
+    """Return the part of all names of a limit."""
     return f"|{limit.rule}|"
 
 
 def counted(store: MemcachedStore) -> list[Any]:
-    """A list that has an entry for each round trip of the store from now on."""
+    """Return a list that gets an entry for each later round trip of the store."""
     trips: list[Any] = []
     exchange = store._pool.exchange
 

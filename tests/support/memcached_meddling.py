@@ -1,4 +1,4 @@
-"""A Memcached store whose keys change between its reading and its writing."""
+"""A Memcached store whose keys change between its reads and its writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ratelimit_mw.stores.memcached.store import LoopResources, MemcachedStore
 
 
 class Meddling(MemcachedStore):
-    """Before each writing of its own, somebody else does something: hits the same key, say."""
+    """Call ``meddle`` before each write, for example to hit the same key from another store."""
 
     def __init__(self, server: Server, timeout_us: int, meddle: Callable[[], object]) -> None:
         super().__init__(address(server).removeprefix("memcached://"), timeout_us=timeout_us)

@@ -1,4 +1,4 @@
-"""The Memcached store keeps the contract of every store, blocking and awaitable: the answers of the pure functions."""
+"""The Memcached store keeps the contract of every store, blocking and on an event loop."""
 
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Charge, Correction, Hit
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.testing import StoreCompliance
+from ratelimit_mw.testing import StoreCompliance, StoreSmoke
 from ratelimit_mw.testing.store_handles import StoreHandle
 from ratelimit_mw.testing.store_suite import WAYS
 
@@ -38,8 +38,8 @@ def second_server(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield server
 
 
-class TestTwoServers(TestMemcachedStore):
-    """All of it again where the keys of one request live on different servers."""
+class TestTwoServers(TestMemcachedStore, StoreSmoke):
+    """The keys of one request are on different servers."""
 
     @pytest.fixture(autouse=True)
     def _server(self, memcached_server: Server, second_server: Server) -> None:
@@ -47,7 +47,7 @@ class TestTwoServers(TestMemcachedStore):
 
 
 class ThroughStore:
-    """A path for the vectors: one limit in a store."""
+    """Replay vectors on one limit of a store."""
 
     def __init__(self, case: Case, handle: StoreHandle) -> None:
         self.limit = Limit("vector", 0, Quota.parse(case["quota"]), case["algorithm"])

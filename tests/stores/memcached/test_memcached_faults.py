@@ -1,7 +1,7 @@
-"""The Memcached store when servers pause, die, come back or are none: errors in time, and nobody's answer for another.
+"""The Memcached store when servers pause, die or come back: errors within the time budget, and no foreign replies.
 
-A machine that is busy may delay anything. So the time that a thread was ready to run and did not get a processor is
-not counted, and what is held to a time has several tries: one has to keep it.
+A busy machine may delay any process. So the time in which a thread waits for a processor is not counted, and a test of
+the time budget has several attempts.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ TRIES = 20
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server that a test may hurt."""
+    """Start a server that a test may stop and kill."""
     with memcached_running(tmp_path) as found:
         yield found
 
 
 def seconds_until_rejected(call: Callable[[], Any]) -> float:
-    """How long a call takes to raise ``StoreError``: the best of some tries."""
+    """Return the seconds until a call raises ``StoreError``: the best of several attempts."""
     found = []
     for _ in range(TRIES):
         began = own_seconds()
@@ -48,7 +48,7 @@ def seconds_until_rejected(call: Callable[[], Any]) -> float:
 
 
 async def longest_gap(during: Awaitable[Any]) -> float:
-    """How long the event loop did not get to anything else."""
+    """Return the longest time in which the event loop ran nothing else."""
     gaps, ends = [0.0], asyncio.ensure_future(during)
     while not ends.done():
         began = own_seconds()
@@ -59,7 +59,7 @@ async def longest_gap(during: Awaitable[Any]) -> float:
 
 
 async def greeted(store: MemcachedStore) -> None:
-    """Wait until the loop's connection is there."""
+    """Wait until the connection of the event loop is open."""
     while True:
         try:
             return await store.aping()
@@ -74,7 +74,7 @@ async def failing(store: MemcachedStore, hits: list[Any]) -> None:
 
 @pytest.mark.parametrize("spec", ["gcra", "tiered-window", "sliding-window-log"])
 def test_a_paused_server_is_an_error_within_the_budget(server: Server, spec: str) -> None:
-    """Blocking, with a connection that is open and with none; once it goes on, so do the limits."""
+    """With an open connection and without one. The limits work again after the pause."""
     limit = limit_of("1000/hour", spec)
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
@@ -97,8 +97,8 @@ def works(store: MemcachedStore, limit: Any) -> bool:
 
 @pytest.mark.parametrize("clients", [20, 1])
 def test_a_paused_server_does_not_stall_the_event_loop(server: Server, clients: int) -> None:
-    """Twenty requests at once are all told within the budget, while the loop goes on turning; also those that wait
-    for another one at their key."""
+    """Twenty requests at once fail within the budget while the event loop keeps running, also those that wait for
+    another request at their key."""
     limit = limit_of("1000/hour")
 
     async def scenario(store: MemcachedStore) -> tuple[float, float]:
@@ -120,8 +120,8 @@ def test_a_paused_server_does_not_stall_the_event_loop(server: Server, clients: 
     assert took <= BUDGET + GRACE
 
 
-def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
-    """What was asked during a pause is answered after it, and read over: everybody has the count of their own key."""
+def test_late_replies_are_dropped(server: Server) -> None:
+    """A reply to a request of the pause is dropped, so each later request gets the count of its own key."""
     limits = [limit_of(f"{amount}/hour") for amount in range(100, 120)]
 
     async def scenario(store: MemcachedStore) -> list[int]:
@@ -142,8 +142,8 @@ def test_answers_that_come_late_are_nobody_elses(server: Server) -> None:
         assert asyncio.run(closing(store, scenario(store))) == list(range(100, 120))
 
 
-def test_a_killed_server_is_an_error_at_once_and_forgotten_once_it_is_back(server: Server) -> None:
-    """No connection of before is used again, so the first call after a restart is answered."""
+def test_a_killed_server_is_an_error_until_it_is_back(server: Server) -> None:
+    """No old connection is used again, so the first call after a restart succeeds."""
     limit = limit_of("1000/hour")
     with opened(server) as store:
         for _ in range(3):
@@ -153,8 +153,8 @@ def test_a_killed_server_is_an_error_at_once_and_forgotten_once_it_is_back(serve
             server.start()
 
 
-def test_a_restart_that_nobody_noticed_is_no_error(server: Server) -> None:
-    """Connections that died while they were idle are seen to be dead: blocking and on an event loop."""
+def test_an_unnoticed_restart_is_no_error(server: Server) -> None:
+    """The store notices that an idle connection was closed, blocking and on an event loop."""
     limit = limit_of("1000/hour")
 
     async def scenario(store: MemcachedStore) -> list[bool]:
@@ -171,8 +171,8 @@ def test_a_restart_that_nobody_noticed_is_no_error(server: Server) -> None:
         assert asyncio.run(closing(store, scenario(store))) == [True] * 6
 
 
-def test_of_two_servers_the_one_that_lives_keeps_its_keys(server: Server, memcached_server: Server) -> None:
-    """Keys of the dead one are errors, and are not handed to the other: nobody gets a fresh quota for it."""
+def test_keys_do_not_move_when_a_server_is_killed(server: Server, memcached_server: Server) -> None:
+    """Keys of the killed server are errors. They do not move to the other server, which would give a fresh quota."""
     limit = limit_of("1000/hour")
     with opened(server, memcached_server) as store:
         clients = [f"c{i}" for i in range(40)]
@@ -195,8 +195,8 @@ def count_or_none(store: MemcachedStore, limit: Any, client: str) -> int | None:
         return None
 
 
-def test_threads_share_nothing_but_the_store_when_the_server_pauses(server: Server) -> None:
-    """Eight threads are each told within the budget: nobody waits for another's turn at the same key."""
+def test_threads_do_not_wait_for_each_other_when_the_server_pauses(server: Server) -> None:
+    """Eight threads with the same key each fail within the budget: no thread waits for another one."""
     limit = limit_of("1000/hour")
     with opened(server, timeout_us=BUDGET_US) as store:
         wait_for(lambda: works(store, limit), "a first answer")
@@ -225,25 +225,23 @@ def slowest_of_eight(store: MemcachedStore, limit: Any) -> float:
     return max(took)
 
 
-def test_a_name_that_nobody_knows_is_an_error_of_the_store() -> None:
-    """The resolver's word, as a ``StoreError``."""
+def test_an_unknown_host_name_is_a_store_error() -> None:
+    """The error of the resolver becomes a ``StoreError``."""
     store = MemcachedStore("no-such-host.invalid")
     with pytest.raises(StoreError, match="Memcached"):
         store.ping()
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_name_that_takes_long_to_look_up_is_waited_for_in_the_budget_only(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """A resolver that is silent holds nobody, and one thread waits for it, however many ask."""
+def test_a_slow_name_lookup_ends_with_the_budget(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """A silent resolver delays no call beyond its budget, and one thread waits for it."""
     answered, threads = threading.Event(), threading.active_count()
 
     def silent(host: str, *rest: Any, flags: int = 0, **named: Any) -> Any:
         if flags:
             raise socket.gaierror(socket.EAI_NONAME, "it is a name")
         answered.wait(10)
-        raise socket.gaierror(socket.EAI_FAIL, "nobody knows it")
+        raise socket.gaierror(socket.EAI_FAIL, "unknown name")
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
     handle = WAYS[way](MemcachedStore("slow-name.invalid", timeout_us=BUDGET_US))
@@ -258,7 +256,7 @@ def test_a_name_that_takes_long_to_look_up_is_waited_for_in_the_budget_only(
 
 
 def test_a_limiter_goes_on_without_its_memcached(server: Server) -> None:
-    """No request sees an exception, and the process counts by itself until the server is back: 2 s at most."""
+    """No request raises an exception. The process counts on its own until at most 2 s after the server is back."""
     took = []
     for i in range(TRIES):
         limiter = Limiter([Rule(name=f"api{i}", limits="3/hour")], store=address(server), settings=Settings())

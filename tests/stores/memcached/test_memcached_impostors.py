@@ -1,4 +1,4 @@
-"""Servers that are no Memcached: nothing that they say is taken for an answer."""
+"""Servers that are no Memcached: their replies are errors."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ BUDGET_US = 50_000
 
 @contextmanager
 def impostor(answer: bytes) -> Iterator[str]:
-    """The address of a listener that answers everything with the same bytes."""
+    """Return the address of a listener that replies to everything with the same bytes."""
     listener = socket.create_server((HOST, 0))
 
     def serve() -> None:
@@ -48,7 +48,7 @@ def impostor(answer: bytes) -> Iterator[str]:
 )
 @pytest.mark.parametrize("way", WAYS)
 def test_a_server_that_is_no_memcached_is_an_error(answer: bytes, way: str) -> None:
-    """Whatever it says, and however much of it: nothing of that counts as an empty key."""
+    """No such reply counts as an empty key."""
     with impostor(answer) as place:
         handle = WAYS[way](MemcachedStore(place, timeout_us=BUDGET_US))
         with pytest.raises(StoreError, match="Memcached"):
@@ -58,8 +58,8 @@ def test_a_server_that_is_no_memcached_is_an_error(answer: bytes, way: str) -> N
 
 @pytest.mark.parametrize("answer", [b"hello\r\n", b"VERSION 1.6.18\r\n", b"ERROR\r\n", b"\r\n", b"STORED\r\nmore\r\n"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_ping_is_not_answered_by_whatever_speaks(answer: bytes, way: str) -> None:
-    """A Memcached has stored what it was sent, and says nothing more."""
+def test_a_ping_rejects_other_replies_than_stored(answer: bytes, way: str) -> None:
+    """Memcached replies STORED and nothing else."""
     with impostor(answer) as place:
         handle = WAYS[way](MemcachedStore(place, timeout_us=PATIENT))
         with pytest.raises(StoreError, match="Memcached replied"):

@@ -1,4 +1,4 @@
-"""Races that the Memcached store loses: to others, to a server that stops, to time."""
+"""Races that the Memcached store loses to other clients, to a stopped server and to time."""
 
 import itertools
 import socket
@@ -22,8 +22,8 @@ DAY = 86_400 * SECOND
 
 
 @pytest.mark.parametrize("slow", [0.0, 0.03])
-def test_races_lost_to_the_end_reject_and_are_no_error(memcached_server: Server, slow: float) -> None:
-    """The store answers, so it did not fail: everybody is told to come again soon, and nothing is left consumed."""
+def test_a_call_that_loses_all_races_is_rejected(memcached_server: Server, slow: float) -> None:
+    """The store replied, so it did not fail: the request is rejected with a short retry time and consumes nothing."""
     limit, wide = limit_of("1000000/minute", "gcra"), limit_of("1000000/minute")
     shadow = limit_of("1/minute", shadow=True)
     with opened(memcached_server) as other:
@@ -44,10 +44,8 @@ def test_races_lost_to_the_end_reject_and_are_no_error(memcached_server: Server,
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_has_lost_a_race_is_rejected_when_the_server_stops_and_the_next_one_is_told(
-    tmp_path: Path, way: str
-) -> None:
-    """An answer that was lost is an answer; only who gets none at all has an error to handle."""
+def test_a_call_that_lost_a_race_is_rejected_when_the_server_stops(tmp_path: Path, way: str) -> None:
+    """A lost race is a reply. A call without any reply is an error."""
     limit = limit_of("1000000/minute", "gcra")
     with memcached_running(tmp_path) as server, opened(server) as other:
         meddlings = [lambda: other.apply([hit(limit)], NOW), lambda: stop(server)]
@@ -60,8 +58,8 @@ def test_who_has_lost_a_race_is_rejected_when_the_server_stops_and_the_next_one_
         handle.close()
 
 
-def test_a_rejection_whose_count_is_lost_is_still_that_rejection(memcached_server: Server) -> None:
-    """A log that counts rejections and loses all of its races says when to come again as ever."""
+def test_a_rejection_keeps_its_times_when_its_count_is_lost(memcached_server: Server) -> None:
+    """A log that counts rejections and loses all of its races still has the exact retry time."""
     log, wide = limit_of("2/minute", COUNTS_REJECTED), limit_of("9/minute")
     with opened(memcached_server) as other:
         other.apply([hit(log, 2)], NOW)
@@ -72,10 +70,10 @@ def test_a_rejection_whose_count_is_lost_is_still_that_rejection(memcached_serve
         store.close()
 
 
-def test_corrections_that_lose_all_their_races_are_left_out_with_a_warning(
+def test_corrections_that_lose_all_races_are_left_out_with_a_warning(
     memcached_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was consumed stays consumed: that is never too much for anybody. It is no error of the store."""
+    """The cost stays consumed, so no request too many is allowed. The store did not fail."""
     limit = limit_of("1000000/minute", "gcra")
     with opened(memcached_server) as other:
         (decision,) = other.apply([hit(limit)], NOW)
@@ -85,8 +83,8 @@ def test_corrections_that_lose_all_their_races_are_left_out_with_a_warning(
         store.close()
 
 
-def test_a_key_that_is_forgotten_while_it_is_hit_is_hit_again(memcached_server: Server) -> None:
-    """What was counted under names that no longer count is counted anew."""
+def test_a_hit_during_a_reset_is_counted_after_it(memcached_server: Server) -> None:
+    """A hit that was counted in an old generation is counted again in the new one."""
     limit = limit_of("5/day", "tiered-window")
     with opened(memcached_server) as other:
         left = [1]
@@ -102,8 +100,8 @@ def test_a_key_that_is_forgotten_while_it_is_hit_is_hit_again(memcached_server: 
         store.close()
 
 
-def test_the_moment_of_a_rejection_is_found_while_others_hit_and_give_back(memcached_server: Server) -> None:
-    """Parts that no longer add up to what was read before: the rejection stays one, at a moment in that part."""
+def test_the_retry_time_is_close_while_other_clients_change_the_window(memcached_server: Server) -> None:
+    """When the parts of a block no longer add up to the block, the retry time is still within the block."""
     limit = limit_of("100/day", {"name": "tiered-window", "precision": "1s"})
     for change in (30, -30, -60):
         with opened(memcached_server, query=f"?prefix=moment{change}:") as store:
@@ -116,12 +114,12 @@ def test_the_moment_of_a_rejection_is_found_while_others_hit_and_give_back(memca
 
 
 def consumed_of(decision: Decision, change: int) -> Charge | None:
-    """What a change gives back; None when it charges."""
+    """Return what a change refunds; None for a charge."""
     return Charge(decision.at_us, 60) if change < 0 else None
 
 
 def change_in_midst(store: MemcachedStore, change: Correction) -> None:
-    """Carry a change out right after the next reading of the store."""
+    """Carry out a change right after the next read of the store."""
     exchange, first = store._pool.exchange, [True]
 
     def changing(*arguments: Any) -> None:
@@ -138,8 +136,8 @@ def with_other(store: MemcachedStore, change: Correction) -> None:
     other.close()
 
 
-def test_a_lost_race_is_decided_anew(memcached_server: Server) -> None:
-    """Who was slower sees what the other has consumed: of the last two one passes."""
+def test_a_lost_race_is_decided_again(memcached_server: Server) -> None:
+    """The slower client sees the hit of the faster one, so one of the last two requests is allowed."""
     limit = limit_of("3/minute")
     with opened(memcached_server) as other:
         other.apply([hit(limit)], NOW)
@@ -150,8 +148,8 @@ def test_a_lost_race_is_decided_anew(memcached_server: Server) -> None:
         store.close()
 
 
-def test_a_turn_that_does_not_come_in_time_is_a_rejection(memcached_server: Server) -> None:
-    """Blocking and on a loop: who has lost a race waits for those before it, and no longer than its call may take."""
+def test_a_thread_without_its_turn_in_time_is_rejected(memcached_server: Server) -> None:
+    """A thread that has lost a race waits for its turn, but no longer than its time budget."""
     limit = limit_of("100/minute")
     with opened(memcached_server) as other:
         store = Meddling(memcached_server, 600_000, lambda: other.apply([hit(limit)], NOW))

@@ -29,16 +29,16 @@ from ratelimit_mw.testing.store_decisions import HOSTILE
 # -- addresses and places --------------------------------------------------------------------------------------
 
 
-def test_servers_are_read_from_an_address() -> None:
-    """Several, with and without a port, names in any case, IPv6 in brackets."""
+def test_servers_are_parsed() -> None:
+    """With and without a port, names in any case, IPv6 addresses in brackets."""
     found = parse_servers("10.0.0.1:11212,Cache.Example,[::1]:11213,[::2]")
     assert found == (("10.0.0.1", 11212), ("cache.example", 11211), ("::1", 11213), ("::2", 11211))
     assert [str(server) for server in found][1:3] == ["cache.example:11211", "[::1]:11213"]
 
 
 @pytest.mark.parametrize("text", ["", ",", "a,", "a b", "a:", "a:x", "a:99999", "[::1", "a/b:1:2"])
-def test_what_is_no_list_of_servers_is_an_error(text: str) -> None:
-    """It is shown with what was expected."""
+def test_other_text_than_servers_is_an_error(text: str) -> None:
+    """The error shows the text and an example."""
     with pytest.raises(ConfigError, match="expected servers such as"):
         parse_servers(text)
 
@@ -54,15 +54,15 @@ def test_what_is_no_list_of_servers_is_an_error(text: str) -> None:
         ("memcached://", "expected servers such as"),
     ],
 )
-def test_an_address_that_cannot_be_meant_is_an_error_without_secrets(address: str, message: str) -> None:
-    """At the start, in words, and never with a password in it."""
+def test_a_wrong_url_is_an_error(address: str, message: str) -> None:
+    """The error comes at the start and shows no password."""
     with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         open_store(address)
     assert "secret" not in str(caught.value)
 
 
-def test_a_time_budget_that_is_none_is_an_error() -> None:
-    """It is a whole number of microseconds."""
+def test_a_wrong_time_budget_is_an_error() -> None:
+    """The time budget is a whole number of microseconds."""
     with pytest.raises(ConfigError, match="timeout_us is a whole number of microseconds from 1 on; got 0"):
         open_store("memcached://h1", 0)
 
@@ -74,16 +74,16 @@ def servers(*hosts: str) -> list[MemcachedServer]:
     return [MemcachedServer(host, 11211) for host in hosts]
 
 
-def test_keys_are_spread_and_their_place_does_not_depend_on_the_order_of_servers() -> None:
-    """Each of four servers has about a quarter; every process finds the same one."""
+def test_keys_are_spread_independently_of_the_order_of_servers() -> None:
+    """Each of four servers has about a quarter of the keys."""
     one, other = Rendezvous(servers("a", "b", "c", "d")), Rendezvous(servers("d", "b", "a", "c"))
     places = [one.server_of(token) for token in TOKENS]
     assert places == [other.server_of(token) for token in TOKENS]
     assert all(400 < places.count(server) < 600 for server in one.servers)
 
 
-def test_a_server_that_is_taken_out_moves_its_own_keys_only() -> None:
-    """Consistent hashing: everybody else's clients go on with what they have consumed."""
+def test_removing_a_server_moves_only_its_keys() -> None:
+    """The keys of the other servers keep their counts."""
     before, after = Rendezvous(servers("a", "b", "c")), Rendezvous(servers("a", "c"))
     moved = [token for token in TOKENS if before.server_of(token) != after.server_of(token)]
     assert moved == [token for token in TOKENS if before.server_of(token) == ("b", 11211)]
@@ -93,15 +93,15 @@ def test_a_server_that_is_taken_out_moves_its_own_keys_only() -> None:
 
 
 def all_names(names: KeyNames, key: str) -> list[bytes]:
-    """Every kind of name that there is for a key, at its longest."""
+    """Return each kind of name of a key, at its longest."""
     token = names.token(key)
     longest = names.counter(12, 10**16, b".12345678", token)
     return [names.state(token), names.generation(token), longest]
 
 
 @pytest.mark.parametrize("prefix", ["rl:", "x" * 50])
-def test_hostile_keys_become_legal_names_that_stay_apart(prefix: str) -> None:
-    """At most 250 bytes of printable ASCII without spaces, and no two of them equal."""
+def test_hostile_keys_have_different_legal_names(prefix: str) -> None:
+    """Names have at most 250 bytes of printable ASCII without spaces, and all differ."""
     names = KeyNames(prefix)
     found = [name for text in HOSTILE for name in all_names(names, text)]
     assert all(LEGAL.fullmatch(name) and name.startswith(prefix.encode()) for name in found)
@@ -110,15 +110,15 @@ def test_hostile_keys_become_legal_names_that_stay_apart(prefix: str) -> None:
 
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_any_two_keys_have_different_legal_names(one: str, other: str) -> None:
-    """Whatever text they are made of, the hash of another key and names of other kinds included."""
+    """Also keys that look like the hash of another key or like a name of another kind."""
     names = KeyNames("rl:")
     mine, its = all_names(names, one), all_names(names, other)
     assert all(LEGAL.fullmatch(name) for name in (*mine, *its))
     assert one == other or not set(mine) & set(its)
 
 
-def test_a_key_that_reads_as_the_hash_of_another_is_another() -> None:
-    """Who sends the name that a long key was given gets a name of its own."""
+def test_a_key_that_looks_like_the_hash_of_another_has_its_own_name() -> None:
+    """A client that sends the name of a long key gets a name of its own."""
     names = KeyNames("rl:")
     hashed = names.state(names.token("x" * 300)).decode()
     for text in (hashed, hashed.removeprefix("rl:"), hashed.removeprefix("rl:#")):
@@ -126,7 +126,7 @@ def test_a_key_that_reads_as_the_hash_of_another_is_another() -> None:
 
 
 def test_a_common_key_can_be_read_in_the_server() -> None:
-    """Operators see whose state it is."""
+    """An operator can see the client of a state."""
     names = KeyNames("rl:")
     key = "1|login|fixed-window|1m|ip=192.0.2.7"
     assert names.state(names.token(key)) == b"rl::1|login|fixed-window|1m|ip=192.0.2.7"
@@ -136,20 +136,20 @@ def test_a_common_key_can_be_read_in_the_server() -> None:
     ("us", "seconds"),
     [(0, 1), (1, 2), (SECOND, 2), (SECOND + 1, 3), (60 * SECOND, 61), (30 * DAY - SECOND, 30 * 86_400)],
 )
-def test_things_live_for_whole_seconds_and_one_more(us: int, seconds: int) -> None:
-    """Rounded up, and one for the server's clock, which ticks once a second."""
+def test_an_expiry_is_whole_seconds_plus_one(us: int, seconds: int) -> None:
+    """Rounded up, plus one second for the server's clock, which ticks once a second."""
     assert Expiry(explicit=False)(us) == seconds
 
 
 @pytest.mark.parametrize("days", [30, 31, 366, 800])
 def test_beyond_thirty_days_an_expiry_is_a_date(days: int) -> None:
-    """Memcached takes a larger number of seconds for a time in 1970, long past."""
+    """Memcached reads a larger number of seconds as a date in 1970."""
     before = time.time()
     assert before + days * 86_400 < Expiry(explicit=False)(days * DAY) <= time.time() + days * 86_400 + 2
 
 
-def test_with_a_given_time_things_live_for_a_day_at_least() -> None:
-    """That clock may stand still."""
+def test_an_expiry_with_an_explicit_time_is_at_least_a_day() -> None:
+    """The given clock may stop."""
     assert Expiry(explicit=True)(1) == 86_401
     assert Expiry(explicit=True)(2 * DAY) == 2 * 86_400 + 1
 
@@ -160,8 +160,8 @@ ANSWER = b"STORED\r\n12\r\nVALUE a 0 4 7\r\n\r\nEN\r\nVALUE b 0 0 8\r\n\r\nEND\r
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
-    """Values may hold line ends and the word END; what follows the answer is left over."""
+def test_a_reply_is_parsed_in_pieces_of_any_size(size: int) -> None:
+    """Values may contain line ends and the word END. Data after the reply is left over."""
     replies, rest = ReplyParser(2, 2), b""
     for start in range(0, len(ANSWER), size):
         rest += ANSWER[start : start + size]
@@ -176,8 +176,8 @@ def test_an_answer_is_read_in_whatever_pieces_it_comes(size: int) -> None:
 @pytest.mark.parametrize(
     "line", [b"ERROR", b"CLIENT_ERROR bad data chunk", b"SERVER_ERROR out of memory storing object"]
 )
-def test_an_error_of_the_server_is_one(line: bytes) -> None:
-    """Where a line is due, and where values are."""
+def test_an_error_reply_is_an_error(line: bytes) -> None:
+    """In place of a line and in place of values."""
     for replies in (ReplyParser(1, 0), ReplyParser(0, 1)):
         with pytest.raises(ProtocolError, match=line.decode().split()[0]):
             replies.feed(line + b"\r\n")
@@ -186,21 +186,28 @@ def test_an_error_of_the_server_is_one(line: bytes) -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"HTTP/1.1 400 Bad Request", b"VALUE a 0 x 7", b"VALUE a 0 4", b"STAT pid 1 2 3"]
 )
-def test_what_the_protocol_does_not_know_is_an_error(line: bytes) -> None:
-    """A server that is none does not pass for an empty one."""
+def test_an_unknown_reply_is_an_error(line: bytes) -> None:
+    """A server that is no Memcached does not count as an empty one."""
     with pytest.raises(ProtocolError, match="expected a reply of Memcached"):
         ReplyParser(0, 1).feed(line + b"\r\n")
 
 
-def test_commands_are_those_of_the_protocol() -> None:
-    """New values are added, known ones swapped."""
+@pytest.mark.parametrize("reply", [b"x" * 3_000, b"VALUE a 0 1048577 7\r\n", b"VALUE a 0 1 7\r\n1\r\n" * 2])
+def test_a_reply_cannot_fill_the_memory(reply: bytes) -> None:
+    """Lines, values and the number of values have a maximum."""
+    with pytest.raises(ProtocolError, match=r"expected a reply of Memcached|larger than 1048576"):
+        ReplyParser(0, 1).feed(reply + b"VALUE b 0 1 7\r\n1\r\n")
+
+
+def test_commands_follow_the_protocol() -> None:
+    """New values are added, known values are swapped."""
     assert write_unchanged(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
     assert write_unchanged(b"k", b"", -1, StoredValue(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
     assert (command(b"decr", b"k", 5), command(b"delete", b"k")) == (b"decr k 5\r\n", b"delete k\r\n")
 
 
-def test_a_trip_asks_each_server_once_and_tells_everybody_their_part() -> None:
-    """Lines first and then one reading for each server, however many keys live there."""
+def test_a_round_trip_sends_one_payload_per_server() -> None:
+    """Each server gets all commands, then one read for all keys."""
     a, b = servers("a", "b")
     requests = [
         KeyCommands(a, (b"1\r\n", b"2\r\n"), (b"x",)),

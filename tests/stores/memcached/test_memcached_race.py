@@ -1,4 +1,4 @@
-"""The Memcached store under four real processes that race for the same keys: exactly the limit passes."""
+"""Four real processes race for the same keys: exactly the limit is allowed."""
 
 import asyncio
 import multiprocessing
@@ -24,7 +24,7 @@ RACED: list[Any] = ["sliding-window-counter", "sliding-window-log", "tiered-wind
 
 
 def count(place: str, limits: list[tuple[str, str, Any]], way: str, hits: int, results: Any) -> None:
-    """What one process gets through, of requests to all of the limits at once."""
+    """Count the allowed requests of one process, each with all limits."""
     store = open_store(place, PATIENT)
     request = [hit(Limit(rule, 0, Quota.parse(quota), spec)) for rule, quota, spec in limits]
 
@@ -44,7 +44,7 @@ def count(place: str, limits: list[tuple[str, str, Any]], way: str, hits: int, r
 
 
 def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
-    """What four processes get through together, two of them on event loops."""
+    """Count the allowed requests of four processes, two of them on event loops."""
     results: Any = SPAWN.Queue()
     described = [(limit.rule, str(limit.quota), limit.spec) for limit in limits]
     ways = ("sync", "async", "sync", "async")
@@ -58,8 +58,8 @@ def raced(place: str, limits: list[Limit], hits: int = HITS) -> int:
 
 
 @pytest.mark.parametrize("spec", RACED, ids=label)
-def test_of_20_000_requests_from_four_processes_exactly_1_000_pass(memcached_server: Server, spec: Any) -> None:
-    """No more, whoever is faster, and no fewer, as there is always somebody left to take what was given back."""
+def test_of_20_000_requests_from_four_processes_exactly_1_000_are_allowed(memcached_server: Server, spec: Any) -> None:
+    """No more, and no fewer: later requests take what lost races refund."""
     limit = limit_of("1000/day", spec)
     assert raced(address(memcached_server), [limit]) == 1_000
     with opened(memcached_server) as store:
@@ -67,15 +67,15 @@ def test_of_20_000_requests_from_four_processes_exactly_1_000_pass(memcached_ser
 
 
 def count_leased(place: str, rule: str, hits: int, results: Any) -> None:
-    """What one process gets through that draws shares."""
+    """Count the allowed requests of one process with a lease."""
     leased = Rule(name=rule, limits="1000/day", lease="2%")
     limiter = Limiter([leased], store=place, settings=Settings(store_timeout=PATIENT))
     results.put(sum(limiter.hit({"ip": "192.0.2.7"}).allowed for _ in range(hits)))
     limiter.close()
 
 
-def test_with_leases_four_processes_pass_at_most_the_limit(memcached_server: Server) -> None:
-    """And no less than the limit without the shares that nobody consumes in the end: one for each process."""
+def test_four_processes_with_leases_allow_at_most_the_limit(memcached_server: Server) -> None:
+    """The unused lease of each process may be missing at the end."""
     results: Any = SPAWN.Queue()
     mine = (address(memcached_server), f"leased-{time.time_ns()}", HITS, results)
     workers = [SPAWN.Process(target=count_leased, args=mine) for _ in range(4)]
@@ -87,8 +87,8 @@ def test_with_leases_four_processes_pass_at_most_the_limit(memcached_server: Ser
     assert 1_000 - 4 * 20 <= passed <= 1_000
 
 
-def test_requests_with_several_limits_pass_all_of_them_or_none(memcached_server: Server) -> None:
-    """What was counted under each of the keys in the end is what passed: lost races left nothing behind."""
+def test_racing_requests_consume_all_of_their_limits_or_none(memcached_server: Server) -> None:
+    """Each key counts exactly the allowed requests: lost races leave nothing behind."""
     limits = [limit_of("200/day", "tiered-window"), limit_of("250/day"), limit_of("1000/day", "sliding-window-log")]
     passed = raced(address(memcached_server), limits, 500)
     with opened(memcached_server) as store:

@@ -1,4 +1,4 @@
-"""What the Memcached store leaves in a server, and what it makes of what it finds there."""
+"""The values of the Memcached store in a server, and the effect of other values."""
 
 import asyncio
 import os
@@ -40,8 +40,8 @@ def store(memcached_server: Server) -> Iterator[MemcachedStore]:
 # -- names -----------------------------------------------------------------------------------------------------
 
 
-def test_everything_in_the_server_has_a_legal_name_and_an_end(memcached_server: Server) -> None:
-    """Whatever the clients are called, and under every algorithm: nothing stays for ever."""
+def test_every_value_has_a_legal_name_and_an_expiry(memcached_server: Server) -> None:
+    """For hostile keys and every algorithm: no value stays for ever."""
     limits = [limit_of("500/minute", spec) for spec in StoreSuite.algorithms]
     with opened(memcached_server, query="?prefix=legal:") as store:
         for limit in limits:
@@ -56,7 +56,7 @@ def test_everything_in_the_server_has_a_legal_name_and_an_end(memcached_server: 
     assert min(found.values()) > time.time()
 
 
-def test_two_prefixes_are_two_worlds(memcached_server: Server) -> None:
+def test_prefixes_separate_applications(memcached_server: Server) -> None:
     """Applications that share a server do not share their limits."""
     limit = limit_of("1/minute")
     with opened(memcached_server, query="?prefix=a:") as one, opened(memcached_server, query="?prefix=b:") as other:
@@ -66,10 +66,10 @@ def test_two_prefixes_are_two_worlds(memcached_server: Server) -> None:
 
 
 @pytest.mark.parametrize(("quota", "seconds"), [("5/minute", 60), ("1/29d", 29 * 86_400), ("1/366d", 366 * 86_400)])
-def test_a_state_goes_some_seconds_after_it_stopped_to_matter(
+def test_a_state_expires_some_seconds_after_its_reset(
     memcached_server: Server, store: MemcachedStore, quota: str, seconds: int
 ) -> None:
-    """Not before, and not much later, on both sides of the thirty days beyond which an expiry is a date."""
+    """On both sides of the thirty days beyond which an expiry is a date."""
     limit, before = limit_of(quota, "gcra"), time.time()
     store.apply([hit(limit, cost=limit.limit)])
     (ends,) = names_in(memcached_server, rule_of(limit)).values()
@@ -80,15 +80,15 @@ def test_a_state_goes_some_seconds_after_it_stopped_to_matter(
 
 
 def test_a_small_state_is_one_value(memcached_server: Server, store: MemcachedStore) -> None:
-    """As its algorithm dumps it."""
+    """The value has the format of the algorithm."""
     limit = limit_of("5/minute", "gcra")
     store.apply([hit(limit, cost=3)], NOW)
     (name,) = names_in(memcached_server, rule_of(limit))
     assert value_of(memcached_server, name) == limit.algorithm.dump((NOW, 3, 0))
 
 
-def test_what_was_given_back_whole_leaves_nothing(memcached_server: Server, store: MemcachedStore) -> None:
-    """A fresh key takes no room."""
+def test_a_complete_refund_leaves_no_value(memcached_server: Server, store: MemcachedStore) -> None:
+    """A fresh key takes no memory."""
     limits = [limit_of("5/minute", spec) for spec in ("fixed-window", "gcra", "sliding-window-log")]
     for limit in limits:
         (decision,) = store.apply([hit(limit)], NOW)
@@ -97,7 +97,7 @@ def test_what_was_given_back_whole_leaves_nothing(memcached_server: Server, stor
 
 
 def test_a_request_takes_two_round_trips_and_a_rejected_one_takes_one(memcached_server: Server) -> None:
-    """However many limits it has: everything is read at once, and written at once."""
+    """All limits are read together and written together."""
     limits = [limit_of("2/minute", spec) for spec in ("fixed-window", "gcra", "sliding-window-log", "token-bucket")]
     with opened(memcached_server) as store:
         trips = counted(store)
@@ -109,10 +109,10 @@ def test_a_request_takes_two_round_trips_and_a_rejected_one_takes_one(memcached_
 
 @pytest.mark.parametrize("value", [b"nonsense", b"1:2", b"\x80\x81"])
 @pytest.mark.parametrize("spec", ["gcra", "sliding-window-log", "tiered-window"])
-def test_what_is_no_state_is_an_error_of_the_store(
+def test_a_value_that_is_no_state_is_a_store_error(
     memcached_server: Server, store: MemcachedStore, spec: str, value: bytes
 ) -> None:
-    """Somebody else wrote under our name: it neither passes for a fresh key nor goes up as a stranger's exception."""
+    """A value of another application is neither a fresh key nor an exception of another type."""
     limit = limit_of("5/hour", spec)
     store.apply([hit(limit)], NOW)
     for name in names_in(memcached_server, rule_of(limit)):
@@ -123,8 +123,8 @@ def test_what_is_no_state_is_an_error_of_the_store(
         asyncio.run(closing(store, store.aapply([hit(limit)], NOW)))
 
 
-def test_a_server_that_has_no_room_is_an_error_of_the_store(tmp_path: Any) -> None:
-    """With -M it rejects to store rather than to forget, and a hit that was not counted is not allowed."""
+def test_a_full_server_is_a_store_error(tmp_path: Any) -> None:
+    """With ``-M`` the server rejects writes. A hit that was not counted is not allowed."""
     with memcached_running(tmp_path, "-M", "-m", "2") as server, opened(server) as store:
         limit = limit_of("5/day", "gcra")
         with pytest.raises(StoreError, match="out of memory"):
@@ -140,7 +140,7 @@ def fill(store: MemcachedStore, limit: Limit) -> None:
 
 
 def test_a_forked_worker_has_connections_of_its_own(memcached_server: Server) -> None:
-    """The parent opened one before the fork; neither reads the other's answers."""
+    """The parent opened a connection before the fork. No process reads the replies of the other one."""
     limit = limit_of("100000/minute")
     with opened(memcached_server) as store:
         store.apply([hit(limit)], NOW)
@@ -157,7 +157,7 @@ def test_a_forked_worker_has_connections_of_its_own(memcached_server: Server) ->
 
 
 def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -> None:
-    """One limiter may serve several loops, one after the other; loops that ended are let go."""
+    """One limiter may serve several event loops, one after the other."""
     limiter = Limiter([Rule(name=f"loops-{time.time_ns()}", limits="100/minute")], store=address(memcached_server))
 
     async def three() -> list[bool]:
@@ -170,8 +170,8 @@ def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -
     limiter.close()
 
 
-def test_a_task_that_is_cancelled_confuses_nobody(memcached_server: Server) -> None:
-    """Its answer comes all the same and is read over; the next one on that connection is its owner's."""
+def test_the_reply_to_a_cancelled_task_is_dropped(memcached_server: Server) -> None:
+    """The reply to a cancelled task is dropped, and the next reply belongs to the next request."""
     limit = limit_of("1000/minute")
 
     async def scenario(store: MemcachedStore) -> list[int]:
@@ -191,7 +191,7 @@ def test_a_task_that_is_cancelled_confuses_nobody(memcached_server: Server) -> N
 def test_many_servers_hold_one_limiters_keys(
     tmp_path_factory: pytest.TempPathFactory, memcached_server: Server
 ) -> None:
-    """Blocking and awaiting calls, and limiters that name the servers in another order, find the same ones."""
+    """Blocking and awaiting calls find the same keys, also with the servers in another order."""
     with memcached_running(tmp_path_factory.mktemp("second")) as second:
         limits = [limit_of("4/minute", spec) for spec in StoreSuite.algorithms]
         with opened(memcached_server, second) as one, opened(second, memcached_server) as other:
@@ -207,7 +207,7 @@ def test_many_servers_hold_one_limiters_keys(
 
 
 def test_a_custom_prefix_reaches_the_store_from_an_address(memcached_server: Server) -> None:
-    """As in the settings of two applications on one server."""
+    """Two applications may share a server."""
     name = f"app-{time.time_ns()}"
     limiter = Limiter([Rule(name=name, limits="2/minute")], store=address(memcached_server, query="?prefix=shop:"))
     limiter.hit({"ip": "192.0.2.7"})

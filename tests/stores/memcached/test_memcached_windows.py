@@ -1,14 +1,29 @@
-"""Tiered windows as counters and logs in chunks, in a Memcached: the pure functions' answers, at their cost."""
+"""Tiered windows as counters, and logs as one value of bounded size."""
 
+import asyncio
 import random
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from memcached_handles import CLIENT, NOW, commands, counted, hit, names_in, opened, rule_of, undo, value_of
+from memcached_handles import (
+    CLIENT,
+    NOW,
+    address,
+    closing,
+    commands,
+    counted,
+    hit,
+    names_in,
+    opened,
+    rule_of,
+    undo,
+    value_of,
+)
 from servers import Server
 
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
 from ratelimit_mw.decision import Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
@@ -30,10 +45,10 @@ def store(memcached_server: Server) -> Iterator[MemcachedStore]:
 # -- tiered windows --------------------------------------------------------------------------------------------
 
 
-def test_a_tiered_hit_counts_in_every_tier_until_its_block_is_out_of_sight(
+def test_a_tiered_hit_counts_in_every_tier_while_its_block_matters(
     memcached_server: Server, store: MemcachedStore
 ) -> None:
-    """A counter lives for a period from the end of its block on, and never only a part of it."""
+    """A counter lives for a whole period after the end of its block."""
     limit = limit_of("1000/day", {"name": "tiered-window", "precision": "1s"})
     store.apply([hit(limit, cost=3)])
     found = names_in(memcached_server, rule_of(limit))
@@ -44,7 +59,7 @@ def test_a_tiered_hit_counts_in_every_tier_until_its_block_is_out_of_sight(
 
 
 def test_a_tiered_window_is_read_at_most_twice(memcached_server: Server) -> None:
-    """When it fits: before and after counting, 143 counters each. A rejection: once, and for its moment twice more."""
+    """An allowed hit reads 143 counters twice. A rejection reads them once, and parts of blocks twice more."""
     limit = limit_of("3/day", {"name": "tiered-window", "precision": "1s"})
     with opened(memcached_server) as store:
         trips = counted(store)
@@ -59,8 +74,8 @@ def test_a_tiered_window_is_read_at_most_twice(memcached_server: Server) -> None
         assert commands(memcached_server)["get"] - before <= 1 + 143 + 60 * 2 * 2
 
 
-def test_forgetting_a_tiered_window_is_seen_by_all_and_again(memcached_server: Server) -> None:
-    """Its counters are too many to name, so others count from then on; whoever knew the old ones learns of it."""
+def test_a_reset_of_a_tiered_window_reaches_other_processes(memcached_server: Server) -> None:
+    """A reset starts another generation of counters, and other processes notice it."""
     limit = limit_of("5/day", "tiered-window")
     key = limit.prefix + CLIENT
     with opened(memcached_server) as one, opened(memcached_server) as other:
@@ -70,8 +85,8 @@ def test_forgetting_a_tiered_window_is_seen_by_all_and_again(memcached_server: S
         assert other.apply([hit(limit, cost=0)], NOW)[0].remaining == 5
 
 
-def test_clocks_that_differ_by_less_than_a_block_admit_no_more(memcached_server: Server) -> None:
-    """A hit that a faster clock has counted ahead of now counts now."""
+def test_clocks_that_differ_by_less_than_a_bucket_allow_no_more(memcached_server: Server) -> None:
+    """A hit that a faster clock has counted in the future counts now."""
     limit = limit_of("10/minute", "tiered-window")
     with opened(memcached_server) as store:
         passed = 0
@@ -81,8 +96,8 @@ def test_clocks_that_differ_by_less_than_a_block_admit_no_more(memcached_server:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_tiered_window_of_four_tiers_is_the_pure_function(memcached_server: Server, seed: int) -> None:
-    """Weeks by the second: rejections and looks say the exact microsecond, through blocks of seconds up to days."""
+def test_a_tiered_window_of_four_tiers_equals_the_pure_function(memcached_server: Server, seed: int) -> None:
+    """Rejections and peeks are exact to the microsecond in a window of 40 days by the second."""
     chance = random.Random(seed)
     limit = limit_of("300/40d", {"name": "tiered-window", "precision": "1s"})
     model, now = ReferenceStore(), NOW
@@ -101,9 +116,8 @@ def test_a_tiered_window_of_four_tiers_is_the_pure_function(memcached_server: Se
 
 @pytest.mark.parametrize("spec", LOGS, ids=label)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: Any, seed: int) -> None:
-    """Two thousand hits through sealed chunks that leave one by one, with refunds from old ones and a clock that
-    goes back: every answer equal to the microsecond."""
+def test_a_log_equals_the_pure_function(memcached_server: Server, spec: Any, seed: int) -> None:
+    """Two thousand hits with refunds and a clock that goes back give equal decisions, to the microsecond."""
     chance = random.Random(seed)
     limit = limit_of("700/minute", spec)
     model, now, latest = ReferenceStore(), NOW, NOW
@@ -126,3 +140,32 @@ def test_a_log_in_chunks_is_the_pure_function(memcached_server: Server, spec: An
                 now = max(now - 2 * SECOND, latest - 5 * SECOND)
             if chance.random() < 0.005:
                 now += 35 * SECOND
+
+
+@pytest.mark.parametrize("spec", LOGS, ids=label)
+def test_a_log_that_is_too_large_is_an_error_at_the_start(memcached_server: Server, spec: Any) -> None:
+    """The error names the rule and the algorithm to use instead. A limit of a function is checked at its first hit."""
+    message = "sliding-window-log keeps at most 1000 entries per key on Memcached; got '1001/day'. Use .*tiered-window"
+    with pytest.raises(ConfigError, match=f"rule 'api': {message}"):
+        Limiter([Rule(name="api", limits="1001/day", algorithm=spec)], store=address(memcached_server))
+    with opened(memcached_server) as store:
+        with pytest.raises(ConfigError, match=message):
+            store.apply([hit(limit_of("1001/day", spec))], NOW)
+        with pytest.raises(ConfigError, match=message):
+            asyncio.run(closing(store, store.aapply([hit(limit_of("1001/day", spec))], NOW)))
+        assert store.apply([hit(limit_of("1000/day", spec))], NOW)[0].allowed
+
+
+def test_a_log_is_bounded_when_charges_exceed_its_limit(memcached_server: Server, store: MemcachedStore) -> None:
+    """The oldest entries count until the youngest of them leaves, so no further hit is allowed."""
+    limit = limit_of("1000/minute", "sliding-window-log")
+    charges = [Correction(limit, hit(limit).key, 1, None) for _ in range(5)]
+    for i in range(0, 1_500, 5):
+        store.correct(charges[:1], NOW + i)
+        store.apply([hit(limit, 4)], NOW + i)
+    for i in range(1_500, 2_500):
+        store.correct(charges[:1], NOW + i)
+    (name,) = names_in(memcached_server, rule_of(limit))
+    assert len(value_of(memcached_server, name)) == 8 + 16 * 1_000
+    assert not store.apply([hit(limit)], NOW + MINUTE + 1_499)[0].allowed
+    assert store.apply([hit(limit, 0)], NOW + MINUTE + 2_500)[0].remaining == 1_000
