@@ -24,8 +24,8 @@ from .body import BODY, ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
 from .request import ASGIRequest, asgi_user
 from .routes.applications import open_index
-from .routes.index import RouteIndexes
-from .routes.match import RouteMatch
+from .routes.index import RouteIndex, RouteIndexes
+from .routes.match import ROUTES_UNKNOWN, RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import DENIAL_START, WebSocketConnection
 
@@ -39,6 +39,7 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _STARTS = ("http.response.start", DENIAL_START)
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
+_STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 _ERROR = 500  # the status that servers send when an application raises
 
 
@@ -94,7 +95,7 @@ class RateLimitMiddleware:
             await self._beside_http(scope, receive, send)
             return
         request = ASGIRequest(scope)
-        match = self.routes.match(request)
+        match = self.routes.match(request) if self.routes.has_routes else ROUTES_UNKNOWN
         plan = self.limits.plan(request, match.marks)
         if DECIDED in scope:
             plan = self.limits.undecided(plan, scope)
@@ -116,58 +117,27 @@ class RateLimitMiddleware:
             await admission.adecide(plan, request)
         else:
             admission.decide(plan, request)
-        scope = self._scope_with(admission.verdict, scope)
-        if admission.verdict.allowed:
-            await self._run(admission, plan, request, match, scope, receive, send)
-        else:
+        scope = self._scope_with(admission, scope)
+        if not admission.verdict.allowed:
             await self._reject(admission, request, scope, receive, send)
-
-    async def _run(
-        self,
-        admission: Admission,
-        plan: Plan,
-        request: ASGIRequest,
-        match: RouteMatch,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        send_with_headers = self._sender(admission, request, match, scope, send)
-        app = self._app_with_limits(admission, request, match, scope) if request.index is not None else self.app
+            return
+        app = self.app if request.index is None else self._app_with_limits(admission, request, match, scope)
         try:
             if plan.may_delay and admission.verdict.delay:
                 await asyncio.sleep(admission.verdict.delay)
-            await app(scope, receive, send_with_headers)
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-            await admission.aend(None)  # the outcome is not known: only slots are given back
-            raise
-        except RateLimitExceeded as rejection:
-            await admission.aend(admission.status or 429)
-            if admission.status is not None:
+            await app(scope, receive, self._sender(admission, request.index, match, scope, send))
+        except BaseException as error:
+            if not await self._handle(error, admission, request, scope, receive, send):
                 raise
-            admission.show(rejection.verdict)
-            await self._reject(admission, request, scope, receive, send)
-        except Exception as error:
-            request.explain(error)
-            await admission.aend(admission.status or _ERROR)
-            raise
         else:
-            if admission.may_be_due:
+            if plan.needs_settlement or match.has_dependencies or admission.verdict.true_cost is not None:
                 await admission.aend(admission.status or _ERROR)
 
-    def _app_with_limits(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope) -> ASGIApp:
-        """Prepare the limits that the view and its dependencies check."""
-        if match.marks is not None:
-            mark_decided(match.marks)
-        if not match.has_dependencies:
-            return self.app
-        decisions = DependencyDecisions(self.limits, admission, request, match.marks)
-        decisions.put_into(scope)
-        return partial(decisions.run, self.app)
-
-    def _sender(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope, send: Send) -> Send:
+    def _sender(
+        self, admission: Admission, index: RouteIndex | None, match: RouteMatch, scope: Scope, send: Send
+    ) -> Send:
         """Return a ``send`` that adds the rate limit headers."""
-        index, names = request.index, self.limits.writer.names
+        names = self.limits.writer.names
 
         def send_with_headers(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
@@ -178,6 +148,39 @@ class RateLimitMiddleware:
             return send(message)
 
         return send_with_headers
+
+    async def _handle(
+        self,
+        error: BaseException,
+        admission: Admission,
+        request: ASGIRequest,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> bool:
+        """End the admission after an error. Return whether a rejection was sent for it."""
+        if isinstance(error, RateLimitExceeded):
+            await admission.aend(admission.status or 429)
+            if admission.status is None:
+                admission.show(error.verdict)
+                await self._reject(admission, request, scope, receive, send)
+                return True
+        elif isinstance(error, Exception):
+            request.explain(error)
+            await admission.aend(admission.status or _ERROR)
+        elif isinstance(error, _STOPS):
+            await admission.aend(None)  # the outcome is not known: only slots are given back
+        return False
+
+    def _app_with_limits(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope) -> ASGIApp:
+        """Prepare the limits that the view and its dependencies check."""
+        if match.marks is not None:
+            mark_decided(match.marks)
+        if not match.has_dependencies:
+            return self.app
+        decisions = DependencyDecisions(self.limits, admission, request, match.marks)
+        decisions.put_into(scope)
+        return partial(decisions.run, self.app)
 
     async def _reject(
         self, admission: Admission, request: ASGIRequest, scope: Scope, receive: Receive, send: Send
@@ -211,7 +214,9 @@ class RateLimitMiddleware:
         if match.marks is not None:
             mark_decided(match.marks)
         if DECIDED not in scope:
-            scope = {**scope, "state": _state_with(Verdict(), scope)}
+            state = scope.get("state")
+            scope = {**scope, "state": {} if state is None else state}
+            scope["state"]["ratelimit"] = Verdict()
         try:
             await self.app(scope, receive, send)
         except Exception as error:
@@ -230,12 +235,18 @@ class RateLimitMiddleware:
         host = request.host if rules.needs_host else ""
         return reader.needs_body(rules.plan_of(match.deferred, request.method, host, match.marks))
 
-    def _scope_with(self, verdict: Verdict, scope: Scope) -> Scope:
-        """Return a scope with the verdict for the application and for other middleware."""
+    def _scope_with(self, admission: Admission, scope: Scope) -> Scope:
+        """Return a scope with the verdict, for the application and for other middleware."""
+        verdict = admission.verdict
+        state = scope.get("state")
+        if state is None:
+            state = {}
+        state["ratelimit"] = verdict
         # DECIDED is not in the state, because a server may share one state between requests.
         decided_before = scope.get(DECIDED)
-        verdicts = {self.limiter: verdict} if decided_before is None else {**decided_before, self.limiter: verdict}
-        return {**scope, "state": _state_with(verdict, scope), DECIDED: verdicts}
+        if decided_before is not None:
+            return {**scope, "state": state, DECIDED: {**decided_before, self.limiter: verdict}}
+        return {**scope, "state": state, DECIDED: {self.limiter: verdict}}
 
     async def _beside_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -273,7 +284,7 @@ class RateLimitMiddleware:
             return
         admission = Admission(self.limits)
         await admission.adecide(plan, request)
-        scope = self._scope_with(admission.verdict, scope)
+        scope = self._scope_with(admission, scope)
         reject = partial(self._reject, admission, request, scope)
         connection = WebSocketConnection(self.limits, admission, request, match, receive, send, reject)
         if not admission.verdict.allowed:
@@ -282,12 +293,3 @@ class RateLimitMiddleware:
         if has_messages or match.has_dependencies:
             DependencyDecisions(self.limits, admission, request, match.marks).put_into(scope)
         await connection.serve(partial(self._pass, request, match), scope)
-
-
-def _state_with(verdict: Verdict, scope: Scope) -> dict[str, Any]:
-    """Return the state of a request, where the application finds the verdict."""
-    state: dict[str, Any] | None = scope.get("state")
-    if state is None:
-        return {"ratelimit": verdict}
-    state["ratelimit"] = verdict
-    return state

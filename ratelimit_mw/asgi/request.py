@@ -24,8 +24,12 @@ class ASGIRequest(Request):
     index: RouteIndex | None = None
     """The routes of the application, where they are known."""
 
+    method: str = "GET"
+
     def __init__(self, scope: MutableMapping[str, Any]) -> None:
         self.native = scope
+        if scope["type"] == "http":
+            self.method = scope["method"].upper()
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
@@ -35,10 +39,6 @@ class ASGIRequest(Request):
         """Add a hint to the error of a limit that the middleware does not see."""
         if self.index is not None:
             self.index.explain(error)
-
-    @property
-    def method(self) -> str:
-        return self.native["method"].upper()  # type: ignore[no-any-return]
 
     @property
     def path(self) -> str:

@@ -28,6 +28,7 @@ class BrokenMiddleware:
         raise self._error.with_traceback(self._traceback)  # the traceback would otherwise grow with each raise
 
     match = index_of
+    has_routes = True
 
 
 def is_built_by_starlette() -> bool:

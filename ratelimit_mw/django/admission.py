@@ -38,9 +38,9 @@ class DjangoAdmission(Admission):
         self._decided.append(verdict)
         self.verdict = self._native.ratelimit = verdict if len(self._decided) == 1 else combine(self._decided)
 
-    def _read(self, plan: Plan, request: Request) -> dict[str, Any]:
-        features = super()._read(plan, request)
-        return {name: resolve(value) for name, value in features.items()}
+    def decide(self, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
+        features = features or self._limits.reader.read(plan, request)
+        return super().decide(plan, request, {name: resolve(value) for name, value in features.items()})
 
     def add_headers(self, response: Any) -> None:
         """Add the rate limit headers in place of those that the application has set."""

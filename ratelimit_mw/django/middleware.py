@@ -77,7 +77,8 @@ class RateLimitMiddleware:
         plan = project.plan(request)
         admission = DjangoAdmission(project.limits, request)
         if not plan.is_empty:
-            project.limits.note_decided(request.native, admission.decide(plan, request))
+            admission.decide(plan, request)
+            admission.note_in(request.native)
         if admission.verdict:
             try:
                 if plan.may_delay and admission.verdict.delay:
@@ -100,7 +101,8 @@ class RateLimitMiddleware:
         plan = project.plan(request)
         admission = DjangoAdmission(project.limits, request)
         if not plan.is_empty:
-            project.limits.note_decided(request.native, await admission.adecide(plan, request))
+            await admission.adecide(plan, request)
+            admission.note_in(request.native)
         if admission.verdict:
             try:
                 if plan.may_delay and admission.verdict.delay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
@@ -37,6 +38,9 @@ class DjangoRequest:
     """The user of REST framework, in a throttle."""
     throttle_scope: str | None = None
     """The scope of the view, in a throttle."""
+
+    def __init__(self, data: MutableMapping[str, Any]) -> None:
+        self.native = data
 
     @property
     def method(self) -> str:
@@ -78,7 +82,7 @@ class _RequestOverWSGI(DjangoRequest, WSGIRequest):
     pass
 
 
-class _RequestOverASGI(DjangoRequest, ASGIRequest):
+class _RequestOverASGI(DjangoRequest, ASGIRequest):  # type: ignore[override] # its method is an attribute
     pass
 
 

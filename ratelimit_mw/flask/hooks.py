@@ -13,7 +13,7 @@ from werkzeug.exceptions import default_exceptions
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission
-from ..http.limiter import HttpLimiter
+from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
 from ..http.views import ViewMarksByMethod
@@ -76,14 +76,16 @@ class FlaskHooks:
         marks = _UNMARKED if view is None else view.by_method.get(native.method) or view.common
         request = FlaskRequest(native)
         environ = request.native
-        plan = self._limits.undecided(self._limits.plan(request, marks), environ)
+        plan = self._limits.plan(request, marks)
+        if DECIDED in environ:
+            plan = self._limits.undecided(plan, environ)
         environ[self._marks_key] = mark_decided(marks)
         if plan.is_empty:
             g.ratelimit = environ.get(VERDICT) or Verdict()
             return None
         admission = environ[self._key] = Admission(self._limits)
         verdict = g.ratelimit = environ[VERDICT] = admission.decide(plan, request)
-        self._limits.note_decided(environ, verdict)
+        admission.note_in(environ)
         if not verdict.allowed:
             return self._reject(request, admission)
         if plan.may_delay and verdict.delay:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from ..decision import Verdict
 from ..rules.plan import Plan
 from .features import await_features
 from .headers import Header, TextHeader, as_text
-from .limiter import HttpLimiter
+from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection
 from .request import Request
 
@@ -23,21 +23,23 @@ class Admission:
     ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle.
     """
 
+    verdict = Verdict()
+    verdicts: tuple[Verdict, ...] = ()
+    status: int | None = None
+    """The status of the response, once it has started."""
+    has_slots = False
+    needs_settlement = False
+    _headers: list[Header] | None = None
+    _settled_costs: Sequence[int | None] = ()
+
     def __init__(self, limits: HttpLimiter) -> None:
         self._limits = limits
-        self._headers: list[Header] | None = None
-        self._settled_costs: list[int | None] = []
-        self.verdict = _NOTHING
-        self.verdicts: list[Verdict] = []
-        self.status: int | None = None
-        """The status of the response, once it has started."""
-        self.has_slots = False
-        self.needs_settlement = False
 
-    def decide(self, plan: Plan, request: Request) -> Verdict:
+    def decide(self, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
         """Decide a plan and add its verdict. A rejection refunds everything that the request has consumed."""
         limiter = self._limits.limiter
-        features = self._read(plan, request)
+        if features is None:
+            features = self._limits.reader.read(plan, request)
         verdict = limiter.decide(plan, features, None, True, request.framework_request or request)
         if not verdict.allowed:
             for earlier in self.verdicts:
@@ -62,21 +64,26 @@ class Admission:
         self.add(plan, verdict)
         return verdict
 
-    def _read(self, plan: Plan, request: Request) -> dict[str, Any]:
-        return self._limits.reader.read(plan, request)
-
     def add(self, plan: Plan, verdict: Verdict) -> None:
         """Add a verdict. The slots that it has taken are held until the end."""
-        self._headers = None
+        self.verdict, self._headers = verdict, None
         if not verdict.allowed:
-            self.verdict, self.verdicts = verdict, []
+            self.verdicts = ()
             return
-        self.verdicts.append(verdict)
-        self.verdict = verdict if len(self.verdicts) == 1 else combine(self.verdicts)
-        self.needs_settlement = self.needs_settlement or plan.needs_settlement
+        self.verdicts = (*self.verdicts, verdict)
+        if len(self.verdicts) > 1:
+            self.verdict = combine(self.verdicts)
+        if plan.needs_settlement:
+            self.needs_settlement = True
         if plan.has_slots:
             self.has_slots = True
             self._limits.limiter.hold(verdict)
+
+    def note_in(self, native: MutableMapping[str, Any]) -> None:
+        """Store the verdict for other middleware of this request, in the ASGI scope or WSGI environ."""
+        decided = native.get(DECIDED)
+        own = {self._limits.limiter: self.verdict}
+        native[DECIDED] = own if decided is None else {**decided, **own}
 
     def show(self, verdict: Verdict) -> None:
         """Use the headers of a rejection that the application has raised."""
@@ -122,20 +129,12 @@ class Admission:
         for verdict in verdicts:
             await self._limits.limiter.aconclude(verdict, status)
 
-    @property
-    def may_be_due(self) -> bool:
-        """Whether ``end`` may have something to settle."""
-        return self.needs_settlement or len(self.verdicts) > 1 or self.verdict.true_cost is not None
-
     def _due(self) -> Sequence[Verdict]:
-        costs = [verdict.true_cost for verdict in self.verdicts]
+        costs = tuple(verdict.true_cost for verdict in self.verdicts)
         if costs == self._settled_costs:
             return ()
         self._settled_costs = costs
         return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.true_cost is not None]
-
-
-_NOTHING = Verdict()
 
 
 def combine(verdicts: Sequence[Verdict]) -> Verdict:

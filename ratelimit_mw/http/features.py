@@ -94,7 +94,7 @@ class FeatureReader:
         if provided:
             return {**provided, **{name: read(request) for name, read in reads if name not in provided}}
         features = {}
-        for name, read in reads:
+        for name, read in reads:  # on a short list faster than a comprehension
             features[name] = read(request)
         return features
 

@@ -85,14 +85,15 @@ class HeaderWriter:
         """Return the headers of one response; none when only shadow rules, or no rules, applied."""
         decisions = verdict.decisions
         single = len(decisions) == 1
-        if not single or decisions[0].source.shadow:
+        if not single or decisions[0].hit[0].shadow:
             decisions = [decision for decision in decisions if not decision.source.shadow]
             if not decisions:
                 return []
         if not verdict.allowed:
             return self._rejected(decisions, [decision for decision in decisions if not decision.allowed])
         shown = decisions[0] if single else min(decisions, key=_remaining)
-        parts = self._parts.get(shown.source) or self._parts_of(shown.source)
+        limit = shown.hit[0]
+        parts = self._parts.get(limit) or self._parts_of(limit)
         reset = -(-shown.reset_us // SECOND) or 1
         if reset > _MAX_NUMBER:
             reset = _MAX_NUMBER

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from os import PathLike
 from typing import Any, Final
@@ -127,18 +127,12 @@ class HttpLimiter:
 
     def undecided(self, plan: Plan, native: Mapping[str, Any]) -> Plan:
         """Return the rest of a plan that no middleware with the same rules has decided before."""
-        decided: Mapping[Limiter, Verdict] | None = native.get(DECIDED)
-        if not decided:
-            return plan
+        decided: Mapping[Limiter, Verdict] = native.get(DECIDED, {})
         verdicts = [verdict for limiter, verdict in decided.items() if self._is_same(limiter)]
         if not verdicts:
             return plan
         rest = plan_without(plan, tuple(name for verdict in verdicts for name in verdict.rules))
         return rest if rest.rules else _NOTHING
-
-    def note_decided(self, native: MutableMapping[str, Any], verdict: Verdict) -> None:
-        """Store the verdict for other middleware of this request."""
-        native[DECIDED] = {**native.get(DECIDED, {}), self.limiter: verdict}
 
     def _is_same(self, other: Limiter) -> bool:
         own = self.limiter

@@ -109,7 +109,14 @@ class RuleSet:
 
     def plan_for(self, request: Routed, view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request and the marks of its view."""
-        return self.plan(request.method, request.path, request.host if self.needs_host else "", view)
+        method = request.method
+        try:
+            choice = self._anywhere[method] if self._any_path else self._by_path[request.path][method]
+        except KeyError:
+            choice = self._choose(method, request.path)
+        if view is not None:
+            choice = self._with_view(choice, view, method)
+        return choice if isinstance(choice, Plan) else self._for_host(choice, request.host)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""

@@ -4,54 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..decision import Correction, Decision, Hit
+from ..decision import Correction, Decision, Hit, decide_all
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
 
 __all__ = ["Store", "decide_all"]
-
-
-def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    """Decide all hits of a request at one instant. Pure.
-
-    A store calls it between reading and writing, within one atomic step. When a limit rejects the request, the other
-    limits report their state for a cost of 0, and only rejections that a log counts are written. A shadow limit never
-    rejects the request.
-
-    Args:
-        hits: The hits of the request.
-        states: The state of each hit, None for a key without one.
-        now: The time in whole microseconds.
-
-    Returns:
-        The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
-    """
-    allowed = True
-    decisions: list[Decision] = []
-    writes: list[tuple[Hit, Any]] = []
-    for hit, state in zip(hits, states, strict=True):
-        kept, decision = hit[0].decide(state, now, hit[2])
-        decision.hit = hit
-        decisions.append(decision)
-        if kept is not state:
-            writes.append((hit, kept))
-        if not decision.allowed and not hit[0].shadow:
-            allowed = False
-    return (decisions, writes) if allowed else _rejected(hits, states, decisions, writes, now)
-
-
-def _rejected(
-    hits: Sequence[Hit], states: Sequence[Any], decisions: list[Decision], writes: list[tuple[Hit, Any]], now: int
-) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    rejecting = {id(hit) for hit, decision in zip(hits, decisions, strict=True) if not decision.allowed}
-    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        if id(hit) not in rejecting:
-            decisions[i] = hit.limit.decide(state, now, 0)[1]
-            decisions[i].hit = hit
-    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in rejecting]
 
 
 class Store(ABC):

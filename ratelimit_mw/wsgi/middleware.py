@@ -75,7 +75,7 @@ class RateLimitMiddleware:
             return self.app(environ, start_response)
         admission = Admission(self._limits)
         verdict = environ[VERDICT] = admission.decide(plan, request)
-        self._limits.note_decided(environ, verdict)
+        admission.note_in(environ)
         if not verdict.allowed:
             return self._reject(admission, request, start_response)
         return self._run(admission, plan, environ, start_response)

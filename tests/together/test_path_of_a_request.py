@@ -13,11 +13,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import flask
+from calls import ask
+from fastapi import FastAPI
 from redis_handles import address
 from servers import Server
 
 import ratelimit_mw
 from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.fastapi import RateLimitMiddleware as ASGIMiddleware
+from ratelimit_mw.fastapi import limit as asgi_limit
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import limit as flask_limit
 
 PACKAGE = Path(ratelimit_mw.__file__).parent
 CLIENT = {"ip": "192.0.2.7"}
@@ -81,3 +88,34 @@ def test_ahit_on_redis_enters_at_most_12_files(redis_server: Server) -> None:
     files = asyncio.run(scenario())
     assert outside_of_redis(files) == DECIDING
     assert len(files) <= 12, sorted(files)
+
+
+def test_a_rejection_in_fastapi_enters_few_files() -> None:
+    """A rule and ``@limit``: the adapter finds the route, ``http`` reads and writes, the limiter decides."""
+    app = FastAPI()
+    app.add_middleware(ASGIMiddleware, limiter=Limiter([Rule(name="site", limits="1000/hour")]))
+
+    @app.get("/items/{item}")
+    @asgi_limit("2/hour")
+    async def show(item: int) -> int:
+        return item
+
+    assert [ask(app, "/items/7").status_code for _ in range(5)] == [200, 200, 429, 429, 429]
+    with record_files() as files:
+        ask(app, "/items/7")
+    assert {"asgi/middleware.py", "asgi/routes/index.py", "http/admission.py", "http/rejection.py"} <= files
+    assert len(files) <= 15, sorted(files)
+
+
+def test_a_request_to_flask_enters_few_files() -> None:
+    """A rule and ``@limit``, both of which allow the request."""
+    app = flask.Flask("app")
+    app.add_url_rule("/items/<int:item>", view_func=flask_limit("1000/hour")(lambda item: "free"))
+    RateLimiter(app, limiter=Limiter([Rule(name="site", limits="1000/hour")]))
+    client = app.test_client()
+    for _ in range(3):
+        assert client.get("/items/7").status_code == 200
+    with record_files() as files:
+        client.get("/items/7")
+    assert {"flask/hooks.py", "wsgi/request.py", "http/admission.py", "http/headers.py"} <= files
+    assert len(files) <= 15, sorted(files)

@@ -155,12 +155,11 @@ class RouteIndexes:
         self._app = app
         self._open_index = open_index
         self._known: dict[int, tuple[object, RouteIndex]] = {}
-        self._has_routes = True
+        self.has_routes = True
+        """False once an application without routes was found."""
 
     def match(self, request: ASGIRequest) -> RouteMatch:
         """Return the route of a request, and note it on the request."""
-        if not self._has_routes:
-            return ROUTES_UNKNOWN
         index = request.index = self.index_of(request.native)
         if index is None:
             return ROUTES_UNKNOWN
@@ -170,7 +169,7 @@ class RouteIndexes:
 
     def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
-        if not self._has_routes:
+        if not self.has_routes:
             return None
         start = outer_router(scope)
         if start is None:
@@ -179,7 +178,7 @@ class RouteIndexes:
         if known is None:
             index = self._open_index(scope)
             if index is None:
-                self._has_routes = False
+                self.has_routes = False
                 return None
             known = self._known[id(start)] = (start, index)
         known[1].refresh()
