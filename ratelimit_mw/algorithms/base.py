@@ -1,7 +1,7 @@
-"""What an algorithm is: pure whole-number arithmetic over one state. No clock, no key, no store, no HTTP.
+"""The base class of algorithms: pure whole-number arithmetic over one state. No clock, no key, no store, no HTTP.
 
-Times are whole microseconds. A state is ``None`` (fresh) or whatever the algorithm makes of it; it is never
-changed in place, so a store may throw away a new state that it decides not to keep.
+Times are whole microseconds. A state is None (fresh) or an object of the algorithm. A state is never changed in place,
+so a store may discard a new state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ __all__ = ["Algorithm", "muldiv"]
 
 
 class Algorithm(ABC):
-    """One quota under one algorithm. Subclass it, give it a ``name`` and register it to add your own."""
+    """One quota under one algorithm. To add your own, subclass it, set ``name`` and call ``register``.
+
+    Attributes:
+        name: The name in rules.
+        takes_burst: Whether a quota may have a burst.
+        delays: Whether decisions have a delay.
+        amount: The amount of the quota (N in formulas).
+        period: The period in microseconds (P in formulas).
+        limit: The burst of the quota, or else its amount.
+    """
 
     name: ClassVar[str]
     takes_burst: ClassVar[bool] = False
@@ -26,8 +35,8 @@ class Algorithm(ABC):
     def __init__(self, quota: Quota) -> None:
         if quota.burst is not None and not self.takes_burst:
             raise ConfigError(
-                f"{self.name} has no burst, but the quota is {str(quota)!r};"
-                " drop the burst, or use token-bucket, leaky-bucket or gcra"
+                f"{self.name} has no burst; got {str(quota)!r}."
+                " Remove the burst, or use token-bucket, leaky-bucket or gcra"
             )
         self.amount = quota.amount
         self.period = quota.period_us
@@ -36,38 +45,44 @@ class Algorithm(ABC):
     @property
     @abstractmethod
     def lifetime(self) -> int:
-        """Microseconds after its last change by which any state is as good as fresh."""
+        """Microseconds after its last change until a state is expired."""
 
     @property
     def variant(self) -> str:
-        """What besides period and name makes states incompatible; part of every key."""
+        """The part of every key that separates states of one name that are not compatible."""
         return ""
 
     @abstractmethod
     def decide(self, state: Any, now: int, cost: int) -> tuple[Any, Decision]:
-        """Decide ``cost`` at ``now``: the state to keep, and the decision.
+        """Decide whether ``cost`` fits.
 
-        When rejected, and for a cost of 0, the state returned is the very object that was given.
+        Args:
+            state: The state of the key.
+            now: The time in microseconds.
+            cost: The cost, a whole number. A cost of 0 is always allowed and changes nothing.
+
+        Returns:
+            The state to keep and the decision. After a rejection the state is the same object.
         """
 
     @abstractmethod
     def charge(self, state: Any, now: int, cost: int) -> Any:
-        """The state after ``cost`` was consumed without asking, even beyond the limit."""
+        """Return the state after ``cost`` is consumed without a decision, even beyond the limit."""
 
     @abstractmethod
     def give_back(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
-        """The state after ``cost`` of what was ``consumed`` is undone where it was counted."""
+        """Return the state after ``cost`` of the charge ``consumed`` is refunded where it was counted."""
 
     def dump(self, state: Any) -> bytes:
-        """A state other than None as bytes: here a tuple of whole numbers, ``b"1:2:3"``."""
+        """Encode a state. This method encodes a tuple of whole numbers: ``b"1:2:3"``."""
         text: bytes = (b"%d" + b":%d" * (len(state) - 1)) % tuple(state)
         return text
 
     def load(self, data: bytes) -> Any:
-        """The inverse of ``dump``; ``ValueError`` for bytes that have not its form."""
+        """Decode a state; ``ValueError`` for bytes that ``dump`` cannot have returned."""
         return tuple(map(int, data.split(b":")))
 
 
 def muldiv(a: int, b: int, c: int) -> tuple[int, int]:
-    """Floor and remainder of ``a * b / c``, exact at any size: ``muldiv(7, 3, 2)`` is ``(10, 1)``."""
+    """Return floor and remainder of ``a * b / c``, exact at any size: ``muldiv(7, 3, 2)`` is ``(10, 1)``."""
     return divmod(a * b, c)

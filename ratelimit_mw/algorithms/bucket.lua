@@ -49,13 +49,13 @@ end
 function Bucket:give_back(state, now, consumed, cost)
   if not state then return nil end
   local at, level, part = self:drained(state, now)
-  -- What of the cost has drained by itself since the hit is not there to be given back.
+  -- The part of the cost that has drained since the hit cannot be refunded.
   local whole, rest = muldiv(max(0, at - consumed.at), self.amount, self.period)
   if cost <= whole then return self:lowered(at, level, part, 0, 0) end
   return self:lowered(at, level, part, cost - whole, rest)
 end
 
--- Less by (whole - rest/P).
+-- The state with a level lower by (whole - rest/P).
 function Bucket:lowered(at, level, part, whole, rest)
   level = level - whole
   part = part + rest
@@ -76,8 +76,8 @@ function LeakyBucketQueue:give_back(state, now, consumed, cost)
   return self:lowered(at, level, part, cost, 0)
 end
 
--- Whether no later departure stands on this hit: 0 <= own - end < N, in units of 1/N microsecond, where own - end is
--- (consumed.at + consumed.delay - at) * N + (consumed.cost - level) * P - part. Solved for the delay, which may be a text.
+-- Whether no later departure depends on this hit: 0 <= own - end < N, in units of 1/N microsecond, where own - end is
+-- (consumed.at + consumed.delay - at) * N + (consumed.cost - level) * P - part. Solved for the delay, which may be text.
 function LeakyBucketQueue:is_last(state, consumed)
   local at, level, part = state[1], state[2], state[3]
   if self.amount > self.period then return false end

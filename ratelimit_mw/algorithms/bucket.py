@@ -1,11 +1,11 @@
 """token-bucket, leaky-bucket and gcra: one function with three names.
 
-State: (time, cost consumed, part), where what was consumed is ``consumed + part/P`` and drains at ``N/P``: exact, and
-independent of ``N``, so that what was consumed carries over when an amount changes.
+State: (time, consumed, part). The cost consumed is ``consumed + part/P`` and drains at ``N/P``. The state is exact and
+does not depend on ``N``, so the consumed cost is kept when an amount changes.
 
-* token bucket: starts full with ``B``, refills at ``N/P``; ``B - consumed`` tokens are in it.
-* leaky bucket: ``consumed`` is its level. In queue mode a hit waits until the level before it has drained.
-* GCRA: its theoretical arrival time is ``time + consumed * P/N``.
+* token bucket: starts full with ``B`` and refills at ``N/P``; it holds ``B - consumed`` tokens.
+* leaky bucket: ``consumed`` is the level. In queue mode a hit waits until the level before it has drained.
+* GCRA (ITU-T I.371): the theoretical arrival time is ``time + consumed * P/N``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ State = tuple[int, int, int] | None
 
 
 class Bucket(Algorithm):
-    """Allowed when what was consumed and is not yet drained, plus ``c``, is at most ``B``."""
+    """Allows a cost ``c`` when the consumed cost that has not drained, plus ``c``, is at most ``B``."""
 
     takes_burst = True
 
@@ -68,7 +68,7 @@ class Bucket(Algorithm):
         if state is None:
             return None
         at, level, part = self._drained(state, now)
-        # What of the cost has drained by itself since the hit is not there to be given back.
+        # The part of the cost that has drained since the hit cannot be refunded.
         held = cost * self.period - max(0, at - consumed.at_us) * self.amount
         return self._lowered(at, level, part, held)
 
@@ -90,13 +90,13 @@ class Gcra(Bucket):
 
 
 class LeakyBucket(Bucket):
-    """As a meter: ``level + c <= B``."""
+    """Allows a cost ``c`` when ``level + c <= B``."""
 
     name = "leaky-bucket"
 
 
 class LeakyBucketQueue(LeakyBucket):
-    """As a FIFO of size ``B`` served at ``N/P``: an allowed hit waits for the level before it to drain."""
+    """A queue of size ``B`` served at ``N/P``. An allowed hit waits until the level before it has drained."""
 
     delays = True
 
@@ -111,10 +111,10 @@ class LeakyBucketQueue(LeakyBucket):
         return self._lowered(at, level, part, cost * self.period)
 
     def _is_last(self, state: tuple[int, int, int], consumed: Charge) -> bool:
-        """Whether no later departure stands on this hit: the queue ends where the hit ends.
+        """Whether no later departure depends on this hit: the queue ends where the hit ends.
 
-        Ends are compared in units of 1/N microsecond. ``delay_us`` was rounded up, so the hit's end is known to
-        less than N of them; one more hit moves the end by P, so with more than one a microsecond it is not known.
+        The ends are compared in units of 1/N microsecond. ``delay_us`` was rounded up, so the hit's end is known to
+        less than N units. One more hit moves the end by P units, so it is not known when N is larger than P.
         """
         at, level, part = state
         end = at * self.amount + level * self.period + part

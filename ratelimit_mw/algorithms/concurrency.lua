@@ -1,6 +1,6 @@
--- The twin of concurrency.py. State: slots, each an id, an expiry and a cost. Whoever keeps them gives total (the sum of
--- all costs), bound (no id is larger), count, latest() (the last expiry), ended(now), find(id, cost) and newest() (the
--- largest id). What is to be kept: without the slots in gone, and with the slot put.
+-- The twin of concurrency.py. State: slots, each an id, an expiry and a cost. Their store provides total (the sum of all
+-- costs), bound (no id is larger), count, latest() (the last expiry), ended(now), find(id, cost) and newest() (the
+-- largest id). A new state is without the slots in gone, and has the slot put.
 
 local HINT = 1000000
 
@@ -15,7 +15,7 @@ local function total_of(slots)
   return total
 end
 
--- Without the slots that are gone, with one put in their place.
+-- The state without the slots that are gone, with one put in their place.
 local function changed(state, gone, put)
   local count, total, bound = state and state.count or 0, state and state.total or 0, state and state.bound or 0
   if count == #gone and not put then return nil end
@@ -50,7 +50,7 @@ function Concurrency:charge(state, now, cost)
   return changed(state, state and state:ended(now) or {}, {next_id(state, now), now + self.lifetime, cost})
 end
 
--- Ends the slot; with a cost of 0, renews it.
+-- Release the slot; with a cost of 0, renew it.
 function Concurrency:give_back(state, now, consumed, cost)
   if not state then return nil end
   local gone = state:ended(now)

@@ -1,7 +1,7 @@
-"""Requests in flight ("10 concurrent"): slots that are given back when a request ends, or end by themselves.
+"""Concurrent requests ("10 concurrent"): slots that are released when a request ends, or that expire.
 
-State: (id, expiry, cost) of each slot in turn. A slot's id is the time of its hit, made unique; it is what giving
-back goes by. A slot is renewed while it is held, so a killed worker's slots come back and a long stream keeps its own.
+State: (id, expiry, cost) of each slot in turn. The id is the time of the hit, made unique; a refund finds the slot by
+its id. A slot is renewed while it is held. So the slots of a killed worker expire, and a long stream keeps its slot.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ __all__ = ["SLOT_LIFE", "Concurrency"]
 State = tuple[int, ...] | None
 
 SLOT_LIFE: Final = 60 * SECOND
-"""How long a slot lasts that nobody renews, in microseconds."""
+"""The time after which a slot expires that is not renewed, in microseconds."""
 
 _MOST: Final = 10_000
-_HINT: Final = SECOND  # nobody knows when a request will end; asking again in a second costs little
+_HINT: Final = SECOND  # the end of a request is not known; a retry after a second costs little
 
 
 class Concurrency(Algorithm):
-    """Allowed when the cost of the live slots, plus ``c``, is at most N."""
+    """Allows a cost ``c`` when the cost of the live slots, plus ``c``, is at most N."""
 
     name = "in-flight"
 
     def __init__(self, quota: Quota) -> None:
         super().__init__(quota)
         if quota.amount > _MOST:
-            raise ConfigError(f"at most {_MOST} requests in flight can be counted; got {str(quota)!r}")
+            raise ConfigError(f"expected at most {_MOST:,} concurrent requests; got {str(quota)!r}")
 
     @property
     def lifetime(self) -> int:
@@ -54,7 +54,7 @@ class Concurrency(Algorithm):
         return (*_live(state, now), _next_id(state, now), now + SLOT_LIFE, cost)
 
     def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
-        """End the slot; with a cost of 0, renew it."""
+        """Release the slot; with a cost of 0, renew it."""
         kept: list[int] = []
         live = _live(state, now)
         for slot, end, held in zip(live[::3], live[1::3], live[2::3], strict=True):

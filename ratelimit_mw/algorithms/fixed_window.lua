@@ -10,7 +10,7 @@ function FixedWindow:decide(state, now, cost)
   else
     ends, count = now - now % self.period + self.period, 0
   end
-  -- A clock that went back counts in the window that was reached.
+  -- When the clock goes back, the latest window stays the current one.
   local at = now >= ends - self.period and now or ends - self.period
   local room = self.amount - count
   if cost == 0 or cost > room then

@@ -1,6 +1,6 @@
 """fixed-window: a count for each window ``[k*P, (k+1)*P)`` from the epoch.
 
-State: (end of the window, count). Up to 2N may pass around a window's edge.
+State: (end of the window, count). Up to 2N can be allowed around the edge of a window.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ State = tuple[int, int] | None
 
 
 class FixedWindow(Algorithm):
-    """Allowed when ``count + c <= N`` in the window that ``now`` lies in."""
+    """Allows a cost ``c`` when ``count + c <= N`` in the current window."""
 
     name = "fixed-window"
 
@@ -25,7 +25,7 @@ class FixedWindow(Algorithm):
             end, count = state
         else:
             end, count = now - now % self.period + self.period, 0
-        # A clock that went back counts in the window that was reached.
+        # When the clock goes back, the latest window stays the current one.
         at = now if now >= end - self.period else end - self.period
         room = self.amount - count
         if cost == 0 or cost > room:

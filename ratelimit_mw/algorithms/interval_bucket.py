@@ -1,4 +1,4 @@
-"""token-bucket with ``refill = "interval"``: full again once P has passed since the last refill, nothing between.
+"""token-bucket with ``refill = "interval"``: full again once P has passed since the last refill, with no refill before.
 
 State: (time of the last refill, tokens consumed since).
 """
@@ -13,7 +13,7 @@ State = tuple[int, int] | None
 
 
 class IntervalTokenBucket(Algorithm):
-    """Allowed when ``consumed + c <= B`` since the last refill; the first counted hit is a refill too."""
+    """Allows a cost ``c`` when ``consumed + c <= B`` since the last refill. The first counted hit is a refill too."""
 
     name = "token-bucket"
     takes_burst = True

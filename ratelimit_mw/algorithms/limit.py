@@ -1,4 +1,4 @@
-"""A ``Limit``: one quota of one rule, ready to decide. Built at start-up, shared by all requests."""
+"""A ``Limit``: one quota of one rule with its algorithm. Built at the start, shared by all requests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .concurrency import Concurrency
 __all__ = ["FORMAT", "Limit", "prefix_of"]
 
 FORMAT = "1"
-"""The version of keys and states; changed when either changes its meaning."""
+"""The version of keys and states. Change it when either changes its meaning."""
 
 
 class Limit:
-    """What a store needs of a rule to decide one key.
+    """What a store needs from a rule to decide one key.
 
-    ``prefix`` starts every key of this limit. It holds what makes states incompatible - rule, algorithm, period,
-    format - and not the amount: what was consumed survives a changed amount.
+    ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
+    them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Limit:
         self.algorithm = Concurrency(quota) if quota.concurrent else build(algorithm, quota)
         self.decide = self.algorithm.decide
         self.limit = self.algorithm.limit
-        # What a process draws at once, in units of cost; a share of less than two saves nothing.
+        # The cost that a process leases at once. A lease of one saves no round trip.
         share = self.limit * lease // 100
         self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
@@ -79,13 +79,12 @@ class Limit:
 
 
 def _kind(algorithm: Algorithm) -> str:
-    """The algorithm's part of the prefix. It stands between bars, so it has none; one of your own might."""
+    """The algorithm's part of the prefix. It must not contain the separator ``|``."""
     name, variant = algorithm.name, algorithm.variant
     parts: dict[str, object] = {"name": name, "variant": variant}
     for what, part in parts.items():
         if not isinstance(part, str) or "|" in part or "%" in part:
-            problem = f"the {what} of the algorithm {name!r} is part of every key"
-            raise ConfigError(f"{problem}, so it is text without | and %; got {part!r}")
+            raise ConfigError(f"expected the {what} of algorithm {name!r} as text without | and %; got {part!r}")
     return f"{name}.{variant}" if variant else name
 
 
@@ -94,5 +93,5 @@ def _escaped(name: str) -> str:
 
 
 def prefix_of(key: str) -> str:
-    """The limit's part of a key, its ``prefix``: up to and with the fourth bar."""
+    """Return the limit's ``prefix`` from a key: all up to the fourth ``|``."""
     return "|".join(key.split("|", 4)[:4]) + "|"

@@ -1,10 +1,10 @@
--- Products of whole numbers that pass 2^53, where Lua's numbers stop being exact: the twin of muldiv in base.py.
+-- Products of whole numbers beyond 2^53, where Lua's numbers stop being exact: the twin of muldiv in base.py.
 -- a, b < 2^53; c < 2^45, which holds any period (366 days in microseconds) and any amount (10^12).
 
 local floor, max, min = math.floor, math.max, math.min
 local EXACT = 2^53
 
--- Floor and remainder of (a * b + plus) / c, plus < 2^52; a floor that reaches 2^53 is only near the truth.
+-- Floor and remainder of (a * b + plus) / c, plus < 2^52; a floor of 2^53 or more is an approximation.
 local function muldiv(a, b, c, plus)
   plus = plus or 0
   local product = a * b + plus
@@ -29,7 +29,7 @@ local function muldiv(a, b, c, plus)
   return whole * b + quotient + share, left + plus - share * c
 end
 
--- The whole number (a * b + plus) / c, rounded up, and later more, as decimal text: for what does not fit a number.
+-- (a * b + plus) / c, rounded up, plus later, as decimal text, for results that do not fit a number.
 local function ceil_as_text(a, b, c, plus, later)
   local x, y, digits = {}, {}, {}
   for i = 1, 6 do
@@ -63,7 +63,7 @@ local function ceil_as_text(a, b, c, plus, later)
   return (string.gsub(text, '^0+', ''))
 end
 
--- (a * b + plus) / c, rounded up, and later more: a number, or decimal text where a number would not be exact.
+-- (a * b + plus) / c, rounded up, plus later: a number, or decimal text when a number would not be exact.
 local function ceildiv(a, b, c, plus, later)
   local quotient, rest = muldiv(a, b, c, plus)
   if rest > 0 then quotient = quotient + 1 end

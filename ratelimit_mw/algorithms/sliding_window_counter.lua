@@ -21,7 +21,7 @@ function SlidingWindowCounter:decide(state, now, cost)
     return state, cost == 0, max(0, room), retry, reset, at
   end
   current = current + cost
-  -- The state is fresh once its current count, become the previous one, weighs less than 1.
+  -- The state is fresh once its current count, as the previous one, weighs less than 1.
   local reset = start + 2 * period - 1 - floor((period - 1) / current) - now
   return {start, at, previous, current}, true, room - cost, 0, reset, at
 end
@@ -34,13 +34,13 @@ function SlidingWindowCounter:fits_at(start, previous, current, cost, now)
   return room >= 0 and start + self.period + self:weighs_at_most(current, room) - now or nil
 end
 
--- The moment from which on nothing counted weighs anything.
+-- The time from which all counts weigh 0.
 function SlidingWindowCounter:fresh_at(start, at, previous, current)
   if current > 0 then return start + self.period + self:weighs_at_most(current, 0) end
   return previous > 0 and max(at, start + self:weighs_at_most(previous, 0)) or at
 end
 
--- The first moment of a window at which the previous one, of count, weighs at most room.
+-- The first time in a window at which the previous one, of count, weighs at most room.
 function SlidingWindowCounter:weighs_at_most(count, room)
   local parts = muldiv(room, self.period, count, self.period - 1)
   return max(0, self.period - 1 - parts)

@@ -1,4 +1,4 @@
-"""sliding-window-counter, the default: this window's count plus the share of the last one still in sight.
+"""sliding-window-counter, the default: the count of this window plus the weighted count of the previous one.
 
 State: (start of the window, time of the last change, count of the window before it, count of the window). The part
 of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds; its weight is rounded
@@ -14,7 +14,7 @@ State = tuple[int, int, int, int] | None
 
 
 class SlidingWindowCounter(Algorithm):
-    """Allowed when ``floor(previous * (P - elapsed - 1) / P) + current + c <= N``."""
+    """Allows a cost ``c`` when ``floor(previous * (P - elapsed - 1) / P) + current + c <= N``."""
 
     name = "sliding-window-counter"
 
@@ -40,7 +40,7 @@ class SlidingWindowCounter(Algorithm):
             reset = self._fresh_at(start, at, previous, current) - now
             return state, Decision(cost == 0, room if room > 0 else 0, retry, reset, at)
         current += cost
-        # The state is fresh once its current count, become the previous one, weighs less than 1.
+        # The state is fresh once its current count, as the previous one, weighs less than 1.
         reset = start + 2 * period - 1 - (period - 1) // current - now
         return (start, at, previous, current), Decision(True, room - cost, 0, reset, at)
 
@@ -53,13 +53,13 @@ class SlidingWindowCounter(Algorithm):
         return start + self.period + self._weighs_at_most(current, room) - now if room >= 0 else None
 
     def _fresh_at(self, start: int, at: int, previous: int, current: int) -> int:
-        """The moment from which on nothing counted weighs anything."""
+        """The time from which all counts weigh 0."""
         if current:
             return start + self.period + self._weighs_at_most(current, 0)
         return max(at, start + self._weighs_at_most(previous, 0)) if previous else at
 
     def _weighs_at_most(self, count: int, room: int) -> int:
-        """The first moment of a window at which the previous one, of ``count``, weighs at most ``room``."""
+        """The first time in a window at which the previous one, of ``count``, weighs at most ``room``."""
         return max(0, self.period - 1 - ((room + 1) * self.period - 1) // count)
 
     def charge(self, state: State, now: int, cost: int) -> State:

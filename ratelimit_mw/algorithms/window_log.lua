@@ -1,8 +1,8 @@
 -- The twin of window_log.py. State: a series, which is a view of rows, oldest first: bucket, running total before it,
--- cost in it. Whoever keeps the rows gives size, row(i), up_to(bucket) and from(i); i counts from 0. A view that was
--- changed says how: without the rows before start, and with tail in place of those from cut on.
+-- cost in it. The store of the rows provides size, row(i), up_to(bucket) and from(i); i counts from 0. A changed view
+-- is without the rows before start, and has tail in place of the rows from cut on.
 
-local WRAP = 2^52 -- running totals start again from 0 here; only their differences count
+local WRAP = 2^52 -- running totals start again from 0 here; only their differences matter
 
 local Series = {}
 Series.__index = Series
@@ -13,8 +13,8 @@ local function series(rows, start, stop, base, open, total, cut, tail)
   return setmetatable(view, Series)
 end
 
--- Nothing in sight.
-function Series.of(rows, bucket)
+-- A series without costs.
+function Series.empty(rows, bucket)
   local size = rows and rows.size or 0
   return series(rows, size, size, 0, bucket, 0)
 end
@@ -25,15 +25,15 @@ function Series:row(i)
   return row[1], row[2], row[3]
 end
 
--- Without the buckets up to horizon.
+-- The series without the buckets up to horizon.
 function Series:since(horizon)
-  if self.open <= horizon then return Series.of(self.rows, self.open) end
+  if self.open <= horizon then return Series.empty(self.rows, self.open) end
   local start = self.rows:up_to(horizon)
   local _, before = self:row(start)
   return series(self.rows, start, self.stop, before, self.open, self.total)
 end
 
--- With cost in bucket, which is the open one or a later one.
+-- The series with cost more in bucket, the open one or a later one.
 function Series:added(bucket, cost)
   local last, before, already = self.stop, self.total, 0
   if bucket == self.open and self.sum > 0 then
@@ -44,7 +44,7 @@ function Series:added(bucket, cost)
   return series(self.rows, self.start, last + 1, self.base, bucket, total, last, {{bucket, before, already + cost}})
 end
 
--- Only the newest rows that together reach cost.
+-- The newest rows that together reach cost.
 function Series:newest(cost)
   if self.sum <= cost then return self end
   local start = self:place(self.sum - cost + 1)
@@ -52,7 +52,7 @@ function Series:newest(cost)
   return series(self.rows, start, self.stop, before, self.open, self.total, self.cut, self.tail)
 end
 
--- The bucket with which the costs in sight reach sum.
+-- The bucket with which the costs reach sum.
 function Series:reaching(sum)
   return (self:row(self:place(sum)))
 end
@@ -69,7 +69,7 @@ function Series:place(sum)
   return low
 end
 
--- With cost less in bucket. What was counted since starts with a lower total, so it is written anew.
+-- The series with cost less in bucket. Later rows start with a lower total, so they are written again.
 function Series:without(bucket, cost)
   local cut = self.rows:up_to(bucket - 1)
   local later = cut < self.stop and self.rows:from(cut) or {}
@@ -93,7 +93,7 @@ function TieredWindow:decide(state, now, cost)
   local bucket = floor(now / self.precision)
   local seen
   if not state then
-    seen = Series.of(nil, bucket)
+    seen = Series.empty(nil, bucket)
   else
     if bucket < state.open then bucket = state.open end
     seen = state:since(bucket - self.span)
@@ -109,7 +109,7 @@ function TieredWindow:decide(state, now, cost)
   return seen:added(bucket, cost), true, room - cost, 0, starts + self.period - now, at
 end
 
--- Microseconds until enough buckets have left for cost to fit.
+-- Microseconds until enough buckets have left the window for cost to fit.
 function TieredWindow:fits_after(seen, cost, now)
   if cost > self.amount then return nil end
   local must_leave = seen.sum + cost - self.amount
@@ -122,7 +122,7 @@ end
 
 function TieredWindow:charge(state, now, cost)
   local bucket = floor(now / self.precision)
-  if not state then return Series.of(nil, bucket):added(bucket, cost) end
+  if not state then return Series.empty(nil, bucket):added(bucket, cost) end
   bucket = max(bucket, state.open)
   return state:since(bucket - self.span):added(bucket, cost)
 end
@@ -138,7 +138,7 @@ RejectionCountingLog.__index = RejectionCountingLog
 function RejectionCountingLog:decide(state, now, cost)
   local kept, allowed, remaining, retry, reset, at = TieredWindow.decide(self, state, now, cost)
   if allowed then return kept, allowed, remaining, retry, reset, at end
-  local bucket, seen = now, Series.of(nil, now)
+  local bucket, seen = now, Series.empty(nil, now)
   if state then
     bucket = max(now, state.open)
     seen = state:since(bucket - self.span)

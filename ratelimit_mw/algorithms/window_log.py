@@ -1,9 +1,9 @@
-"""sliding-window-log and tiered-window: what was counted in the buckets of ``precision`` that are still in sight.
+"""sliding-window-log and tiered-window: the costs in the buckets of ``precision`` inside the window.
 
-The log is the tiered window whose buckets are one microsecond wide. A state is a view of two columns that it shares
-with the states before it, and that are only appended to: the numbers of the closed buckets, and the running total
-up to each. So a hit costs two binary searches, whatever N is. In memory the columns are arrays; a store that keeps
-them in pages has its own kind of ``Series``, whose columns read a page when they are asked for what is on it.
+The log is a tiered window with buckets of one microsecond. A state is a view of two columns that it shares with the
+states before it: the numbers of the closed buckets, and the running total up to each. Columns are only appended to, so
+a hit costs two binary searches for every N. In memory the columns are arrays. A store that keeps them in chunks has a
+subclass of ``Series`` whose columns read a chunk when it is needed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["Column", "Series", "SlidingWindowLog", "TieredWindow"]
 MAX_LOG = 10_000
 _SLACK = 64
 _new = tuple.__new__
-"""``Series`` from its seven fields, faster than calling the class."""
+"""Builds a ``Series`` from its seven fields, faster than the class."""
 
 
 class Column(Protocol):
-    """Whole numbers by their place."""
+    """Whole numbers by their index."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, place: int, /) -> int: ...
@@ -36,9 +36,9 @@ class Column(Protocol):
 
 
 class Series(NamedTuple):
-    """Closed buckets ``start..end`` of the shared columns, and the open one after them.
+    """Closed buckets ``start..end`` of the shared columns, and the open bucket after them.
 
-    ``base`` is the running total before ``start``, ``total`` the one with the open bucket in it.
+    ``base`` is the running total before ``start``. ``total`` is the running total with the open bucket.
     """
 
     buckets: Column
@@ -50,7 +50,7 @@ class Series(NamedTuple):
     total: int
 
     @classmethod
-    def of(cls, bucket: int, cost: int) -> Series:
+    def single(cls, bucket: int, cost: int) -> Series:
         return cls(_NOTHING, _NOTHING, 0, 0, 0, bucket, cost)
 
     def entries(self) -> list[tuple[int, int]]:
@@ -58,35 +58,35 @@ class Series(NamedTuple):
         return self._entries_from(self.start)
 
     def _entries_from(self, place: int) -> list[tuple[int, int]]:
-        found, before = [], self._total_before(place)
+        entries, before = [], self._total_before(place)
         for i in range(place, self.end):
-            found.append((self.buckets[i], self.totals[i] - before))
+            entries.append((self.buckets[i], self.totals[i] - before))
             before = self.totals[i]
-        return [*found, (self.open, self.total - before)]
+        return [*entries, (self.open, self.total - before)]
 
     def _total_before(self, place: int) -> int:
         return self.base if place == self.start else self.totals[place - 1]
 
     @classmethod
     def from_entries(cls, entries: list[tuple[int, int]]) -> Series | None:
-        """The inverse of ``entries``; None without any."""
+        """The inverse of ``entries``; None without entries."""
         state: Series | None = None
         for bucket, cost in entries:
-            state = cls.of(bucket, cost) if state is None else state.added(bucket, cost)
+            state = cls.single(bucket, cost) if state is None else state.added(bucket, cost)
         return state
 
     def since(self, horizon: int) -> Series:
-        """Without the buckets up to ``horizon``. The columns stay as they are."""
+        """The series without the buckets up to ``horizon``. The columns do not change."""
         buckets, totals, start, end, _, last, total = self
         if last <= horizon:
-            return Series.of(last, 0)
+            return Series.single(last, 0)
         if start == end or buckets[start] > horizon:
             return self
         start = bisect_right(buckets, horizon, start, end)
         return _new(self.__class__, (buckets, totals, start, end, totals[start - 1], last, total))
 
     def newest(self, cost: int) -> Series:
-        """Only the newest buckets that together reach ``cost``."""
+        """The newest buckets that together reach ``cost``."""
         start = bisect_right(self.totals, self.total - cost, self.start, self.end)
         return self._replace(start=start, base=self._total_before(start))
 
@@ -96,41 +96,41 @@ class Series(NamedTuple):
         return self.buckets[place] if place < self.end else self.open
 
     def added(self, bucket: int, cost: int) -> Series:
-        """With ``cost`` in ``bucket``, which is the open one or a later one."""
+        """The series with ``cost`` more in ``bucket``, the open one or a later one."""
         buckets, totals, start, end, base, last, total = self
         if bucket == last or total == base:
             return _new(self.__class__, (buckets, totals, start, end, base, bucket, total + cost))
         if len(buckets) != end or end == 0 or (start > _SLACK and start * 2 > end):
-            # Another successor has the columns' end, or most of them is out of sight: go on in columns of our own.
-            buckets, totals, start, end, base, last, total = self._moved()
+            # Another state has appended to the columns, or most of them is outside the window: copy the rest.
+            buckets, totals, start, end, base, last, total = self._copied()
         buckets.append(last)
         totals.append(total)
         return _new(self.__class__, (buckets, totals, start, end + 1, base, bucket, total + cost))
 
-    def _moved(self) -> Self:
-        """The same in columns that nobody else appends to."""
-        mine = slice(self.start, self.end)
-        buckets = cast("array[int]", self.buckets)[mine]
-        totals = array("q", [total - self.base for total in cast("array[int]", self.totals)[mine]])
+    def _copied(self) -> Self:
+        """The same series in columns of its own."""
+        own = slice(self.start, self.end)
+        buckets = cast("array[int]", self.buckets)[own]
+        totals = array("q", [total - self.base for total in cast("array[int]", self.totals)[own]])
         return _new(self.__class__, (buckets, totals, 0, len(buckets), 0, self.open, self.total - self.base))
 
     def without(self, bucket: int, cost: int) -> Series | None:
-        """With ``cost`` less in ``bucket``, if that is in sight; None when nothing is left.
+        """The series with ``cost`` less in ``bucket``, if that is in the window; None when it is empty then.
 
-        What was counted before it stays where it is, so this takes as long as much was counted since.
+        Earlier buckets stay in their columns, so the time grows only with the number of later buckets.
         """
         place = bisect_left(self.buckets, bucket, self.start, self.end)
-        (found, held), *later = self._entries_from(place)
-        if found != bucket:
+        (first, held), *later = self._entries_from(place)
+        if first != bucket:
             return self
         state = self._ending_at(place)
         for number, left in ((bucket, held - cost), *later):
             if left > 0:
-                state = Series.of(number, left) if state is None else state.added(number, left)
+                state = Series.single(number, left) if state is None else state.added(number, left)
         return state
 
     def _ending_at(self, place: int) -> Self | None:
-        """What was before the bucket at ``place`` came."""
+        """The series before the bucket at ``place`` was added."""
         if place == self.start:
             return None
         last = place - 1
@@ -142,7 +142,7 @@ _NOTHING: array[int] = array("q")
 
 
 class TieredWindow(Algorithm):
-    """Allowed when the costs in buckets above ``floor(t/precision) - P/precision``, plus ``c``, are at most N."""
+    """Allows ``c`` when the costs in buckets above ``floor(t/precision) - P/precision``, plus ``c``, are at most N."""
 
     name = "tiered-window"
 
@@ -150,10 +150,8 @@ class TieredWindow(Algorithm):
         super().__init__(quota)
         self.precision = precision or _default_precision(self.period)
         if self.period % self.precision:
-            raise ConfigError(
-                f"the period of {str(quota)!r} is not a multiple of the precision {format_duration(self.precision)}",
-                "precision",
-            )
+            expected = f"expected a precision that divides the period of {str(quota)!r}"
+            raise ConfigError(f"{expected}; got {format_duration(self.precision)}", "precision")
         self.span = self.period // self.precision
 
     @property
@@ -167,7 +165,7 @@ class TieredWindow(Algorithm):
     def decide(self, state: Series | None, now: int, cost: int) -> tuple[Series | None, Decision]:
         bucket = now // self.precision
         if state is None:
-            seen = Series.of(bucket, 0)
+            seen = Series.single(bucket, 0)
         else:
             if bucket < state.open:
                 bucket = state.open
@@ -181,7 +179,7 @@ class TieredWindow(Algorithm):
         return seen.added(bucket, cost), Decision(True, room - cost, 0, starts + self.period - now, at)
 
     def _fits_after(self, seen: Series, cost: int, now: int) -> int | None:
-        """Microseconds until enough buckets have left for ``cost`` to fit."""
+        """Microseconds until enough buckets have left the window for ``cost`` to fit."""
         if cost > self.amount:
             return None
         must_leave = seen.total + cost - self.amount
@@ -193,7 +191,7 @@ class TieredWindow(Algorithm):
     def charge(self, state: Series | None, now: int, cost: int) -> Series | None:
         bucket = now // self.precision
         if state is None:
-            return Series.of(bucket, cost)
+            return Series.single(bucket, cost)
         bucket = max(bucket, state.open)
         return state.since(bucket - self.span).added(bucket, cost)
 
@@ -203,7 +201,7 @@ class TieredWindow(Algorithm):
         return state.without(consumed.at_us // self.precision, cost)
 
     def dump(self, state: Series) -> bytes:
-        """The buckets that hold something, oldest first: number, cost, number, cost..."""
+        """The buckets with a cost, oldest first: number, cost, number, cost..."""
         numbers = [number for entry in state.entries() for number in entry]
         return struct.pack(f"<{len(numbers)}q", *numbers)
 
@@ -214,15 +212,15 @@ class TieredWindow(Algorithm):
 
 
 class SlidingWindowLog(TieredWindow):
-    """Allowed when the costs counted in ``(t-P, t]``, plus ``c``, are at most N; N is at most 10,000."""
+    """Allows a cost ``c`` when the costs in ``(t-P, t]``, plus ``c``, are at most N. N is at most 10,000."""
 
     name = "sliding-window-log"
 
     def __init__(self, quota: Quota) -> None:
         if quota.amount > MAX_LOG:
             raise ConfigError(
-                f"sliding-window-log keeps each hit, so its amount is at most {MAX_LOG}, not {quota.amount};"
-                " use tiered-window"
+                f"sliding-window-log keeps each hit, so its amount is at most {MAX_LOG:,}; got {quota.amount}."
+                " Use tiered-window"
             )
         super().__init__(quota, precision=1)
 
@@ -232,10 +230,10 @@ class SlidingWindowLog(TieredWindow):
 
 
 class RejectionCountingLog(SlidingWindowLog):
-    """The log with ``count_rejected``: a hit that it rejects enters it too.
+    """The log with ``count_rejected``: a hit that it rejects is added, too.
 
-    Only the newest entries that together reach N are kept: older ones leave before they could matter, and the
-    state stays bounded under attack.
+    Only the newest entries that together reach N are kept. Older entries leave the window before they could change a
+    decision, and the state stays bounded under attack.
     """
 
     @property
@@ -247,7 +245,7 @@ class RejectionCountingLog(SlidingWindowLog):
         if decision.allowed:
             return kept, decision
         bucket = now if state is None else max(now, state.open)
-        seen = Series.of(bucket, cost) if state is None else state.since(bucket - self.span).added(bucket, cost)
+        seen = Series.single(bucket, cost) if state is None else state.since(bucket - self.span).added(bucket, cost)
         seen = seen.newest(self.amount)
         retry = self._fits_after(seen, cost, now)
         return seen, Decision(False, 0, retry, self._fresh_after(seen, now), bucket)
@@ -259,5 +257,7 @@ def _default_precision(period: int) -> int:
         if period % size == 0 and period // size >= 60:
             return size
     if period % 100:
-        raise ConfigError(f"a period of {format_duration(period)} needs a precision that divides it", "precision")
+        raise ConfigError(
+            f"expected a precision that divides the period {format_duration(period)}; got none", "precision"
+        )
     return period // 100

@@ -225,7 +225,7 @@ def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
         ({"limits": None}, "limits: expected AMOUNT/PERIOD"),
         ({"limits": "5/minute; 6/60s"}, "limits: two limits have the period of '5/minute'"),
         ({"limits": "5/minute burst 9"}, "limits\\[0\\]: sliding-window-counter has no burst"),
-        ({"limits": ["99999 concurrent"]}, "limits\\[0\\]: at most 10000 requests in flight"),
+        ({"limits": ["99999 concurrent"]}, "limits\\[0\\]: expected at most 10,000 concurrent requests"),
         ({"name": "two words"}, "name: expected 1 to 200 printable"),
         ({"name": 7}, "name: .*got 7"),
         ({"key": ["usr"]}, "key\\[0\\]: unknown feature 'usr'. Did you mean 'user'"),
