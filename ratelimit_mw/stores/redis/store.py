@@ -18,7 +18,7 @@ from ...errors import ConfigError, StoreError
 from .. import read_address
 from ..base import Store
 from .address import Address, ParsedAddress
-from .client.application import ApplicationClient, AsyncApplicationClient
+from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import AsyncCluster, Cluster
 from .client.errors import as_store_error
 from .client.run import arun, run
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisStore", "open_address"]
 
-Target = ApplicationClient | Cluster | Server
+Target = ApplicationClient | Cluster | LoopBridge | Server
 
 
 class RedisStore(Store):
@@ -79,14 +79,15 @@ class RedisStore(Store):
         self._states: dict[asyncio.AbstractEventLoop, EventLoopState] = {}
         self._is_cluster = False
         self._keys = RedisKeys("rl:" if prefix is None else prefix)
-        self._target: Target | None = None
+        self._target: Target
         self._open_async: Callable[[], AsyncTarget] | None = None
         if url is None:
-            if client is not None:
-                self._target = ApplicationClient(client)
             if aclient is not None:
                 shared = AsyncApplicationClient(aclient)
                 self._open_async = lambda: shared
+                self._target = LoopBridge(shared, self._states)
+            if client is not None:
+                self._target = ApplicationClient(client)
             return
         parsed = read_address(url)[1] if isinstance(url, str) else url
         self._keys = RedisKeys(parsed.prefix if prefix is None else prefix)
@@ -158,8 +159,7 @@ class RedisStore(Store):
 
     def close(self) -> None:
         """Close idle connections. A client of the application stays open."""
-        if self._target is not None:
-            self._target.close()
+        self._target.close()
 
     async def aclose(self) -> None:
         state = self._states.pop(asyncio.get_running_loop(), None)
@@ -171,7 +171,7 @@ class RedisStore(Store):
         message = self._new_message()
         operation.join(message)
         try:
-            (result,) = read_reply((operation,), (self._target or _no_client("client")).ask(message, deadline))
+            (result,) = read_reply((operation,), self._target.ask(message, deadline))
         except Exception as error:
             raise as_store_error(error) from error
         if isinstance(result, StoreError):
@@ -184,9 +184,10 @@ class RedisStore(Store):
         if state is None:
             for closed in [each for each in list(self._states) if each.is_closed()]:
                 self._states.pop(closed, None)
-            target = (self._open_async or _no_client("aclient"))()
+            if self._open_async is None:
+                raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
             keys = self._keys if self._is_cluster else None
-            state = self._states[loop] = EventLoopState(target, self._new_message, keys)
+            state = self._states[loop] = EventLoopState(self._open_async(), self._new_message, keys)
         return state
 
     def _new_message(self) -> Message:
@@ -213,11 +214,6 @@ def _address(parsed: ParsedAddress, provider: CredentialProvider | None) -> Addr
         raise ConfigError("expected either a login in the URL or credential_provider=, not both")
     tls = None if parsed.tls is None else tls_context(parsed.tls)
     return replace(address, credential_provider=provider, tls=tls)
-
-
-def _no_client(argument: str) -> Any:
-    calls = "async" if argument == "aclient" else "blocking"
-    raise ConfigError(f"this RedisStore cannot make {calls} calls. Pass {argument}= as well, or a URL")
 
 
 def open_address(parsed: ParsedAddress, timeout_us: int) -> RedisStore:

@@ -101,6 +101,8 @@ def test_a_call_without_its_client_is_an_error_of_the_configuration(redis_server
         assert (await astore.aapply([one]))[0].allowed
         with pytest.raises(ConfigError, match=r"cannot make blocking calls\. Pass client="):
             astore.apply([one])
+        await asyncio.to_thread(astore.ping)  # the limiter probes from a thread
+        assert (await asyncio.to_thread(astore.apply, [one]))[0].remaining == 3
         await aown.aclose()
 
     asyncio.run(run())

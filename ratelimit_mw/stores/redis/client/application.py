@@ -5,9 +5,10 @@ A retry of redis-py could count one request several times.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
-from collections.abc import Awaitable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from .connect import left
 from .errors import Command
 from .server import aevaluate, evaluate
 
-__all__ = ["ApplicationClient", "AsyncApplicationClient", "check_client"]
+__all__ = ["ApplicationClient", "AsyncApplicationClient", "LoopBridge"]
 
 _AS_BYTES: Final = {NEVER_DECODE: True}  # also when the client decodes responses
 
@@ -124,11 +125,36 @@ class AsyncApplicationClient:
         check_client(client, redis.asyncio.Redis, "aclient")
         self._client = _without_retries(client, AsyncPoolWithoutRetries(client.connection_pool))
 
-    def ask(self, message: Message) -> Awaitable[Any]:
-        return aevaluate(self._call, message)
+    async def ask(self, message: Message) -> Any:
+        return await aevaluate(self._call, message)
 
     async def aclose(self) -> None:
         """The application closes its client."""
 
     async def _call(self, command: Command) -> Any:
         return await self._client.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+
+
+class LoopBridge:
+    """Blocking calls without a blocking client: they run on the event loop of the async client, in its own thread.
+
+    The limiter probes the store and returns slots from threads of its own.
+    """
+
+    def __init__(self, target: AsyncApplicationClient, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
+        self._target = target
+        self._loops = loops
+
+    def ask(self, message: Message, deadline: float) -> Any:
+        loop = next((each for each in list(self._loops) if each.is_running()), None)
+        if loop is None or asyncio._get_running_loop() is loop:
+            raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
+        call = asyncio.run_coroutine_threadsafe(self._target.ask(message), loop)
+        try:
+            return call.result(left(deadline))
+        except TimeoutError:
+            call.cancel()
+            raise
+
+    def close(self) -> None:
+        """The application closes its client."""
