@@ -129,8 +129,6 @@ def report() -> str:
         )
         leases = table("Leases on Redis, one key", leased_rows(port, runner), head)
         rejections = table("A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "times a round trip"))
-            "A rejected hit, Redis, blocking", rejected_rows(port), ("", "us", "as fast as a round trip")
-        )
     return f"{leases}\n{rejections}"
 
 
