@@ -28,6 +28,7 @@ class StoreCompliance(DecisionTests, CorrectionTests, TimeTests):
         algorithms: The algorithms to test with. The default is all built-in algorithms.
         keeps_no_time: The algorithms whose keys keep no last time in this store. Their clock does not go back in the
             tests. Name them in the documentation of your store.
+        largest_log: The largest amount of a sliding-window-log that the store keeps.
 
     Example:
         class TestMyStore(StoreCompliance):
