@@ -1,4 +1,4 @@
-"""Short ways to a Redis store on a server of the tests, and to what that server has seen."""
+"""Helpers to open a Redis store on a server of the tests, and to read the statistics of that server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Send = Callable[[Hit], list[Decision]]
 
 
 class Listening(Protocol):
-    """A server, or who stands before it."""
+    """A server, or a proxy before it."""
 
     @property
     def port(self) -> int: ...

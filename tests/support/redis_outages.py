@@ -31,7 +31,7 @@ SLOT = slot_of(b"rl:" + HIT.key.encode())
 
 
 class Outage(NamedTuple):
-    """An address, and what makes its server go away and, unless another one takes over, brings it back."""
+    """A URL, and functions that stop its server and bring it back, unless another server takes over."""
 
     address: str
     happens: Callable[[], None]
@@ -51,7 +51,7 @@ def paused(folder: Path) -> Iterator[Outage]:
 
 @contextmanager
 def stopped(folder: Path) -> Iterator[Outage]:
-    """SIGSTOP: the kernel takes connections, nobody reads from them."""
+    """SIGSTOP: the kernel accepts connections, and no process reads from them."""
     with redis_running(folder) as server:
 
         def happens() -> None:
@@ -120,7 +120,7 @@ def limiter(address: str, policy: str) -> Limiter:
 
 
 class Seen(NamedTuple):
-    """One answer: when it was asked for, in how many seconds it came, what it was, and what the headers say is left."""
+    """One response: its start, its duration in seconds, its status, and the remaining amount in its headers."""
 
     at: float
     seconds: float

@@ -25,11 +25,11 @@ NAMES = (
 )
 
 Step = tuple[str, int, int, int | None, int | None, int | str | None]
-"""What, now, cost, and the time, cost and delay of what was consumed."""
+"""Kind, time, cost, and the time, cost and delay of the charge."""
 
 
 class Trace:
-    """Steps of one limit, with what Python says of them."""
+    """Steps of one limit, with the results of Python."""
 
     def __init__(self, limit: Limit, start: Any = None, total: int = 0) -> None:
         self.limit = limit
@@ -62,7 +62,7 @@ class Trace:
 
 
 def differences(server: redis.Redis, traces: Sequence[Trace]) -> list[str]:
-    """Where Lua and Python do not say or keep the same."""
+    """The steps at which Lua and Python differ."""
     reply = server.eval(SCRIPT, 0, msgspec.msgpack.encode([trace.packed() for trace in traces]))
     answers = iter(answer.decode() for answer in reply)  # type: ignore[union-attr]
     found = []

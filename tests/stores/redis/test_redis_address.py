@@ -1,4 +1,4 @@
-"""Addresses of a Redis: what they mean, what is rejected, and that a password is never shown."""
+"""URLs of a Redis: their parts, their mistakes, and no password in any text."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("address", MEANINGS)
-def test_what_an_address_means(address: str) -> None:
-    """Hosts, ports, databases, paths, services and logins are where the address says."""
+def test_parts_of_a_url(address: str) -> None:
+    """A URL gives hosts, ports, database, path, service and login."""
     assert Address.parse(urlsplit(address)) == Address(**MEANINGS[address])
 
 
 @pytest.mark.parametrize("address", MISTAKES)
 def test_mistakes_are_explained_without_secrets(address: str) -> None:
-    """What cannot be an address is rejected when it is read, and no message shows what may be a password."""
+    """A wrong URL is rejected when it is parsed, and no message shows a part that may be a password."""
     with pytest.raises(ConfigError, match=MISTAKES[address]) as caught:
         open_store(address)
     assert "h1dden" not in str(caught.value)
 
 
 def test_no_text_of_a_store_shows_its_password() -> None:
-    """Neither the address as an object nor the store nor what it holds, down to its limiter."""
+    """No repr of the address, the store, its attributes or its limiter shows the password."""
     store = open_store("redis://ann:h1dden@example.com/0")
     assert isinstance(store, RedisStore)
     limiter = Limiter([Rule(name="api", limits="5/minute")], store=store)

@@ -23,7 +23,7 @@ from ratelimit_mw.stores import Store, open_store
 
 @contextmanager
 def full() -> Iterator[int]:
-    """A port whose queue of new connections is full: whoever connects to it hears nothing at all."""
+    """A port whose queue of new connections is full: a client that connects gets no reply."""
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen(0)
@@ -40,7 +40,7 @@ def full() -> Iterator[int]:
 
 @contextmanager
 def mute() -> Iterator[int]:
-    """A port that takes connections and never says a word."""
+    """A port that accepts connections and sends nothing."""
     with socket.create_server((HOST, 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -105,7 +105,7 @@ def test_every_step_to_a_silent_server_leaves_the_loop_alone(name: str) -> None:
 
 
 class Names:
-    """What names stand for; one of them keeps those who ask waiting."""
+    """A resolver with its own names, which blocks until ``answers`` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.known: dict[str, list[str]] = {}
@@ -129,8 +129,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     found.answers.set()
 
 
-def test_a_name_server_that_is_silent_holds_nobody(names: Names, redis_server: Server) -> None:
-    """Blocking and on a loop: an error in time, one look-up for all who wait; its late answer is used at once."""
+def test_a_silent_name_server_blocks_no_call(names: Names, redis_server: Server) -> None:
+    """Blocking and on a loop: an error in time, and one lookup for all callers. Its late result is used at once."""
     names.known["redis.test"] = [HOST]
     limit = limit_of("50/hour")
     store = open_store(f"redis://redis.test:{redis_server.port}", 50_000)
@@ -163,7 +163,7 @@ def test_a_name_server_that_is_silent_holds_nobody(names: Names, redis_server: S
 
 
 def test_a_name_that_stands_for_nothing_is_an_error(names: Names) -> None:
-    """The error says which name."""
+    """The error contains the name."""
     with ways("redis://nowhere.invalid:1") as both:
         for send in both:
             with pytest.raises(StoreError, match=r"nowhere\.invalid:1"):

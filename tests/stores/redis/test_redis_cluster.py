@@ -47,7 +47,7 @@ def address(nodes: Sequence[Server], query: str = "") -> str:
 
 @pytest.fixture(params=WAYS)
 def handle(nodes: list[Server], request: pytest.FixtureRequest) -> Iterator[StoreHandle]:
-    """One way to a store that was told of the first server only."""
+    """A store whose URL names the first server only."""
     found = WAYS[request.param](open_store(address(nodes[:1]), PATIENT))
     yield found
     found.close()
@@ -106,7 +106,7 @@ def test_a_rejection_by_the_last_slot_gives_all_back(handle: StoreHandle, server
     assert [d.remaining for d in looks] == [9] * len(ALGORITHMS) + [0]
 
 
-def test_a_rejection_by_the_first_slot_charges_nobody(handle: StoreHandle, servers: list[redis.Redis]) -> None:
+def test_a_rejection_by_the_first_slot_consumes_nothing(handle: StoreHandle, servers: list[redis.Redis]) -> None:
     """Those after it are only looked at; a shadow that rejects stops nothing."""
     full, wide, shadow = apart(
         lambda: [limit_of("1/hour"), limit_of("10/hour", "gcra"), limit_of("1/hour", "gcra", shadow=True)]
@@ -139,7 +139,7 @@ def test_corrections_and_forgetting_reach_every_slot(handle: StoreHandle) -> Non
 
 
 def test_a_prefix_with_braces_keeps_all_together(nodes: list[Server], servers: list[redis.Redis]) -> None:
-    """Who would rather have all in one slot says so by the prefix: one call for any number of limits."""
+    """A prefix in braces keeps all keys in one slot: one call for any number of limits."""
     limits = apart(lambda: [limit_of(f"5/{period}") for period in ("second", "minute", "hour")])
     store = open_store(address(nodes, "?prefix={shop}:"), PATIENT)
     store.apply([hit(limit) for limit in limits])
@@ -196,8 +196,8 @@ def test_a_slot_that_moves_is_followed(handle: StoreHandle, servers: list[redis.
     assert handle.apply([one], NOW)[0].remaining == 0
 
 
-def test_an_address_that_forgets_the_cluster_is_told_so(nodes: list[Server]) -> None:
-    """``redis://`` to one server of a cluster: the error of a key that is elsewhere says which address is meant."""
+def test_the_error_of_a_cluster_server_names_the_right_scheme(nodes: list[Server]) -> None:
+    """``redis://`` to one server of a cluster: the error of a key on another server names the right scheme."""
     store = open_store(f"redis://{HOST}:{nodes[0].port}", PATIENT)
     elsewhere = next(limit for limit in iter(lambda: limit_of("5/hour"), None) if slot(limit) > 16384 // 3)
     with pytest.raises(StoreError, match=r"MOVED .*redis\+cluster://"):
@@ -207,7 +207,7 @@ def test_an_address_that_forgets_the_cluster_is_told_so(nodes: list[Server]) -> 
 
 @pytest.mark.parametrize("kind", ["hostname", "unknown-endpoint"])
 def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: list[redis.Redis], kind: str) -> None:
-    """Names are looked up; without any, what a server says of others is meant to be where it was asked itself."""
+    """Names are resolved. Servers without a name have the address of the server that sent the map."""
     limits = apart(lambda: [limit_of("5/hour", spec) for spec in ALGORITHMS])
     for server in servers:
         server.config_set("cluster-announce-hostname", "localhost")

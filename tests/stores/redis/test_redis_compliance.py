@@ -62,7 +62,7 @@ class Search:
         self.consumed: list[tuple[Hit, Charge]] = []
 
     def step(self) -> tuple[Operation, Any]:
-        """A request and what it has to answer."""
+        """An operation and its expected result."""
         self.now += self.chance.choice((0, 0, 1, 10, 1000, 300_000, 2_000_000, -500_000))
         if self.chance.random() < 0.2:
             changes = self.changes()
@@ -119,7 +119,7 @@ def test_random_requests_in_flight_are_those_of_the_model(redis_server: Server) 
 
 
 def check(found: list[Any], steps: list[tuple[Operation, Any]]) -> None:
-    """Answers against what they have to be: times of corrections, or decisions."""
+    """Compare results with the expected times of corrections, or decisions."""
     for i, (answer, (request, expected)) in enumerate(zip(found, steps, strict=True)):
         said = answer if isinstance(request, CorrectOperation) else all_values(answer)
         assert said == expected, f"request {i} of its call"

@@ -23,7 +23,7 @@ from ratelimit_mw.stores.redis.store import RedisStore
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server for one test, which may do to it what it likes."""
+    """A server for one test."""
     with redis_running(tmp_path) as found:
         yield found
 
@@ -132,7 +132,7 @@ def test_a_server_that_was_away_is_used_again_at_once_on_a_loop(server: Server) 
 
 
 def test_a_full_server_is_an_error_and_changes_nothing(server: Server) -> None:
-    """Out of memory: ``StoreError`` for what would write, an answer for what is rejected; all is well again later."""
+    """Out of memory: ``StoreError`` for a hit that would write, a decision for a rejected hit; later all hits work."""
     limit = limit_of("1/hour")
     with opened(server) as store, client(server) as redis:
         store.apply([hit(limit)])
@@ -146,7 +146,7 @@ def test_a_full_server_is_an_error_and_changes_nothing(server: Server) -> None:
 
 @contextmanager
 def talking(reply: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Something on a port that answers whatever is said with the same bytes, or hangs up; and what was said to it."""
+    """A port that answers everything with the same bytes, or hangs up; and the bytes that it got."""
     heard: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:
@@ -182,7 +182,7 @@ ODD = [
 
 @pytest.mark.parametrize("reply", [odd * 3 for odd in ODD])
 def test_nonsense_is_an_error(reply: bytes) -> None:
-    """Whoever listens on the port and whatever it says: ``StoreError``, blocking and on a loop."""
+    """A reply that is no Redis reply: ``StoreError``, blocking and on a loop."""
     with talking(reply) as (port, _):
         store = open_store(f"redis://{HOST}:{port}/0", 500_000)
         assert isinstance(store, RedisStore)
@@ -196,8 +196,8 @@ def test_nonsense_is_an_error(reply: bytes) -> None:
         store.close()
 
 
-def test_nobody_there_is_an_error() -> None:
-    """A port on which nobody listens, and a path where no socket is."""
+def test_no_listener_is_an_error() -> None:
+    """A port without a listener, and a path without a socket."""
     for place in (f"redis://{HOST}:{free_port()}/0", "unix:///nowhere/redis.sock"):
         store = open_store(place)
         assert isinstance(store, RedisStore)

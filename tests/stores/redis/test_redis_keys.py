@@ -1,4 +1,4 @@
-"""What a limiter leaves in the server: keys that expire, whole numbers, and nothing of requests that were rejected."""
+"""The keys of a limiter in the server: they expire, hold whole numbers, and rejected requests leave none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHO = {"ip": "192.0.2.7", "user": "ann", "endpoint": "/login"}
 
 
 def contents(server: redis.Redis) -> dict[bytes, Any]:
-    """Every key with what is in it."""
+    """Every key with its value."""
     found: dict[bytes, Any] = {}
     for key in server.scan_iter():
         is_text = server.type(key) == b"string"

@@ -1,4 +1,4 @@
-"""An algorithm of one's own has no Lua: it is decided here, and kept if nobody else was faster. Exact all the same."""
+"""A custom algorithm has no Lua: this process decides, and writes if the state is unchanged. It is exact too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ State = tuple[int, int] | None
 
 @register
 class Whole(Algorithm):
-    """N, and no more until nothing was consumed for P: each hit starts the wait anew. Also counts what it rejects."""
+    """N, and no more until nothing was consumed for P: each hit restarts the wait. It counts rejections too."""
 
     name = "whole-pause"
 
@@ -58,7 +58,7 @@ class Whole(Algorithm):
 
 @pytest.mark.parametrize("way", ["blocking", "on a loop"])
 def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Redis, way: str) -> None:
-    """Hits, rejections that are counted, peeks, charges and refunds, beside limits with Lua: all as the model says."""
+    """Hits, counted rejections, peeks, charges and refunds, beside limits with Lua: all equal the reference store."""
     own, twin, shadow = (
         limit_of("5/10s", "whole-pause"),
         limit_of("9/10s"),
@@ -91,7 +91,7 @@ def test_answers_are_those_of_the_algorithm(own_server: Server, server: redis.Re
 
 
 def test_its_state_is_the_text_that_it_dumps_and_expires(own_server: Server, server: redis.Redis) -> None:
-    """GET shows the state; what is given back whole is gone; a rejection by others writes nothing."""
+    """GET returns the state; a full refund deletes it; a rejection by another limit writes nothing."""
     own, full = limit_of("5/hour", "whole-pause"), limit_of("1/hour")
     with opened(own_server) as store:
         (first,) = store.apply([hit(own)])
@@ -132,7 +132,7 @@ def test_races_are_exact(own_server: Server, server: redis.Redis) -> None:
 
 
 class Contested(Whole):
-    """Somebody else always writes between the reading and the writing."""
+    """Another client always writes between the read and the write."""
 
     name = "contested"
 
@@ -156,7 +156,7 @@ def contested(server: redis.Redis) -> Limit:
     return limit
 
 
-def test_who_loses_every_race_is_rejected(own_server: Server, server: redis.Redis) -> None:
+def test_a_request_that_loses_every_race_is_rejected(own_server: Server, server: redis.Redis) -> None:
     """Tried again within the time budget, then rejected for a moment: no error, and nothing is written."""
     limit, other = contested(server), limit_of("5/hour")
     with opened(own_server, timeout_us=100_000) as store:
@@ -168,8 +168,8 @@ def test_who_loses_every_race_is_rejected(own_server: Server, server: redis.Redi
     assert not server.exists("rl:" + other.prefix + "ip=192.0.2.7")
 
 
-def test_a_subclass_of_a_built_in_algorithm_is_ones_own(own_server: Server, server: redis.Redis) -> None:
-    """Whoever changes how an algorithm decides is not decided by the Lua of the original."""
+def test_a_subclass_of_a_built_in_algorithm_has_no_lua(own_server: Server, server: redis.Redis) -> None:
+    """The Lua of an algorithm does not decide for its subclasses."""
 
     class Generous(type(limit_of("1/hour").algorithm)):  # type: ignore[misc]
         def decide(self, state: Any, now: int, cost: int) -> Any:

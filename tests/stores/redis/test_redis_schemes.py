@@ -1,4 +1,4 @@
-"""Every kind of address leads to real servers that ask for a password: opened, hit and rejected, and nothing told."""
+"""Every scheme, with real servers that need a password: hits, rejections, and no password in any text."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def ways(store: Store) -> dict[str, Callable[[Hit], list[Decision]]]:
     return {"blocking": lambda one: store.apply([one]), "on a loop": lambda one: asyncio.run(asking(one))}
 
 
-def test_a_wrong_password_is_rejected_and_not_told(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The error says what is wrong; neither it nor the log nor any text of the store holds either password."""
+def test_a_wrong_password_is_rejected_and_not_shown(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The error names the problem. Neither the error, the log nor a text of the store has either password."""
     store = open_store(address.replace(IN_ADDRESS, "h1dden"), PATIENT)
     told = [repr(store), str(vars(store))]
     for send in ways(store).values():
@@ -160,7 +160,7 @@ def test_a_wrong_password_is_rejected_and_not_told(address: str, caplog: pytest.
 
 
 def test_no_password_at_all_is_rejected(address: str) -> None:
-    """A server that wants to know who asks is told nothing it was not told to be told."""
+    """A URL without a login, to a server that needs one."""
     scheme, _, place = address.partition("://")
     store = open_store(f"{scheme}://{place.rpartition('@')[2]}", PATIENT)
     for send in ways(store).values():
@@ -169,7 +169,7 @@ def test_no_password_at_all_is_rejected(address: str) -> None:
 
 
 def test_a_command_that_the_server_does_not_know_is_not_quoted(tmp_path: Path) -> None:
-    """Redis repeats unknown commands with their arguments: neither a password nor a key comes back in an error."""
+    """Redis repeats unknown commands with their arguments: no error has a password or a key."""
     renamed = ("--rename-command", "AUTH", "", "--rename-command", "EVALSHA", "")
     with redis_running(tmp_path, *renamed) as server:
         for login in ("ann:h1dden@", ""):

@@ -1,4 +1,4 @@
-"""Under Sentinel: the primary is found, and found again when another server has become it, with what it knew."""
+"""Sentinel: the store finds the primary, also after a failover, and replicated counts remain."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def first_answer(send: Send, one: Hit) -> Decision:
 
 
 def test_a_killed_primary_is_followed_by_its_replica(watched: Watched, send: Send) -> None:
-    """Calls fail until the sentinel has decided; then the new primary answers, which knows what was consumed."""
+    """Calls fail until the failover; then the new primary answers with the replicated counts."""
     one = hit(limit_of("5/hour"))
     assert send(one)[0].remaining == 4
     watched.caught_up()
@@ -116,7 +116,7 @@ def agreed(sentinel: redis.Redis) -> bool:
 
 
 def test_a_primary_that_steps_down_is_left(watched: Watched, send: Send) -> None:
-    """What lives on as a replica rejects to write: calls fail, each asks for the primary anew, until one answers."""
+    """An old primary that is now a replica does not write: each call searches the primary again, until one answers."""
     one = hit(limit_of("5/hour"))
     assert send(one)[0].remaining == 4
     watched.caught_up()
@@ -130,8 +130,8 @@ def test_a_primary_that_steps_down_is_left(watched: Watched, send: Send) -> None
         assert new.exists("rl:" + one.key)
 
 
-def test_a_service_that_nobody_watches_is_an_error(watched: Watched) -> None:
-    """A misspelt name: ``StoreError`` that says so."""
+def test_a_service_that_no_sentinel_knows_is_an_error(watched: Watched) -> None:
+    """A misspelt name: ``StoreError`` with the name."""
     store = open_store(f"redis+sentinel://{HOST}:{watched.sentinel.port}/another", 500_000)
     with pytest.raises(StoreError, match="another"):
         store.apply([hit(limit_of("5/hour"))])
@@ -183,7 +183,7 @@ def test_a_sentinel_that_misleads_is_not_asked_for_ever(watched: Watched, tmp_pa
 
 
 def test_a_primary_that_its_sentinel_thinks_dead_is_an_error(watched: Watched) -> None:
-    """The only sentinel says that the primary is down: the error says so, instead of a try that takes all the time."""
+    """The only sentinel considers the primary down: the error reports it, and no call waits for that primary."""
     watched.replica.kill()
     watched.primary.pause()
     store = open_store(watched.address, 500_000)

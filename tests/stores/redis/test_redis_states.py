@@ -150,7 +150,7 @@ STATES: dict[str, Callable[[Path], AbstractContextManager[State]]] = {
 
 
 def errors(store: Store) -> list[str | None]:
-    """What a hit and a ping say, blocking and on a loop; None for an answer."""
+    """The errors of a hit and a ping, blocking and on a loop; None for a success."""
     one = hit(limit_of("5/hour"))
 
     async def on_a_loop() -> list[str | None]:
@@ -181,7 +181,7 @@ def limiter(address: str, policy: str) -> Limiter:
 
 @pytest.mark.parametrize("says", STATES)
 def test_a_server_that_takes_no_hits_has_failed(says: str, tmp_path: Path) -> None:
-    """Hits and pings say so, blocking and on a loop; each policy decides; nothing was charged; all is well again."""
+    """Hits and pings fail, blocking and on a loop; each policy decides; nothing is consumed; later all hits work."""
     with STATES[says](tmp_path) as state, ExitStack() as stack:
         store = open_store(state.address, PATIENT)
         limiters = {policy: limiter(state.address, policy) for policy in ("allow", "deny", "local")}
@@ -202,13 +202,13 @@ def test_a_server_that_takes_no_hits_has_failed(says: str, tmp_path: Path) -> No
 
 
 def in_store(each: Limiter) -> bool:
-    """Whether the store decides, and has a fresh count: what failed has charged nothing."""
+    """Whether the store decides, with a fresh count: failed calls have consumed nothing."""
     verdict = each.peek(WHO)
     return verdict.allowed and [decision.remaining for decision in verdict.decisions] == [2]
 
 
 def test_a_full_server_rejects_whom_it_knows(tmp_path: Path) -> None:
-    """Rejections write nothing, so who is over the limit stays rejected by the store, and no policy lets them in."""
+    """Rejections write nothing, so a client over its limit stays rejected by the store under every policy."""
     with full(tmp_path) as state:
         allowing = limiter(state.address, "allow")
         assert [allowing.hit(WHO).allowed for _ in range(4)] == [True] * 3 + [False]

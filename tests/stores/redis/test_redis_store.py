@@ -1,4 +1,4 @@
-"""What the Redis store does in the server: how many commands, which keys, for how long, and what a rejection leaves."""
+"""The effects of the store in the server: number of commands, keys and their expiry, and no write for a rejection."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_the_prefix_is_an_option(own_server: Server, server: redis.Redis) -> Non
 
 
 def test_no_client_chooses_its_slot(store: RedisStore, server: redis.Redis) -> None:
-    """Braces in a client's text do not reach the server, and what they become is no other client's text."""
+    """Braces in the text of a client are escaped, and the escaped text is no key of another client."""
     limit = limit_of("1/minute")
     texts = ["{a}", "%7Ba}", "%257Ba}", "{{a}}", "x{a}", "x{b}"]
     assert all(store.apply([hit(limit, text)])[0].allowed for text in texts)
@@ -160,7 +160,7 @@ def test_no_client_chooses_its_slot(store: RedisStore, server: redis.Redis) -> N
 
 
 def test_a_flush_of_scripts_is_not_noticed(store: RedisStore, server: redis.Redis) -> None:
-    """The script is told once more, and the hit is counted once."""
+    """The script is sent once more, and the hit is counted once."""
     limit = limit_of("5/hour")
     assert store.apply([hit(limit)])[0].remaining == 4
     server.script_flush()
@@ -179,7 +179,7 @@ def test_a_flush_of_scripts_is_not_noticed(store: RedisStore, server: redis.Redi
 
 
 def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server: redis.Redis) -> None:
-    """Somebody else's list under our name: ``StoreError``, nothing changed, and no other request suffers."""
+    """A list of another application under a key: ``StoreError``, no change, and no effect on other requests."""
     compact, log = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log")
     for limit in (compact, log):
         server.lpush("rl:" + limit.prefix + "ip=192.0.2.7", "x")
@@ -218,7 +218,7 @@ def test_four_processes_at_once_are_exact(own_server: Server, server: redis.Redi
 
 
 def test_a_forked_worker_has_its_own_connections(own_server: Server, store: RedisStore) -> None:
-    """A store that was used before a fork goes on in both, and neither reads the other's answers."""
+    """A store that was used before a fork works in both processes, and each reads only its own replies."""
     limit = limit_of("1000/hour")
     context = multiprocessing.get_context("fork")
     left = context.Queue()
@@ -235,7 +235,7 @@ def test_a_forked_worker_has_its_own_connections(own_server: Server, store: Redi
     assert mine == list(range(998, 948, -1))
 
 
-def test_a_password_is_never_told(tmp_path: Any) -> None:
+def test_a_password_is_never_shown(tmp_path: Any) -> None:
     """Neither by errors nor by the store's own text; with the right one all is well."""
     with redis_running(tmp_path, "--requirepass", "s3cret") as server:
         wrong = open_store(f"redis://:h1dden@127.0.0.1:{server.port}/0", 5_000_000)

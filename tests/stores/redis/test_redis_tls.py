@@ -1,4 +1,4 @@
-"""Certificates of servers and clients: what is checked, when, and what may be left unchecked."""
+"""Certificates of servers and clients: the checks, their time, and the options that turn them off."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tls(folder: Path) -> Iterator[str]:
-    """Host and port of a server whose certificate nobody knows, but who was told of it."""
+    """Host and port of a server with a self-signed certificate."""
     with redis_running(folder, *tls_options(folder), tls=True) as server:
         yield f"127.0.0.1:{server.port}"
 
 
 def first(address: str) -> list[int]:
-    """What each way says of a fresh key."""
+    """The remaining amount of a fresh key, blocking and on a loop."""
     store = open_store(address, PATIENT)
     found = [send(hit(limit_of("5/minute")))[0].remaining for send in ways(store).values()]
     store.close()
     return found
 
 
-def test_a_certificate_that_nobody_vouches_for_is_rejected(tls: str) -> None:
-    """Blocking and on a loop; the error says which server it was."""
+def test_a_self_signed_certificate_is_rejected(tls: str) -> None:
+    """Blocking and on a loop; the error names the server."""
     for send in ways(open_store(f"rediss://{tls}", PATIENT)).values():
         with pytest.raises(StoreError, match=rf"{tls}.*certificate verify failed"):
             send(hit(limit_of("5/minute")))
@@ -70,13 +70,13 @@ def test_a_certificate_for_another_name_is_rejected(tls: str, folder: Path) -> N
         assert first(f"{other}&ssl_check_hostname=false") == [4, 4]
 
 
-def test_who_insists_may_trust_anybody(tls: str) -> None:
+def test_ssl_cert_reqs_none_checks_nothing(tls: str) -> None:
     """``ssl_cert_reqs=none`` encrypts and checks nothing."""
     assert first(f"rediss://{tls}?ssl_cert_reqs=none") == [4, 4]
 
 
 def test_a_client_may_show_a_certificate(folder: Path) -> None:
-    """A server that lets in only who has one."""
+    """A server that requires a client certificate."""
     with redis_running(folder, *tls_options(folder), "--tls-auth-clients", "yes", tls=True) as server:
         mine = f"&ssl_certfile={folder}/cert.pem&ssl_keyfile={folder}/key.pem"
         assert first(f"rediss://{HOST}:{server.port}{trusting(folder, mine)}") == [4, 4]
@@ -86,7 +86,7 @@ def test_a_client_may_show_a_certificate(folder: Path) -> None:
 
 
 def test_a_server_without_encryption_is_not_spoken_to(redis_server: object) -> None:
-    """``rediss://`` to a port that talks plainly fails before anything is said."""
+    """``rediss://`` to a port without TLS fails before the login."""
     port = redis_server.port  # type: ignore[attr-defined]
     for send in ways(open_store(f"rediss://:h1dden@{HOST}:{port}", 200_000)).values():
         with pytest.raises(StoreError) as caught:

@@ -65,7 +65,7 @@ def test_requests_that_share_a_call_are_decided_one_after_another(own_server: Se
     on_a_loop(own_server, test)
 
 
-def test_a_bad_key_hurts_nobody_else(own_server: Server, server: redis.Redis) -> None:
+def test_a_bad_key_fails_only_its_own_request(own_server: Server, server: redis.Redis) -> None:
     """A key that holds something else fails the one request that needs it, not those in the same call."""
 
     async def test(store: RedisStore) -> None:
@@ -78,8 +78,8 @@ def test_a_bad_key_hurts_nobody_else(own_server: Server, server: redis.Redis) ->
     on_a_loop(own_server, test)
 
 
-def test_a_client_that_goes_away_hurts_nobody_else(own_server: Server, server: redis.Redis) -> None:
-    """Cancelled requests neither cancel their call nor the others in it."""
+def test_a_cancelled_request_does_not_affect_others(own_server: Server, server: redis.Redis) -> None:
+    """Cancelled requests do not cancel their call or the other requests in it."""
 
     async def test(store: RedisStore) -> None:
         limit = limit_of("1000/hour", "gcra")
@@ -136,7 +136,7 @@ def test_every_request_has_its_own_time_budget(own_server: Server, server: redis
     on_a_loop(own_server, test, timeout_us=200_000)
 
 
-def test_what_nobody_waits_for_is_not_consumed(own_server: Server, server: redis.Redis) -> None:
+def test_a_request_cancelled_before_its_call_consumes_nothing(own_server: Server, server: redis.Redis) -> None:
     """Requests that were given up before they left cost nothing."""
 
     async def test(store: RedisStore) -> None:
@@ -150,8 +150,8 @@ def test_what_nobody_waits_for_is_not_consumed(own_server: Server, server: redis
     on_a_loop(own_server, test)
 
 
-def test_who_was_alone_and_goes_away_leaves_the_way_free(own_server: Server, server: redis.Redis) -> None:
-    """A lone request that is cancelled while its call is out holds up neither those that wait nor those that come."""
+def test_a_cancelled_lone_request_delays_no_other(own_server: Server, server: redis.Redis) -> None:
+    """A lone request that is cancelled during its call delays no waiting and no later request."""
 
     async def test(store: RedisStore) -> None:
         limit = limit_of("1000/hour", "gcra")
@@ -185,7 +185,7 @@ def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Re
     on_a_loop(own_server, test, timeout_us=200_000)
 
 
-def test_a_budget_ends_what_is_due_and_nothing_else() -> None:
+def test_a_deadline_timer_ends_only_blocks_at_their_deadline() -> None:
     """One timer serves blocks that end in time, that are due before it goes off, or after; others may cancel, too."""
 
     async def test() -> None:

@@ -60,7 +60,7 @@ class ByLua:
 
 
 def test_the_vectors_hold_in_lua(server: redis.Redis) -> None:
-    """Every case that was worked by hand: Lua says and keeps, step by step, what the function does."""
+    """Every case that was worked by hand: Lua decides and stores the same as Python, step by step."""
     paths = [ByLua(case) for case in CASES]
     for case, path in zip(CASES, paths, strict=True):
         replay(case, path)

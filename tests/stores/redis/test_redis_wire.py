@@ -1,4 +1,4 @@
-"""What goes over the wire: one command a call, and nothing twice."""
+"""The commands on the wire: one per call, and none twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def passes(send: Send, one: Hit) -> bool | None:
 
 
 def test_a_call_is_one_command(proxy: Proxy) -> None:
-    """On a connection that stands: EVALSHA, and nothing before or after it."""
+    """On an open connection: EVALSHA, and no other command."""
     limit = limit_of("5/hour")
     with ways(address(proxy)) as both:
         for send in both:
@@ -63,7 +63,7 @@ def test_nothing_is_sent_twice_when_answers_are_lost(proxy: Proxy) -> None:
 
 
 def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Server) -> None:
-    """1,000 hits of threads and a loop while scripts go all the time: exact, no error, told again only when asked."""
+    """1,000 hits of threads and a loop during SCRIPT FLUSH: exact, and the script is sent only after NOSCRIPT."""
     limit, ends = limit_of("500/day"), threading.Event()
     store = open_store(address(proxy), PATIENT)
 
@@ -92,7 +92,7 @@ def test_scripts_are_flushed_in_the_midst_of_load(proxy: Proxy, redis_server: Se
     assert 0 < names.count(b"EVAL") < names.count(b"EVALSHA")
 
 
-def test_lines_that_lead_nowhere_are_not_tried_one_by_one(proxy: Proxy) -> None:
+def test_dead_idle_connections_fail_one_call_only(proxy: Proxy) -> None:
     """A machine that died sends no farewell: of ten idle connections one is found out by a call, and all are left."""
     limit = limit_of("100/hour")
     store = open_store(address(proxy), 300_000)
@@ -107,7 +107,7 @@ def test_lines_that_lead_nowhere_are_not_tried_one_by_one(proxy: Proxy) -> None:
     store.close()
 
 
-def test_a_line_of_a_loop_that_leads_nowhere_is_left(proxy: Proxy) -> None:
+def test_a_dead_connection_of_a_loop_is_replaced(proxy: Proxy) -> None:
     """The same for the one connection of an event loop."""
     limit = limit_of("100/hour")
 
