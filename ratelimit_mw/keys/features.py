@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 
-__all__ = ["BUILT_IN", "INVALID", "MOST_FIELDS", "UNKNOWN_IP", "UNMATCHED", "Features", "checked_name", "text_of"]
+__all__ = ["BUILT_IN", "INVALID", "UNKNOWN_IP", "UNMATCHED", "Features", "checked_name", "text_of"]
 
 Features = Mapping[str, Any]
 """Feature values by name. A value that is not text is converted with ``str``."""
@@ -28,9 +28,6 @@ UNMATCHED: Final = "unmatched"
 
 INVALID: Final = object()
 """The value of a feature that is present but cannot be parsed. It equals no text, so no client can choose it."""
-
-MOST_FIELDS: Final = 1000
-"""The maximum number of fields that are read from a query or a form."""
 
 # The names of django-ratelimit.
 _FAMILY_ALIASES: Final = {"get": "query", "post": "form"}

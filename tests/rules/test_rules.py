@@ -10,6 +10,7 @@ from ratelimit_mw import ConfigError, Limiter, Quota, Rule
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.rules.describe import mismatch
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule import Match, one_of
 from ratelimit_mw.rules.ruleset import RuleSet
@@ -338,3 +339,32 @@ def test_a_rule_for_networks() -> None:
     assert (looked, others) == ([True] * 3, [False] * 3)
     with pytest.raises(ConfigError, match=r"match.ip: expected an IP address or a network"):
         Rule(limits="1/minute", match={"ip": "10.0.0.1/8"})
+
+
+def test_a_rule_shows_its_limits_and_what_is_not_a_default() -> None:
+    """So that a rule in a message or a test can be read."""
+    assert repr(Rule(limits="5/minute", name="a", cost=1)) == "Rule(limits='5/minute', name='a')"
+
+
+def test_equal_options_are_equal_rules() -> None:
+    """An option that is given with its default changes nothing."""
+    assert Rule(limits="5/minute", mode="enforce") == Rule(limits="5/minute") != Rule(limits="5/minute", mode="shadow")
+
+
+@pytest.mark.parametrize(
+    ("request_of", "reason"),
+    [
+        (("GET", "/b", ""), "path: not /a"),
+        (("POST", "/a", ""), "method: not GET or HEAD"),
+        (("GET", "/a", "x"), "host: not example.com"),
+        (("GET", "/a", "example.com"), ""),
+        (("GET", "/a", "example.com", {"ip": "10.1.2.3"}), "feature: region is missing, not DE"),
+        (("GET", "/a", "example.com", {"ip": "192.0.2.7"}), "feature: ip is 192.0.2.7, not in 10.0.0.0/8"),
+        (("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "DE"}), ""),
+    ],
+)
+def test_the_first_condition_that_a_request_does_not_meet_is_the_reason(request_of: Any, reason: str) -> None:
+    """Without features only method, path and host are compared."""
+    match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
+    [rule] = RuleSet([Rule(limits="5/minute", match=match)]).rules
+    assert mismatch(rule, *request_of) == reason

@@ -189,3 +189,14 @@ def test_the_schema_knows_every_field(data: dict[str, Any]) -> None:
     assert not tables["RuleSettings"]["additionalProperties"]
     texts = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
     assert tables["RuleSettings"]["properties"]["match"]["additionalProperties"] == texts
+
+
+def test_every_property_of_the_schema_has_a_description() -> None:
+    """One declaration feeds the schema, the docs and the docstrings."""
+    described = [
+        (table, name, "description" in field)
+        for table, definition in schema()["$defs"].items()
+        for name, field in definition["properties"].items()
+    ]
+    assert [(table, name) for table, name, has in described if not has] == []
+    assert len(described) > 35

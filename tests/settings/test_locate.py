@@ -1,0 +1,91 @@
+"""The line of a mistake in a settings file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ratelimit_mw import ConfigError, load_settings
+from ratelimit_mw.settings.locate import line_of, steps_of
+
+TOML = '''# [lists] in a comment
+store = """
+headers = 5
+"""
+[[rules]]
+name = "a"  # [[rules]]
+limits = [
+  "5/minute",
+]
+match.path = "/a"
+
+[[rules]]
+[rules.per_key]
+"client.42" = "5/minute"
+
+[lists.deny]
+ip = ["192.0.2.7"]
+'''
+YAML = """rules:
+  - name: a
+    limits:
+      - 5/minute
+      - x
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("store", 2),
+        ("headers", None),
+        ("rules[0]", 5),
+        ("rules[0].limits[0]", 7),
+        ("rules[0].match.path", 10),
+        ("rules[1].cost", 12),
+        ("rules[1].per_key['client.42']", 13),
+        ("lists.deny.ip[0]", 17),
+    ],
+)
+def test_the_line_in_toml_is_that_of_the_nearest_key(path: str, line: int | None) -> None:
+    """Strings, comments and lines inside brackets are no keys."""
+    assert line_of(TOML, ".toml", steps_of(path)) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "line"),
+    [
+        (YAML, "rules[0].limits[1]", 5),
+        (YAML, "rules[0].cost", 2),
+        ('{\n"store":\n5}', "store", 2),
+        ("", "store", None),
+        ("a: [", "a", None),
+    ],
+)
+def test_the_line_in_yaml_and_json_is_that_of_the_key_or_item(text: str, path: str, line: int | None) -> None:
+    """JSON is YAML. A text that cannot be parsed has no lines."""
+    assert line_of(text, ".yaml", steps_of(path)) == line
+
+
+def test_a_line_that_cannot_be_found_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of JSON need the YAML library; the message has the file and the path without it."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "r.json"
+    path.write_text('{"rules": [{"limits": "1/s", "overrides": 5}]}')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value) == f"{path}: rules[0]: overrides: expected the name of a rule; got 5"
+
+
+def test_the_message_has_file_line_rule_and_path(tmp_path: Path) -> None:
+    """As an editor's link, and with a suggestion."""
+    path = tmp_path / "ratelimit.toml"
+    path.write_text('\n[[rules]]\nname = "login"\n\nlimits = ["5/minut"]\n')
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value) == (
+        f"{path}:5: rules[0] \"login\": limits[0]: cannot parse quota '5/minut'."
+        " Expected AMOUNT/PERIOD, for example \"5/minute\". Did you mean '5/minute'?"
+    )
