@@ -15,6 +15,7 @@ from ..output import Failure, note
 
 __all__ = ["DemoServer", "start_server"]
 
+_START_TIMEOUT: Final = 30.0
 _STOP_TIMEOUT: Final = 5.0
 _MAX_OUTPUT: Final = 20_000
 
@@ -26,7 +27,10 @@ class DemoServer:
         self._process = process
         self._output = output
         assert process.stdout is not None
+        timer = threading.Timer(_START_TIMEOUT, process.kill)
+        timer.start()
         port = process.stdout.readline().decode()  # printed once the process listens
+        timer.cancel()
         if not port.strip().isdigit():
             raise self.failure("did not start")
         self.url = f"http://127.0.0.1:{int(port)}"
