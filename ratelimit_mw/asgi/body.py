@@ -26,11 +26,6 @@ class ReadAhead:
     """Reads the body once, inside ``async with``. The application is then given ``receive``.
 
     A message that is late is still awaited and passed on. It is never cancelled while the application may ask for it.
-
-    Args:
-        receive: The server's.
-        limit: The most bytes that are read.
-        timeout_us: The most microseconds that are waited.
     """
 
     def __init__(self, receive: Receive, limit: int, timeout_us: int) -> None:

@@ -53,15 +53,7 @@ class OpenAPIWithLimits:
         headers: Collection[str],
         own_body: bool,
     ) -> None:
-        """Add the limited operations to the description of ``app``.
-
-        Args:
-            app: The application.
-            prefixes: The paths where it is mounted.
-            limited: The limited operations of all applications.
-            headers: The names of the rate limit headers.
-            own_body: Whether this package writes the body of rejections.
-        """
+        """Add the limited operations to the description of ``app``."""
         if not isinstance(app.openapi, cls):
             app.openapi = cls(app.openapi, prefixes)
         app.openapi._limited = limited

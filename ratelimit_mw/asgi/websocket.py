@@ -32,17 +32,7 @@ _STATUSES: Final = {"websocket.accept": 101, "websocket.close": 403}
 
 
 class WebSocketConnection:
-    """One WebSocket whose handshake is decided.
-
-    Args:
-        limits: The limiter.
-        admission: The decisions on the handshake.
-        request: The handshake.
-        match: Its route.
-        receive: The server's.
-        send: The server's.
-        reject: Sends a whole response to a rejection.
-    """
+    """One WebSocket whose handshake is decided."""
 
     def __init__(
         self,

@@ -30,13 +30,7 @@ _log: Final = logging.getLogger("ratelimit_mw")
 
 
 class ProjectLimits:
-    """The limits of a project, for all its URLconfs.
-
-    Args:
-        limits: The limiter and its HTTP settings.
-        gives_user: Whether a function of the project provides ``user``.
-        owned: Whether the limiter was built here, so that it is closed here.
-    """
+    """The limits of a project, for all its URLconfs."""
 
     def __init__(self, limits: HttpLimiter, gives_user: bool, owned: bool) -> None:
         self.limits = limits

@@ -108,11 +108,7 @@ class Admission:
         return build_rejection(self.verdict, accept, waits[0] if waits else None)
 
     def end(self, status: int | None) -> None:
-        """Settle everything once, and again where another cost was stated since.
-
-        Args:
-            status: The status of the response; None when it is not known how the request ended.
-        """
+        """Settle everything once, and again for a cost stated since. The status is None for an unknown outcome."""
         for verdict in self._due():
             self._limits.limiter.conclude(verdict, status)
 

@@ -29,11 +29,6 @@ _MULTIPART: Final = "multipart/form-data"
 class Body:
     """One body.
 
-    Args:
-        content: The bytes, None without a body, or ``INVALID``.
-        content_type: The header of the request.
-        pick_value: Picks one of several values of a field.
-
     >>> Body(b'{"user": {"name": "ann"}}', "application/json", pick_value=max).json("user.name")
     'ann'
     """
@@ -116,13 +111,7 @@ class Body:
 
 
 def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
-    """Return the function that reads a feature from the body; None for a feature that is not in the body.
-
-    Args:
-        name: The feature, such as "json:user.name".
-        limit: The most bytes of a body that are read.
-        email_field: The field that holds the feature ``email``; "" without one.
-    """
+    """Return the function that reads a feature from the body; None for a feature that is not in the body."""
     family, _, field = name.partition(":")
     if name == "email" and email_field:
         return lambda request: _parsed_body(request, limit).email(email_field)

@@ -33,17 +33,7 @@ _HINTS: Final = {
 
 
 class FeatureReader:
-    """Reads every feature that the rules need. Raises ``ConfigError`` for a feature without a function.
-
-    Args:
-        needs: The features, each with the rule or list that needs it.
-        client_ip: Finds the client behind proxies.
-        own: Your functions of the request, by feature.
-        adapter: The adapter's functions of the package's request, such as that for ``user``.
-        routes: Whether the adapter knows the routes, so that there may be path parameters.
-        body_feature: Returns the function for a feature in the body; None for another feature.
-        region: Finds the country of a request.
-    """
+    """Reads every feature that the rules need. Raises ``ConfigError`` for a feature without a function."""
 
     def __init__(
         self,
@@ -80,13 +70,7 @@ class FeatureReader:
         return not self._in_body.isdisjoint(plan.needs)
 
     def read(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the features that a plan needs, by name. Values of async functions are still awaitables.
-
-        Args:
-            plan: The plan.
-            request: The request.
-            provided: Features that the caller knows. They are not read.
-        """
+        """Return the features that a plan needs, by name. Values of async functions are still awaitables."""
         try:
             reads = self._by_plan[plan]
         except KeyError:

@@ -60,13 +60,7 @@ class _ConstantParts:
 
 
 class HeaderWriter:
-    """Writes the headers of a verdict.
-
-    Args:
-        families: "x-ratelimit", "ratelimit", or both.
-        reset: "delta" (seconds from now) or "epoch" (seconds since 1970).
-        jitter_us: The most microseconds that are added to ``Retry-After`` at random.
-    """
+    """Writes the headers of a verdict."""
 
     def __init__(
         self, families: Iterable[str] = ("x-ratelimit", "ratelimit"), reset: str = "delta", jitter_us: int = 0

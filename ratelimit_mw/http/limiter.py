@@ -35,17 +35,7 @@ _NOTHING: Final = Plan([])
 
 
 class HttpLimiter:
-    """Built by a middleware from its arguments. Raises ``ConfigError`` for arguments that cannot work.
-
-    Args:
-        settings: A file, a dictionary or ``Settings``; None with ``limiter``.
-        limiter: A limiter; None with ``settings``.
-        features: Your functions of the request, by feature.
-        reject: Your function of the request and the verdict that builds a rejection.
-        adapter: The adapter's functions of the package's request, by feature.
-        options: HTTP settings that override those of ``settings``.
-        routes: Whether the middleware knows the application's routes.
-    """
+    """Built by a middleware from its arguments. Raises ``ConfigError`` for arguments that cannot work."""
 
     def __init__(
         self,
@@ -76,12 +66,7 @@ class HttpLimiter:
         self._prepare()
 
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
-        """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work.
-
-        Args:
-            views: The marks of all views.
-            provided: The marks whose features are provided on the way to the view, with those features.
-        """
+        """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work."""
         views = list(views)
         self._provided |= provided or {}
         self.limiter.adopt(mark for view in views for mark in (*view.marks, *view.messages))

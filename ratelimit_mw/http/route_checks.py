@@ -33,10 +33,7 @@ def all_marks(views: Iterable[ViewMarks]) -> tuple[Mark, ...]:
 def check_parameters(routes: Collection[RouteInfo], rules: RuleSet, complete: bool = True) -> None:
     """Raise ``ConfigError`` for a limit by a path parameter that none of its routes has.
 
-    Args:
-        routes: The routes that were read.
-        rules: The rules of the settings and of the decorators.
-        complete: Whether these are all routes. Only then are rules of the settings checked.
+    Rules of the settings are checked only where ``routes`` are all routes.
     """
     for mark, marked in _routes_by_mark(routes).items():
         if missing := _missing_parameters(rules.rule_of(mark).source, marked):

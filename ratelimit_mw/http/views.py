@@ -31,12 +31,6 @@ class ViewMarksByMethod:
     """The limits and exemptions of one view, by the method of the request.
 
     A mark on a method of a class holds for every override in a subclass, which may call ``super()``.
-
-    Args:
-        view: The view.
-        within: Objects that hold the view, such as blueprints, the outermost first.
-        marks: Reads the marks of one object.
-        handlers: Finds the methods of a class-based view.
     """
 
     def __init__(

@@ -15,13 +15,7 @@ __all__ = ["ResponseBody", "ResponseStart"]
 
 
 class ResponseStart:
-    """A ``start_response`` that adds the rate limit headers.
-
-    Args:
-        start_response: The server's.
-        admission: The request.
-        names: The header names, in lower case, that the application cannot set; None for those that are added.
-    """
+    """A ``start_response`` that adds the rate limit headers."""
 
     def __init__(
         self, start_response: StartResponse, admission: Admission, names: Collection[str] | None = None

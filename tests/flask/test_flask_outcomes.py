@@ -12,8 +12,7 @@ import pytest
 from flask import g, stream_with_context
 from flask_calls import app_of, ask, one_rule, statuses
 
-from ratelimit_mw.flask import RateLimiter, limit
-from ratelimit_mw.flask import hooks as enforcer
+from ratelimit_mw.flask import RateLimiter, hooks, limit
 
 FAILURES = {"count_when": {"status": [401, 500]}}
 
@@ -159,7 +158,7 @@ def test_a_slot_is_taken_while_the_view_runs() -> None:
 def test_a_queue_makes_requests_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a leaky-bucket queue a request sleeps until those before it have gone, and a full one rejects."""
     slept: list[float] = []
-    monkeypatch.setattr(enforcer.time, "sleep", slept.append)
+    monkeypatch.setattr(hooks.time, "sleep", slept.append)
     app = app_of(one_rule("10/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"}))
     assert statuses(app, times=4) == [200, 200, 200, 429]
     assert slept == [0.1, 0.2]

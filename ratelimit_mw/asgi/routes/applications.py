@@ -17,13 +17,7 @@ __all__ = ["open_index"]
 
 
 def open_index(limits: HttpLimiter, inner: object, scope: Mapping[str, Any]) -> RouteIndex | None:
-    """Return the index of the application that a scope belongs to; None where there are no routes.
-
-    Args:
-        limits: Adopts the marked limits.
-        inner: The application inside of the middleware.
-        scope: The scope of a request or of the lifespan.
-    """
+    """Return the index of the application that a scope belongs to; None where there are no routes."""
     outermost = application_behind(outer_router(scope))
     app = application_behind(scope.get("app"))
     app = application_behind(inner) if app is None else app

@@ -30,14 +30,7 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 class RouteIndex:
-    """The routes of one application or router.
-
-    Args:
-        app: The application or router.
-        is_outermost: Whether it is the outermost application, so that its paths include those of its mounts.
-        adopt: Called with the routes that were read. It may raise ``ConfigError``.
-        handler: The application's own handler for rejections.
-    """
+    """The routes of one application or router. Paths of the outermost one include those of its mounts."""
 
     def __init__(
         self,
@@ -145,10 +138,6 @@ class RouteIndexes:
     """The routes of the applications that a middleware serves, nearly always one.
 
     A middleware in an application that is mounted uses the outer router, whose templates are whole.
-
-    Args:
-        app: The application inside of the middleware.
-        open_index: Reads the routes for a scope; None where there are none.
     """
 
     def __init__(self, app: object, open_index: Callable[[Mapping[str, Any]], RouteIndex | None]) -> None:
