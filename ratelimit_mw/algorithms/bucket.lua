@@ -5,7 +5,7 @@ Bucket.__index = Bucket
 
 function Bucket:decide(state, now, cost)
   local at, consumed, part = now, 0, 0
-  if state then at, consumed, part = self:drained(state, now) end
+  if state then at, consumed, part = self:drain(state, now) end
   local room = self.capacity - consumed - (part > 0 and 1 or 0)
   if cost == 0 then
     return state, true, max(0, room), 0, self:drains_in(consumed, part, at - now), at
@@ -26,7 +26,7 @@ function Bucket:drains_in(consumed, part, later)
 end
 
 -- The state as of now, or as of its own time when that is later.
-function Bucket:drained(state, now)
+function Bucket:drain(state, now)
   local at, consumed, part = state[1], state[2], state[3]
   if now <= at then return at, consumed, part end
   local whole, rest = muldiv(now - at, self.amount, self.period)
@@ -42,21 +42,21 @@ end
 
 function Bucket:charge(state, now, cost)
   local at, consumed, part = now, 0, 0
-  if state then at, consumed, part = self:drained(state, now) end
+  if state then at, consumed, part = self:drain(state, now) end
   return {at, consumed + cost, part}
 end
 
 function Bucket:give_back(state, now, consumed, cost)
   if not state then return nil end
-  local at, level, part = self:drained(state, now)
+  local at, level, part = self:drain(state, now)
   -- The part of the cost that has drained since the hit cannot be refunded.
   local whole, rest = muldiv(max(0, at - consumed.at), self.amount, self.period)
-  if cost <= whole then return self:lowered(at, level, part, 0, 0) end
-  return self:lowered(at, level, part, cost - whole, rest)
+  if cost <= whole then return self:lower(at, level, part, 0, 0) end
+  return self:lower(at, level, part, cost - whole, rest)
 end
 
 -- The state with a level lower by (whole - rest/P).
-function Bucket:lowered(at, level, part, whole, rest)
+function Bucket:lower(at, level, part, whole, rest)
   level = level - whole
   part = part + rest
   if part >= self.period then
@@ -72,8 +72,8 @@ LeakyBucketQueue.__index = LeakyBucketQueue
 
 function LeakyBucketQueue:give_back(state, now, consumed, cost)
   if not state or not self:is_last(state, consumed) then return state end
-  local at, level, part = self:drained(state, now)
-  return self:lowered(at, level, part, cost, 0)
+  local at, level, part = self:drain(state, now)
+  return self:lower(at, level, part, cost, 0)
 end
 
 -- Whether no later departure depends on this hit: 0 <= own - end < N, in units of 1/N microsecond, where own - end is

@@ -31,7 +31,7 @@ class Bucket(Algorithm):
         return -(-self.capacity * self.period // self.amount)
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
-        at, consumed, part = (now, 0, 0) if state is None else self._drained(state, now)
+        at, consumed, part = (now, 0, 0) if state is None else self._drain(state, now)
         room = self.capacity - consumed - (part > 0)
         if cost == 0:
             return state, Decision(True, max(0, room), 0, at - now + self._drains_in(consumed, part), at)
@@ -47,7 +47,7 @@ class Bucket(Algorithm):
         """Microseconds, rounded up, until ``consumed + part/P`` has drained."""
         return -(-(consumed * self.period + part) // self.amount)
 
-    def _drained(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
+    def _drain(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
         """The state as of ``now``, or as of its own time when that is later."""
         at, consumed, part = state
         if now <= at:
@@ -61,18 +61,18 @@ class Bucket(Algorithm):
         return (now, consumed, part) if consumed >= 0 else (now, 0, 0)
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        at, consumed, part = (now, 0, 0) if state is None else self._drained(state, now)
+        at, consumed, part = (now, 0, 0) if state is None else self._drain(state, now)
         return at, consumed + cost, part
 
     def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None:
             return None
-        at, level, part = self._drained(state, now)
+        at, level, part = self._drain(state, now)
         # The part of the cost that has drained since the hit cannot be refunded.
         held = cost * self.period - max(0, at - consumed.at_us) * self.amount
-        return self._lowered(at, level, part, held)
+        return self._lower(at, level, part, held)
 
-    def _lowered(self, at: int, level: int, part: int, by: int) -> State:
+    def _lower(self, at: int, level: int, part: int, by: int) -> State:
         left = level * self.period + part - max(0, by)
         return (at, *divmod(left, self.period)) if left > 0 else None
 
@@ -107,8 +107,8 @@ class LeakyBucketQueue(LeakyBucket):
     def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or not self._is_last(state, consumed):
             return state
-        at, level, part = self._drained(state, now)
-        return self._lowered(at, level, part, cost * self.period)
+        at, level, part = self._drain(state, now)
+        return self._lower(at, level, part, cost * self.period)
 
     def _is_last(self, state: tuple[int, int, int], consumed: Charge) -> bool:
         """Whether no later departure depends on this hit: the queue ends where the hit ends.

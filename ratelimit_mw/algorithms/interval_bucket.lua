@@ -4,7 +4,7 @@ local IntervalTokenBucket = {fields = 2}
 IntervalTokenBucket.__index = IntervalTokenBucket
 
 function IntervalTokenBucket:decide(state, now, cost)
-  local refilled, consumed = self:refilled(state, now)
+  local refilled, consumed = self:refill(state, now)
   local room = self.capacity - consumed
   local live = state and refilled == state[1]
   local reset = live and refilled + self.period - now or 0
@@ -18,13 +18,13 @@ function IntervalTokenBucket:decide(state, now, cost)
   return {refilled, consumed + cost}, true, room - cost, 0, reset, at
 end
 
-function IntervalTokenBucket:refilled(state, now)
+function IntervalTokenBucket:refill(state, now)
   if not state or now - state[1] >= self.period then return now, 0 end
   return state[1], state[2]
 end
 
 function IntervalTokenBucket:charge(state, now, cost)
-  local refilled, consumed = self:refilled(state, now)
+  local refilled, consumed = self:refill(state, now)
   return {refilled, consumed + cost}
 end
 

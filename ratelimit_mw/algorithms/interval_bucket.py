@@ -31,7 +31,7 @@ class IntervalTokenBucket(Algorithm):
         return "interval"
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
-        refilled, consumed = self._refilled(state, now)
+        refilled, consumed = self._refill(state, now)
         room = self.capacity - consumed
         live = state is not None and refilled == state[0]
         reset = refilled + self.period - now if live else 0
@@ -43,11 +43,11 @@ class IntervalTokenBucket(Algorithm):
         reset = refilled + self.period - now
         return (refilled, consumed + cost), Decision(True, room - cost, 0, reset, at)
 
-    def _refilled(self, state: State, now: int) -> tuple[int, int]:
+    def _refill(self, state: State, now: int) -> tuple[int, int]:
         return (now, 0) if state is None or now - state[0] >= self.period else state
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        refilled, consumed = self._refilled(state, now)
+        refilled, consumed = self._refill(state, now)
         return refilled, consumed + cost
 
     def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:

@@ -62,7 +62,7 @@ class Limit:
         self.lease = share if share > 1 and not quota.concurrent else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
         kind = _kind(self.algorithm)
-        self.prefix = f"{FORMAT}|{_escaped(rule)}|{kind}|{format_duration(quota.period_us)}|"
+        self.prefix = f"{FORMAT}|{_escape(rule)}|{kind}|{format_duration(quota.period_us)}|"
 
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, at least 1 each."""
@@ -88,7 +88,7 @@ def _kind(algorithm: Algorithm) -> str:
     return f"{name}.{variant}" if variant else name
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     return name.replace("%", "%25").replace("|", "%7C")
 
 

@@ -8,7 +8,7 @@ function SlidingWindowCounter:decide(state, now, cost)
   local period = self.period
   local start, at, previous, current = now - now % period, now, 0, 0
   if state then
-    start, at, previous, current = self:rolled(state, now)
+    start, at, previous, current = self:roll(state, now)
   end
   local room = self.amount - current
   if previous > 0 then
@@ -47,7 +47,7 @@ function SlidingWindowCounter:weighs_at_most(count, room)
 end
 
 -- The state as of now, or as of its own time when that is later.
-function SlidingWindowCounter:rolled(state, now)
+function SlidingWindowCounter:roll(state, now)
   local start, at, previous, current = state[1], state[2], state[3], state[4]
   if now <= at then return start, at, previous, current end
   local windows = floor((now - start) / self.period)
@@ -57,7 +57,7 @@ end
 
 function SlidingWindowCounter:charge(state, now, cost)
   if not state then return {now - now % self.period, now, 0, cost} end
-  local start, at, previous, current = self:rolled(state, now)
+  local start, at, previous, current = self:roll(state, now)
   return {start, at, previous, current + cost}
 end
 

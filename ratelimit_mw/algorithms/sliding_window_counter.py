@@ -31,7 +31,7 @@ class SlidingWindowCounter(Algorithm):
             if now > at:
                 at = now
                 if now >= start + period:
-                    start, at, previous, current = _rolled(state, now, period)
+                    start, at, previous, current = _roll(state, now, period)
         room = self.amount - current
         if previous:
             room -= previous * (period - 1 - at + start) // period
@@ -65,7 +65,7 @@ class SlidingWindowCounter(Algorithm):
     def charge(self, state: State, now: int, cost: int) -> State:
         if state is None:
             return now - now % self.period, now, 0, cost
-        start, at, previous, current = _rolled(state, now, self.period)
+        start, at, previous, current = _roll(state, now, self.period)
         return start, at, previous, current + cost
 
     def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
@@ -79,7 +79,7 @@ class SlidingWindowCounter(Algorithm):
         return (start, at, previous, current) if previous or current else None
 
 
-def _rolled(state: tuple[int, int, int, int], now: int, period: int) -> tuple[int, int, int, int]:
+def _roll(state: tuple[int, int, int, int], now: int, period: int) -> tuple[int, int, int, int]:
     """The state as of ``now``, or as of its own time when that is later."""
     start, at, previous, current = state
     if now <= at:

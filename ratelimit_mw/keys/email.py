@@ -48,7 +48,7 @@ def normalized_email(text: str) -> Any:
     text = text.strip()
     if len(text) > _LONGEST:
         return INVALID
-    folded = text.lower() if text.isascii() else _folded(text).strip()
+    folded = text.lower() if text.isascii() else _fold(text).strip()
     local, at, domain = folded.rpartition("@")
     email = f"{local}{at}{_domain(domain) if at else domain}"
     return email if len(email) <= _LONGEST else INVALID
@@ -64,7 +64,7 @@ def spellings(feature: str, value: str) -> tuple[str, ...]:
     return (value,) if normalized in (value, INVALID) else (value, normalized)
 
 
-def _folded(text: str) -> str:
+def _fold(text: str) -> str:
     """Apply Unicode's NFKC_Casefold, which removes case, width, ligatures and invisible characters."""
     text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
     return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
@@ -82,6 +82,6 @@ def _label(label: str) -> str:
             decoded = label[4:].encode("ascii").decode("punycode")
         except UnicodeError:
             return label
-        folded = _folded(decoded)
+        folded = _fold(decoded)
         label = folded if not decoded.isascii() and _DECODED_LABEL.fullmatch(folded) else label
     return label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")

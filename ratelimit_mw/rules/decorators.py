@@ -83,12 +83,12 @@ def exempt(*rules: Any) -> Any:
         ConfigError: An argument is neither a view nor the name of a rule.
     """
     if len(rules) == 1 and (callable(rules[0]) or holds_views(rules[0])):
-        return _exempted(rules[0], ())
+        return _exempt(rules[0], ())
     place = f"@exempt at {call_site()}"
     for name in rules:
         if not isinstance(name, str):
             raise ConfigError(f"expected names of rules; got {name!r}", of=place)
-    return functools.partial(_exempted, rules=rules, place=place)
+    return functools.partial(_exempt, rules=rules, place=place)
 
 
 def make_mark(limits: Limits, options: RuleOptions, where: str, of: str = "@limit") -> Mark:
@@ -113,7 +113,7 @@ def _placed_at(place: str) -> Iterator[None]:
         raise ConfigError(error.message, error.path, place) from None
 
 
-def _exempted(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
+def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
     if not callable(view) and not holds_views(view):
         raise no_view(view, place)
     return mark_view(view, replace(marks_of(view), exempt=rules, exempt_on=place_of(view)))

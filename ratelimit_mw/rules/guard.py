@@ -55,7 +55,7 @@ def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
     if inspect.isclass(view):
         _guard_dispatcher(view)
     elif not holds_views(view) and not hasattr(view, ATTRIBUTE):
-        guarded = _guarded(view)
+        guarded = _guard(view)
         for function in _wrapped_by(guarded):
             setattr(function, MARKED_FORM, guarded)
     setattr(guarded, ATTRIBUTE, marks)
@@ -68,7 +68,7 @@ def _wrapped_by(view: object) -> Iterator[FunctionType]:
         yield view
 
 
-def _guarded(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
+def _guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     """Put the guard around a view. Signature, name, kind and globals stay the same.
 
     ``marked_on`` finds the marked object from the arguments, when it is not the function itself.
@@ -102,7 +102,7 @@ def _guard_dispatcher(view: type) -> None:
     """Put the guard around the methods that enter a class-based view."""
     for name in _DISPATCHERS if ATTRIBUTE not in vars(view) else ():
         if (dispatch := getattr(view, name, None)) is not None:
-            setattr(view, name, _guarded(dispatch, lambda self, *_: type(self)))
+            setattr(view, name, _guard(dispatch, lambda self, *_: type(self)))
 
 
 def _check(view: object) -> None:

@@ -64,15 +64,15 @@ def marks_of(view: object) -> ViewMarks:
         return view
     marks: ViewMarks = getattr(view, ATTRIBUTE, None) or ViewMarks()
     behind = class_behind(view)
-    return marks if behind is None else _merged(marks_of(behind), marks)
+    return marks if behind is None else _merge(marks_of(behind), marks)
 
 
 def view_of(views: Iterable[object]) -> ViewMarks:
     """Merge the marks of everything on the way to a view, outermost first, such as a blueprint and its view."""
-    return functools.reduce(_merged, map(marks_of, views), ViewMarks())
+    return functools.reduce(_merge, map(marks_of, views), ViewMarks())
 
 
-def _merged(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
+def _merge(outer: ViewMarks, inner: ViewMarks) -> ViewMarks:
     """All marks of both, each once. The exemption of the inner one replaces that of the outer one."""
     exempting = inner if inner.exempt is not None else outer
     return ViewMarks(

@@ -69,7 +69,7 @@ class RuleSet:
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
         self._unused = {name: override for name, override in overrides.items() if name not in self._marked}
-        rules += [_overridden(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
+        rules += [_override(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
         unknown_ip = UnknownIP()
         self.rules = [CompiledRule(rule, name, secret, unknown_ip) for rule, name in zip(rules, names, strict=True)]
         _check_unique(
@@ -249,7 +249,7 @@ def _places(count: int, overrides: Mapping[str, Override]) -> list[str]:
     return [f"rules[{i}]" for i in itertools.islice(others, count)]
 
 
-def _overridden(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
+def _override(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
     """A decorator's rule, with the options that the settings override."""
     if name not in overrides:
         return rule

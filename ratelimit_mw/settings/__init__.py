@@ -102,25 +102,25 @@ def load_settings(source: str | PathLike[str] | SettingsDict | Mapping[str, Any]
         'api'
     """
     if isinstance(source, Mapping):
-        return _checked(dict(source), Path(), "")
+        return _load(dict(source), Path(), "")
     path = Path(fspath(source))
     try:
         data = read(path)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return _checked(data, path.parent, str(path))
+    return _load(data, path.parent, str(path))
 
 
-def _checked(data: Any, folder: Path, source: str) -> Settings:
+def _load(data: Any, folder: Path, source: str) -> Settings:
     try:
         return _settings(data, folder, source)
     except RecursionError:
-        raise _located(ConfigError("tables or lists are nested too deeply"), data, source) from None
+        raise _locate(ConfigError("tables or lists are nested too deeply"), data, source) from None
     except ConfigError as error:
-        raise _located(error, data, source) from None
+        raise _locate(error, data, source) from None
 
 
-def _located(error: ConfigError, data: Any, source: str) -> ConfigError:
+def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
     """The error with file, line, and the name of the rule: 'r.toml:14: rules[1] "login": limits[0]: ...'."""
     steps, path = steps_of(error.path), error.path
     if len(steps) > 1 and steps[0] == "rules" and isinstance(steps[1], int):

@@ -337,8 +337,8 @@ class LosesNumbers(TokenBucket):
 
 
 class GoesBack(TokenBucket):
-    def _drained(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
-        return (now, *state[1:]) if now < state[0] else super()._drained(state, now)
+    def _drain(self, state: tuple[int, int, int], now: int) -> tuple[int, int, int]:
+        return (now, *state[1:]) if now < state[0] else super()._drain(state, now)
 
 
 class ChangesInPlace(FixedWindow):
