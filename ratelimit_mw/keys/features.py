@@ -45,7 +45,7 @@ def checked_name(name: object, also: Iterable[str] = ()) -> str:
     >>> checked_name("header:X-API-Key"), checked_name("post:username")
     ('header:x-api-key', 'form:username')
 
-    Any word can be the name of your own feature, unless the word is close to a built-in name: a typing mistake must
+    Any word can be the name of your own feature, unless the word is close to a built-in name. A typing mistake must
     not become a feature that is always missing.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):

@@ -34,7 +34,7 @@ def line_of(text: str, suffix: str, steps: Steps) -> int | None:
 
 
 def _toml_lines(text: str) -> dict[Steps, int]:
-    """The line of every table and key. Strings and comments are blanked, and what is inside brackets is skipped."""
+    """The line of every table and key. Strings and comments are blanked, and text in brackets is skipped."""
     plain = _STRING_OR_COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     lines: dict[Steps, int] = {}
     table: Steps = ()
