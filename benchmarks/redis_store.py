@@ -1,7 +1,7 @@
-"""The Redis store beside ``limits``, on the same server, in turns: ``python -m benchmarks redis``
+"""Compare the Redis store with ``limits`` on one server, in turns: ``python -m benchmarks redis``
 
-A decision here is the full answer: allowed, remaining, reset, retry. ``limits`` gives it with ``hit`` and then
-``get_window_stats``; ``hit`` alone says yes or no. The plain script is an ``INCRBY`` by ``EVALSHA``, sent by redis-py.
+A decision has the full result: allowed, remaining, reset, retry. ``limits`` returns that with ``hit`` and then
+``get_window_stats``; ``hit`` alone returns yes or no. The plain script is an ``INCRBY`` by ``EVALSHA``, over redis-py.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import redis.asyncio
 from limits import parse, strategies
 from limits.aio import strategies as aio_strategies
 from limits.aio.storage import RedisStorage as AsyncRedisStorage
+from limits.errors import ConfigurationError
 from limits.storage import RedisStorage
 
 from benchmarks.timing import MissingError, in_turns, progress, ratio, table
@@ -71,20 +72,20 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
-def ours(port: int, algorithm: str, limits: int = 1) -> Limiter:
+def open_limiter(port: int, algorithm: str, limits: int = 1) -> Limiter:
     # The time budget is not what is measured, and a machine under load would break it.
     store = open_store(f"redis://127.0.0.1:{port}/0", timeout_us=5_000_000)
     return Limiter([Rule(name=f"api-{limits}", limits=list(LIMITS[:limits]), algorithm=algorithm)], store=store)
 
 
 class Observed:
-    """What the server says of itself, and this process of its own."""
+    """The commands and the processor time of the server and of this process."""
 
     def __init__(self, port: int) -> None:
         self._client = redis.Redis(port=port)
 
     def per_command(self, run: Callable[[], int]) -> str:
-        """Decisions a command, in one more run."""
+        """Decisions per command, in one more run."""
         self._client.config_resetstat()
         decisions = run()
         return f"{decisions / self._client.info('commandstats')['cmdstat_evalsha']['calls']:.0f}"
@@ -99,12 +100,12 @@ class Observed:
         return [seconds / count * 1e6 for seconds, count in zip(consumed, decisions, strict=True)]
 
     def _seconds(self) -> float:
-        said = self._client.info("cpu")
-        return float(said["used_cpu_user"] + said["used_cpu_sys"] + time.process_time())
+        usage = self._client.info("cpu")
+        return float(usage["used_cpu_user"] + usage["used_cpu_sys"] + time.process_time())
 
 
 class Rows(NamedTuple):
-    """How many decisions a second, and what they keep busy."""
+    """Decisions per second, and their processor time."""
 
     speed: tuple[str, ...]
     busy: tuple[str, ...]
@@ -113,10 +114,10 @@ class Rows(NamedTuple):
 def compared(name: str, candidates: list[Callable[[], int]], observed: Observed) -> Rows:
     """This package, the others, and how many times as fast as each."""
     progress(f"redis: {name}")
-    mine, *others = in_turns(candidates, ROUNDS)
-    ratios = [f"{ratio(mine, theirs):.2f}" for theirs in others]
+    own, *others = in_turns(candidates, ROUNDS)
+    ratios = [f"{ratio(own, theirs):.2f}" for theirs in others]
     busy = [f"{us:.0f}" for us in observed.busy(candidates)]
-    speed = (name, f"{statistics.median(mine):,.0f}", observed.per_command(candidates[0]), *ratios)
+    speed = (name, f"{statistics.median(own):,.0f}", observed.per_command(candidates[0]), *ratios)
     return Rows(speed, (name, *busy))
 
 
@@ -124,7 +125,7 @@ def compared(name: str, candidates: list[Callable[[], int]], observed: Observed)
 
 
 def sync_row(port: int, algorithm: str, limits: int) -> Rows:
-    limiter = ours(port, algorithm, limits)
+    limiter = open_limiter(port, algorithm, limits)
     theirs = getattr(strategies, f"{ALGORITHMS[algorithm]}RateLimiter")(RedisStorage(f"redis://127.0.0.1:{port}"))
     items = [parse(limit) for limit in LIMITS[:limits]]
     client = redis.Redis(port=port)
@@ -148,7 +149,7 @@ def sync_row(port: int, algorithm: str, limits: int) -> Rows:
 
 
 def repeated(call: Call) -> Callable[[], int]:
-    """One after another, for a span: the same for all, so that a hiccup of the machine is as long for each."""
+    """Calls one after another, for a span that is the same for all candidates."""
 
     def run() -> int:
         ends = time.perf_counter() + SPANS[1]
@@ -178,7 +179,7 @@ class Peers:
         self._held = asyncio.Event()
         try:
             self._storages["coredis"] = runner.run(self._coredis(address))
-        except ImportError:
+        except (ImportError, ConfigurationError):
             progress("redis: limits without coredis, which is not installed: pip install --group bench")
 
     async def _coredis(self, address: str) -> AsyncRedisStorage:
@@ -213,7 +214,7 @@ def _hit(storage: AsyncRedisStorage, algorithm: str, in_full: bool = False) -> A
 
 
 def gathered(runner: asyncio.Runner, call: AsyncCall, concurrent: int) -> Callable[[], int]:
-    """So many at a time, each client with one request after another, for a span."""
+    """Concurrent clients, each with one request after another, for a span."""
 
     async def worker(i: int, ends: float) -> int:
         await call(i)
@@ -243,7 +244,7 @@ def async_rows(port: int, runner: asyncio.Runner) -> tuple[list[Rows], list[str]
 
 
 def async_row(port: int, runner: asyncio.Runner, algorithm: str, concurrent: int, storage: AsyncRedisStorage) -> Rows:
-    limiter = ours(port, algorithm)
+    limiter = open_limiter(port, algorithm)
     client = redis.asyncio.Redis(port=port, max_connections=1_000)
     sha = runner.run(client.script_load(PLAIN))
     calls: list[AsyncCall] = [
