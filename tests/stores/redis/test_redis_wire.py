@@ -44,6 +44,15 @@ def test_a_call_is_one_command(proxy: Proxy) -> None:
             assert [command[0] for command in proxy.heard] == [b"EVALSHA"]
 
 
+def test_a_new_connection_costs_no_command_without_a_login(proxy: Proxy) -> None:
+    """Each command of a connect is a round trip within the budget of the first call."""
+    with ways(address(proxy)) as both:
+        for send in both:
+            proxy.heard.clear()
+            send(hit(limit_of("5/hour")))
+            assert {command[0] for command in proxy.heard} <= {b"EVALSHA", b"EVAL"}
+
+
 def test_nothing_is_sent_twice_when_answers_are_lost(proxy: Proxy) -> None:
     """Swallowed or cut off after the server has the call, at random: each hit was heard once, and counts once."""
     chance, limit = random.Random(5), limit_of("5/hour")

@@ -17,7 +17,7 @@ import redis.asyncio
 from hiredis import HiredisError, Reader, pack_command
 
 from ..address import Address
-from .connect import open_stream
+from .connect import open_stream, without_library_name
 from .credentials import credentials
 from .errors import Command, is_read_only
 
@@ -61,7 +61,7 @@ async def aconnect(address: Address, host: str, port: int, timeout: float) -> As
     """A new connection, logged in, to one of the servers of an address. The caller bounds it."""
     where = {"path": address.path} if address.path else {"host": host, "port": port}
     kind: Any = UnixLogin if address.path else TcpLogin
-    login = kind(**where, **address.options, **credentials(address))
+    login = without_library_name(kind(**where, **address.options, **credentials(address)))
     login.address, login.timeout = address, timeout
     try:
         await login.connect()

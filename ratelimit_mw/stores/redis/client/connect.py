@@ -12,7 +12,7 @@ from typing import Any, Final
 from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
-__all__ = ["left", "open_socket", "open_stream"]
+__all__ = ["left", "open_socket", "open_stream", "without_library_name"]
 
 _SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
@@ -21,6 +21,12 @@ _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  
 def left(deadline: float) -> float:
     """Seconds until a deadline of the monotonic clock, at least 1 ms."""
     return max(_SHORTEST, deadline - time.monotonic())
+
+
+def without_library_name(connection: Any) -> Any:
+    """Leave out CLIENT SETINFO: two round trips of each connect, which the budget of a call may not have."""
+    connection.driver_info = connection.lib_name = connection.lib_version = None  # of newer and older redis-py
+    return connection
 
 
 def open_socket(address: Address, host: str, port: int, deadline: float) -> socket.socket:

@@ -15,7 +15,7 @@ from hiredis import pack_command
 
 from ....forksafe import check_process, run_in_child
 from ..address import Address
-from .connect import open_socket
+from .connect import open_socket, without_library_name
 from .credentials import credentials
 from .errors import Command, is_read_only
 
@@ -91,7 +91,7 @@ def connect(address: Address, host: str, port: int, deadline: float) -> Deadline
     options: dict[str, Any] = {**address.options, **credentials(address, deadline)}
     where = {"path": address.path} if address.path else {"host": host, "port": port}
     kind: Any = UnixConnection if address.path else RedisConnection
-    connection = kind(**where, **options)
+    connection = without_library_name(kind(**where, **options))
     connection.prepare(address, deadline)
     try:
         connection.connect()
