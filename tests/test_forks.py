@@ -21,6 +21,7 @@ from ratelimit_mw.limiter.heartbeat import Heartbeat
 CLIENT = {"ip": "192.0.2.7"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", SCENES)
 def test_child_is_served(redis_server: Server, scene: str) -> None:
     """Each scene forks a real process beside real threads. No child waits for a lock that stays locked."""

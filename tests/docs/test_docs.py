@@ -40,6 +40,7 @@ def played(page: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_block_runs_as_printed(page: Path) -> None:
     """A reader who types in a page from top to bottom gets what the page shows."""
@@ -48,6 +49,7 @@ def test_every_block_runs_as_printed(page: Path) -> None:
     assert len(result.stdout.splitlines()) == len(run_blocks.blocks_of(page.read_text()))
 
 
+@pytest.mark.slow
 def test_every_quickstart_rejects_the_sixth_request() -> None:
     """Each program of the quickstart lets five requests pass and rejects the sixth."""
     statuses = re.findall(r"python: app (.*)", played(DOCS / "quickstart.md").stdout)

@@ -11,6 +11,8 @@ from served_examples import running
 
 from ratelimit_mw import load_settings
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ROOT / "examples"
 APPS = sorted(EXAMPLES.glob("*_app.py"))  # test_migrating.py runs those in migrating/
 COMMANDS = [
