@@ -66,18 +66,16 @@ class Admission:
 
     def add(self, plan: Plan, verdict: Verdict) -> None:
         """Add a verdict. The slots that it has taken are held until the end."""
-        self.verdict, self._headers = verdict, None
-        if not verdict.allowed:
-            self.verdicts = ()
-            return
-        self.verdicts = (*self.verdicts, verdict)
-        if len(self.verdicts) > 1:
+        earlier, self.verdict, self._headers = self.verdicts, verdict, None
+        self.verdicts = (verdict,) if verdict.allowed else ()
+        if earlier and verdict.allowed:
+            self.verdicts = (*earlier, verdict)
             self.verdict = combine(self.verdicts)
-        if plan.needs_settlement:
+        if plan.needs_settlement and verdict.allowed:
             self.needs_settlement = True
-        if plan.has_slots:
-            self.has_slots = True
-            self._limits.limiter.hold(verdict)
+            if plan.has_slots:
+                self.has_slots = True
+                self._limits.limiter.hold(verdict)
 
     def note_in(self, native: MutableMapping[str, Any]) -> None:
         """Store the verdict for other middleware of this request, in the ASGI scope or WSGI environ."""
