@@ -186,7 +186,7 @@ def killed(address: str) -> bool:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
