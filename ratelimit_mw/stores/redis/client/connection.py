@@ -5,6 +5,7 @@ A connection serves one call at a time, and no call after one that failed on it.
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -107,6 +108,7 @@ class RedisConnectionPool:
     def __init__(self, connect: Callable[[float], DeadlineCalls]) -> None:
         self._connect = connect
         self._idle: list[DeadlineCalls] = []
+        self._pid = os.getpid()
         run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
     def call(self, *commands: Command, deadline: float) -> Any:
@@ -128,7 +130,9 @@ class RedisConnectionPool:
         return reply
 
     def _take(self, deadline: float) -> DeadlineCalls:
-        check_process()
+        if os.getpid() != self._pid:  # a fork that ran no hooks
+            check_process()
+            self._pid = os.getpid()
         while (connection := self._last()) is not None:
             if connection.socket.is_quiet():
                 return connection
