@@ -224,7 +224,10 @@ class Verdict:
     @property
     def unavailable(self) -> bool:
         """True when the request is rejected because the store could not be reached (``on_store_error = "deny"``)."""
-        return any(decision.unavailable for decision in self.decisions)
+        for decision in self.decisions:  # faster than any(), and every rejection asks
+            if decision.unavailable:
+                return True
+        return False
 
     @property
     def denied(self) -> bool:

@@ -100,7 +100,7 @@ class Admission:
 
     def rejection(self, request: Request) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""
-        headers = self.headers(self.verdict.status or 429)
+        headers = self.headers(self.status or self.verdict.status or 429)
         waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
         accept = ", ".join(request.header_lines("accept"))
         return build_rejection(self.verdict, accept, waits[0] if waits else None)
