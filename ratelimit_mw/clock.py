@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["SECOND", "Clock", "checked_clock", "now_us", "to_seconds", "to_us"]
-
 Clock = Callable[[], int]
 """A function that returns the time in whole microseconds since 1970."""
 

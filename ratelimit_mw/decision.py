@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from .clock import SECOND
 from .errors import RateLimitExceeded
 from .quota import checked_cost
-from .receipt import Charge, Correction, Receipt, receipt_of
+from .receipt import Receipt, receipt_of
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .quota import Quota
-
-__all__ = ["Charge", "Correction", "Decision", "EarlyVerdict", "Hit", "Verdict", "decide_all", "make_hit"]
 
 
 class Decision:
@@ -224,7 +222,7 @@ class Verdict:
     @property
     def unavailable(self) -> bool:
         """True when the request is rejected because the store could not be reached (``on_store_error = "deny"``)."""
-        for decision in self.decisions:  # faster than any(), and every rejection asks
+        for decision in self.decisions:  # noqa: SIM110 - faster than any(), and every rejection asks
             if decision.unavailable:
                 return True
         return False

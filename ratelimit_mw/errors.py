@@ -10,17 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .decision import Verdict
 
-__all__ = [
-    "ConfigError",
-    "MissingExtraError",
-    "MissingMiddlewareError",
-    "RateLimitError",
-    "RateLimitExceeded",
-    "StoreError",
-    "placed",
-    "suggestion",
-]
-
 
 class RateLimitError(Exception):
     """The base class of all errors of this package."""

@@ -15,8 +15,6 @@ from itertools import count
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
-__all__ = ["check_process", "create_lock", "run_in_child"]
-
 _SECONDS: Final = 1.0
 """The longest wait for one lock before a fork. After it, the child replaces the lock and the data behind the lock."""
 

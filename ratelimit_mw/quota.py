@@ -11,8 +11,6 @@ from typing import Any, Final
 from .clock import SECOND, to_us
 from .errors import ConfigError
 
-__all__ = ["MAX_AMOUNT", "MAX_PERIOD", "Quota", "checked_cost", "parse_duration", "parse_quotas"]
-
 MAX_AMOUNT: Final = 10**12
 MAX_PERIOD: Final = 366 * 86_400 * SECOND
 

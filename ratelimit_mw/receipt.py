@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .decision import Verdict
 
-__all__ = ["Charge", "Correction", "PendingCorrection", "Receipt", "Settles", "receipt_of"]
-
 _lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
 
 

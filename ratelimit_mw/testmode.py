@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from .clock import Clock, now_us
 
-__all__ = ["limits_off", "process_clock", "testmode"]
-
 
 class _TestMode:
     """The state of the test mode. All threads share it, because a test client may run the application in a thread.

@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from ..decision import Charge, Decision
+from ..decision import Decision
 from ..errors import ConfigError
 from ..quota import Quota
-
-__all__ = ["Algorithm", "muldiv"]
+from ..receipt import Charge
 
 
 class Algorithm(ABC):

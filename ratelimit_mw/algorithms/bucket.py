@@ -10,8 +10,9 @@ does not depend on ``N``, so the consumed cost is kept when an amount changes.
 
 from __future__ import annotations
 
-from ..decision import Charge, Decision
+from ..decision import Decision
 from ..quota import Quota
+from ..receipt import Charge
 from .base import Algorithm, muldiv
 
 State = tuple[int, int, int] | None

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from ..clock import SECOND
-from ..decision import Charge, Decision
+from ..decision import Decision
 from ..errors import ConfigError
 from ..quota import Quota
+from ..receipt import Charge
 from .base import Algorithm
-
-__all__ = ["SLOT_LIFE", "Concurrency"]
 
 State = tuple[int, ...] | None
 

@@ -5,7 +5,8 @@ State: (end of the window, count). Up to 2N can be allowed around the edge of a 
 
 from __future__ import annotations
 
-from ..decision import Charge, Decision
+from ..decision import Decision
+from ..receipt import Charge
 from .base import Algorithm
 
 State = tuple[int, int] | None

@@ -5,8 +5,9 @@ State: (time of the last refill, tokens consumed since).
 
 from __future__ import annotations
 
-from ..decision import Charge, Decision
+from ..decision import Decision
 from ..quota import Quota
+from ..receipt import Charge
 from .base import Algorithm
 
 State = tuple[int, int] | None

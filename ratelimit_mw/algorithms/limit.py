@@ -7,8 +7,6 @@ from ..quota import Quota, format_duration
 from . import Algorithm, build
 from .concurrency import Concurrency
 
-__all__ = ["FORMAT", "Limit", "prefix_of"]
-
 FORMAT = "1"
 """The version of keys and states. Change it when either changes its meaning."""
 

@@ -7,7 +7,8 @@ down, so that a client that keeps exactly to the rate is never rejected.
 
 from __future__ import annotations
 
-from ..decision import Charge, Decision
+from ..decision import Decision
+from ..receipt import Charge
 from .base import Algorithm
 
 State = tuple[int, int, int, int] | None

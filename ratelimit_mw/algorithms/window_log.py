@@ -14,12 +14,11 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple, Protocol, Self, cast
 
 from ..clock import SECOND
-from ..decision import Charge, Decision
+from ..decision import Decision
 from ..errors import ConfigError
 from ..quota import Quota, format_duration
+from ..receipt import Charge
 from .base import Algorithm
-
-__all__ = ["Column", "Series", "SlidingWindowLog", "TieredWindow"]
 
 MAX_LOG = 10_000
 _SLACK = 64

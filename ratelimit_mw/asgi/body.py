@@ -11,8 +11,6 @@ from typing import Any, Final
 from ..http.request import Request
 from ..keys.features import INVALID
 
-__all__ = ["BODY", "ReadAhead", "body_of"]
-
 BODY: Final = "ratelimit_mw.body"
 """The key of the scope that holds the body, once it was read."""
 

@@ -15,8 +15,6 @@ from ..http.limiter import HttpLimiter
 from ..http.request import Request
 from ..rules.marks import Mark, ViewMarks
 
-__all__ = ["DependencyDecisions", "DependencyLimit", "decisions_of", "share_mark"]
-
 _KEY: Final = "ratelimit_mw.dependencies"
 """The key of the scope that holds the ``DependencyDecisions`` of the request."""
 _ERROR: Final = 500

@@ -8,8 +8,6 @@ from typing import Any, Final
 from ..decision import Verdict
 from ..errors import RateLimitError, RateLimitExceeded
 
-__all__ = ["RejectionHandler", "find_handler", "handles_status"]
-
 RejectionHandler = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
 """Returns the ASGI application that responds to a rejection; None where the application has no handler for it."""
 

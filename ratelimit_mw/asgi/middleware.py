@@ -15,11 +15,12 @@ from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission
 from ..http.headers import with_headers
-from ..http.limiter import DECIDED, HttpLimiter, HttpOptions, SettingsSource
+from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
 from ..rules.guard import mark_decided
 from ..rules.plan import Plan
+from ..settings import HttpOptions, SettingsSource
 from .body import BODY, ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
 from .request import ASGIRequest, asgi_user
@@ -28,8 +29,6 @@ from .routes.index import RouteIndex, RouteIndexes
 from .routes.match import ROUTES_UNKNOWN, RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import DENIAL_START, WebSocketConnection
-
-__all__ = ["RateLimitMiddleware"]
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

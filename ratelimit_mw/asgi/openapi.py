@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
-__all__ = ["OpenAPIWithLimits"]
-
 Operation = tuple[str, str]
 """The whole template of a route, and a method in upper case."""
 

@@ -13,8 +13,6 @@ from .body import body_of
 if TYPE_CHECKING:
     from .routes.index import RouteIndex
 
-__all__ = ["ASGIRequest", "asgi_user"]
-
 _log = logging.getLogger("ratelimit_mw")
 
 

@@ -12,8 +12,6 @@ from inspect import isfunction
 from types import FrameType
 from typing import Any, Final, Never
 
-__all__ = ["BrokenMiddleware", "is_built_by_starlette", "stands_alone"]
-
 _BUILDER: Final = "build_middleware_stack"
 _FRAMEWORKS: Final = {"starlette", "fastapi"}
 

@@ -18,8 +18,6 @@ from ..rules.marks import MessageMark
 from .request import ASGIRequest
 from .routes.match import RouteMatch
 
-__all__ = ["DENIAL_START", "WebSocketConnection"]
-
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]

@@ -11,8 +11,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-__all__ = ["LONGEST_LINE", "LogEntry", "Target", "InvalidLineError", "parse_line", "parse_target"]
-
 LONGEST_LINE: Final = 65_536
 """In bytes, several times the longest request line and headers that Apache accepts."""
 

@@ -24,8 +24,6 @@ from ..rules.overview import Overview
 from ..wsgi import middleware as wsgi
 from .output import Failure, Misuse
 
-__all__ = ["Application", "ApplicationCommand", "application_option"]
-
 _MAX_LAYERS: Final = 64
 _FRAMEWORK_COMMANDS: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
 _HAS_APP: Final = "ratelimit_mw.app"

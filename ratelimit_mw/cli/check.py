@@ -23,8 +23,6 @@ from ..stores import open_store, redacted_url
 from .application import Application, ApplicationCommand, application_option
 from .output import Cell, help_examples, json_option, print_json, print_table, print_text, settings_file
 
-__all__ = ["check"]
-
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
 
 

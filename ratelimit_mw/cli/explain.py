@@ -31,8 +31,6 @@ from .output import (
     settings_file,
 )
 
-__all__ = ["explain"]
-
 _OTHER_INPUTS = {"method": "the argument METHOD", "path": "the argument PATH", "host": "the option --host"}
 _LISTS = {True: "allow", False: "deny", None: None}
 

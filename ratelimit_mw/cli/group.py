@@ -11,8 +11,6 @@ from .. import __version__
 from ..errors import MissingExtraError, RateLimitError
 from .output import Failure, Misuse, print_json
 
-__all__ = ["ratelimit_mw"]
-
 
 class _Group(click.Group):
     """Prints errors as messages, and with ``--json`` as ``{"error": ...}`` on stdout, too."""

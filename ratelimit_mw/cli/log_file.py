@@ -11,8 +11,6 @@ from typing import IO, Final, NamedTuple, cast
 
 from .access_log import LONGEST_LINE, InvalidLineError, LogEntry, parse_line
 
-__all__ = ["DamagedLogError", "LogReader", "InvalidLine", "in_order"]
-
 _GZIP: Final = b"\x1f\x8b"
 _MAX_EXAMPLES: Final = 5
 _EXAMPLE_BYTES: Final = 200

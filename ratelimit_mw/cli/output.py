@@ -19,22 +19,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-__all__ = [
-    "Failure",
-    "Misuse",
-    "count_text",
-    "help_examples",
-    "json_option",
-    "note",
-    "print_json",
-    "print_table",
-    "print_text",
-    "printable",
-    "progress_bar",
-    "settings_file",
-    "terminal",
-]
-
 Cell = str | list[str]
 
 _FILE_WIDTH = 120

@@ -20,8 +20,6 @@ try:
 except ImportError:
     raise MissingExtraError("--plot", "plot") from None
 
-__all__ = ["draw"]
-
 _ALLOWED: Final = "#8fb3d9"
 _REJECTED: Final = "#c8342f"
 _INK: Final = "#333333"

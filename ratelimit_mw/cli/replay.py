@@ -32,8 +32,6 @@ from .output import (
 )
 from .simulation import ReplayReport, RuleReport, Simulation, log_has
 
-__all__ = ["replay"]
-
 
 def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     """Check the path of the picture before the work."""

@@ -7,8 +7,6 @@ import click
 from ..settings import schema as settings_schema
 from .output import help_examples, print_json
 
-__all__ = ["schema"]
-
 
 @click.command(epilog=help_examples("ratelimit-mw schema > ratelimit.schema.json"))
 def schema() -> None:

@@ -18,8 +18,6 @@ from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import LogEntry
 
-__all__ = ["ReplayReport", "RuleReport", "Simulation", "log_has"]
-
 _READERS: Final[dict[str, Callable[[LogEntry], Any]]] = {
     "user": lambda entry: entry.user,
     "header:user-agent": lambda entry: entry.user_agent,

@@ -14,8 +14,6 @@ from ..http.limiter import HttpLimiter
 from ..http.request import Request
 from ..rules.plan import Plan
 
-__all__ = ["DjangoAdmission", "admission_of", "resolve", "resolve_async"]
-
 _ATTRIBUTE: Final = "_ratelimit_mw"
 
 

@@ -5,8 +5,6 @@ from django.core.checks import Tags, register
 
 from .checks import check_deployment, check_project
 
-__all__ = ["RateLimitConfig"]
-
 
 class RateLimitConfig(AppConfig):  # type: ignore[misc] # Django has no types
     name = "ratelimit_mw.django"

@@ -12,11 +12,10 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from ..errors import RateLimitError
+from ..settings.framework import SETTING
 from . import conf
 from .limits import ProjectLimits
 from .middleware import RateLimitMiddleware
-
-__all__ = ["check_deployment", "check_project"]
 
 _WORKERS: Final = "WEB_CONCURRENCY"
 _MIDDLEWARE: Final = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
@@ -47,7 +46,7 @@ def check_deployment(**_: Any) -> list[Any]:
     workers = f"{count} workers ({_WORKERS})" if count.isdigit() else "several workers"
     return [
         checks.Warning(
-            f"{conf.SETTING} counts in the memory of each process: {workers} allow that many times each limit.",
+            f"{SETTING} counts in the memory of each process: {workers} allow that many times each limit.",
             hint='Set a store that the workers share, such as "redis://127.0.0.1:6379/0" or'
             ' "lmdb:///var/lib/app/ratelimit". With one worker, silence this check.',
             id="ratelimit_mw.W002",
@@ -70,7 +69,7 @@ def _missing_user(project: ProjectLimits) -> Iterator[Any]:
     if _is_before("django.contrib.auth.middleware.AuthenticationMiddleware", default=True):
         yield checks.Warning(
             "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
-            hint=f"Move it after AuthenticationMiddleware, or set features.user in {conf.SETTING} to a function.",
+            hint=f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
             id="ratelimit_mw.W003",
         )
 

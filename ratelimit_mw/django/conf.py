@@ -25,8 +25,6 @@ from ..settings.framework import SETTING, check_slips
 from .limits import ProjectLimits
 from .request import SCOPE, django_user
 
-__all__ = ["SETTING", "limiter", "project_limits"]
-
 _lock = threading.RLock()  # reentrant: importing the functions of the settings may ask for the limiter
 _current: list[tuple[object, ProjectLimits]] = []
 

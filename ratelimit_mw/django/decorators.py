@@ -17,8 +17,6 @@ from ..rules.guard import AnyView, require_decided
 from ..rules.marks import Mark, ViewMarks
 from ..rules.options import Limits, RuleOptions
 
-__all__ = ["exempt", "limit", "own_marks"]
-
 _ATTRIBUTE: Final = "__ratelimit_mw_kept_"
 _count = itertools.count()
 

@@ -24,8 +24,6 @@ from .request import SCOPE, wrap_request
 from .routes import URLRoutes
 from .views import scopes_of
 
-__all__ = ["ProjectLimits"]
-
 _log: Final = logging.getLogger("ratelimit_mw")
 
 

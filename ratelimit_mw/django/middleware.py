@@ -16,8 +16,6 @@ from .admission import DjangoAdmission, resolve, resolve_async
 from .limits import ProjectLimits
 from .streaming import ends_later
 
-__all__ = ["RateLimitMiddleware"]
-
 _HINT: Final = (
     "RateLimitMiddleware runs, but does not see this limit. Check for a decorator above @limit that does not use"
     " functools.wraps, and for a view that calls this one."

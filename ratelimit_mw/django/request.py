@@ -18,8 +18,6 @@ from ..wsgi.request import WSGIRequest
 if TYPE_CHECKING:
     from .routes import DjangoRoute
 
-__all__ = ["SCOPE", "DjangoRequest", "django_user", "wrap_request"]
-
 SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
 

@@ -22,8 +22,6 @@ from ..keys.features import UNMATCHED
 from ..rules.marks import ViewMarks
 from .views import UNMARKED, marked_view
 
-__all__ = ["NO_ROUTE", "DjangoRoute", "URLRoutes", "route_template"]
-
 _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _LANGUAGE: Final = "<language>/"
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.

@@ -10,8 +10,6 @@ from typing import Any
 
 from .admission import DjangoAdmission
 
-__all__ = ["ends_later"]
-
 
 def ends_later(response: Any, admission: DjangoAdmission) -> bool:
     """Return whether slots are held while the response streams. A cost may be stated until the stream ends.

@@ -12,8 +12,6 @@ from ..rules.marks import ViewMarks, marked_form
 from ..rules.names import class_behind
 from .decorators import own_marks
 
-__all__ = ["UNMARKED", "marked_view", "scopes_of"]
-
 UNMARKED: Final = ViewMarks()
 _NO_METHOD: Final = "django.utils.decorators."
 

@@ -15,8 +15,6 @@ from ..rules.overview import Overview, Route
 from .hooks import FlaskHooks
 from .routes import route_template
 
-__all__ = ["EXTENSION", "commands"]
-
 EXTENSION = "ratelimit_mw"
 
 commands = AppGroup("ratelimit", help="Show the rate limits of this application.")

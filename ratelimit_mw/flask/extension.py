@@ -10,15 +10,14 @@ from flask import Flask, current_app, got_request_exception, request_finished
 from ..decision import Verdict
 from ..errors import ConfigError, placed
 from ..http.features import checked_functions
-from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
+from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..rules.callables import checked_call
+from ..settings import HttpOptions, SettingsSource
 from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands
 from .hooks import FlaskHooks
 from .request import flask_user
-
-__all__ = ["RateLimiter"]
 
 
 class RateLimiter:

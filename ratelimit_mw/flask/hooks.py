@@ -24,8 +24,6 @@ from ..wsgi.request import VERDICT
 from .request import FlaskRequest
 from .routes import read_views, route_infos
 
-__all__ = ["FlaskHooks"]
-
 _UNMARKED: Final = ViewMarks()
 _HINT: Final = (
     "RateLimiter runs, but does not see this limit. Check for a decorator above @limit that does not use"

@@ -15,8 +15,6 @@ try:
 except ImportError:  # optional: an application may identify its users otherwise
     current_user = None
 
-__all__ = ["FlaskRequest", "flask_user"]
-
 
 class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""

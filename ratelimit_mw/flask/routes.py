@@ -12,8 +12,6 @@ from ..http.route_checks import RouteInfo, all_marks
 from ..http.views import ViewMarksByMethod
 from ..rules.marks import ViewMarks, marked_form, marks_of
 
-__all__ = ["read_views", "route_infos", "route_template"]
-
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
 _PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
 _UNMARKED: Final = ViewMarks()

@@ -14,8 +14,6 @@ from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection
 from .request import Request
 
-__all__ = ["Admission", "combine"]
-
 
 class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.

@@ -19,8 +19,6 @@ from ..keys.features import INVALID
 from .multipart import parse_fields
 from .request import MAX_FIELDS, Request, is_utf8
 
-__all__ = ["Body", "body_feature"]
-
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
 _FORM: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"

@@ -14,8 +14,6 @@ from typing import Final
 
 from ..keys.networks import parse_network
 
-__all__ = ["ClientIP", "ip_key"]
-
 UNIX: Final = "unix"
 _MAX_HOPS: Final = 32
 _MAX_BYTES: Final = 8192

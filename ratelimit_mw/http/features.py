@@ -15,8 +15,6 @@ from .client_ip import ClientIP
 from .region import Region
 from .request import Request
 
-__all__ = ["FeatureReader", "Read", "await_features", "checked_functions"]
-
 Read = Callable[[Request], Any]
 
 _MAX_PLANS: Final = 10_000

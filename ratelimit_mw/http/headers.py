@@ -13,8 +13,6 @@ from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Decision, Verdict
 
-__all__ = ["Header", "HeaderWriter", "TextHeader", "as_text", "with_headers"]
-
 Header = tuple[bytes, bytes]
 TextHeader = tuple[str, str]
 _Key = TypeVar("_Key")

@@ -24,8 +24,6 @@ from .features import FeatureReader, Read
 from .headers import HeaderWriter
 from .region import Region
 
-__all__ = ["HttpLimiter", "HttpOptions", "SettingsSource"]
-
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from .request import is_utf8
 
-__all__ = ["parse_fields"]
-
 _PARAMETER: Final = r"[ \t]*;[ \t]*{}"
 _BOUNDARY: Final = _PARAMETER.format(r"""boundary=(?:([\w'+.-]{1,70})|"([\w'()+,./:=?-]{1,70})")""")
 _CHARSET: Final = _PARAMETER.format('charset="?utf-?8"?')

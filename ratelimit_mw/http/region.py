@@ -15,8 +15,6 @@ from .request import Request
 if TYPE_CHECKING:
     from maxminddb import Reader
 
-__all__ = ["Region"]
-
 _CODE = re.compile(r"[A-Z][A-Z0-9]", re.ASCII)  # Cloudflare writes T1 for Tor
 _NO_COUNTRY: Final = ("XX", "ZZ")
 _RECORDS_CHECKED: Final = 1000

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from ..decision import Verdict
 
-__all__ = ["Rejection", "build_rejection"]
-
 # The title and the problem type of each status.
 _PROBLEMS: Final = {
     429: ("Too Many Requests", "https://iana.org/assignments/http-problem-types#quota-exceeded"),

@@ -18,8 +18,6 @@ from ..keys.features import INVALID
 if TYPE_CHECKING:
     from .body import Body
 
-__all__ = ["MAX_FIELDS", "Headers", "Request", "is_utf8"]
-
 MAX_FIELDS: Final = 1000
 """The most fields that are read from one query or body."""
 

@@ -11,8 +11,6 @@ from ..rules.marks import Mark, ViewMarks
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 
-__all__ = ["RouteInfo", "all_marks", "check_parameters"]
-
 _FAMILY: Final = "path:"
 
 

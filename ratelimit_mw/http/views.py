@@ -9,8 +9,6 @@ from ..rules.marks import ViewMarks, marks_of, view_of
 from ..rules.match import METHODS
 from ..rules.names import class_behind
 
-__all__ = ["ViewMarksByMethod", "handlers_of"]
-
 _DISPATCHERS: Final = ("dispatch_request", "dispatch")
 """The methods by which Flask and Django enter a class-based view, for any HTTP method."""
 

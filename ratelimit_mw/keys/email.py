@@ -13,8 +13,6 @@ from typing import Any, Final
 from .features import INVALID
 from .key import counted_as
 
-__all__ = ["normalized_email", "spellings"]
-
 _LONGEST: Final = 320
 
 # Unicode's Default_Ignorable_Code_Point: invisible characters that domain names drop, such as soft hyphens and joiners.

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from ..errors import ConfigError
 
-__all__ = ["BUILT_IN", "INVALID", "UNKNOWN_IP", "UNMATCHED", "Features", "checked_name", "text_of"]
-
 Features = Mapping[str, Any]
 """Feature values by name. A value that is not text is converted with ``str``."""
 

@@ -12,8 +12,6 @@ from ..errors import ConfigError, placed
 from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, checked_name, text_of
 from .networks import unmapped
 
-__all__ = ["Digest", "KeyMaker", "UnknownIP", "counted_as", "parse_key"]
-
 _LONGEST_PART: Final = 64  # bytes; a longer value is replaced by its digest
 _log = logging.getLogger("ratelimit_mw")
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from ..errors import ConfigError
 
-__all__ = ["Network", "is_in", "parse_network", "unmapped"]
-
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _KEPT: Final = 8192

@@ -11,8 +11,6 @@ from ..errors import ConfigError
 from .features import INVALID, UNMATCHED, Features, text_of
 from .key import Digest, KeyMaker, UnknownIP, counted_as
 
-__all__ = ["PERSONAL", "Secret", "key_maker"]
-
 PERSONAL: Final = ("email", "user", "ip")
 """The features that are digested when there is a secret and the settings name no others."""
 

@@ -9,8 +9,6 @@ from typing import Final
 from ..clock import SECOND
 from ..forksafe import create_lock
 
-__all__ = ["Breaker"]
-
 _MAX_FAILURES: Final = 3
 _FIRST_PROBE: Final = SECOND // 4
 _LAST_PROBE: Final = SECOND

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..clock import Clock, now_us, to_seconds
-from ..decision import Correction, Decision, Hit
+from ..decision import Decision, Hit
 from ..errors import StoreError
+from ..receipt import Correction
 from ..stores import MemoryStore, Store
 from .breaker import Breaker
 from .link import ChainLink
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-
-__all__ = ["BreakerStore", "FailoverStore", "NotAskedError"]
 
 _RETRY_DENIED = 1_000_000
 _log = logging.getLogger("ratelimit_mw")

@@ -14,8 +14,6 @@ from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import to_seconds
 from ..forksafe import create_lock
 
-__all__ = ["Heartbeat"]
-
 _INTERVAL: Final = to_seconds(SLOT_LIFE) / 3
 _log = logging.getLogger("ratelimit_mw")
 _Item = TypeVar("_Item")

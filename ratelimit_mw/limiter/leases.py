@@ -14,16 +14,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ..clock import Clock
-from ..decision import Charge, Correction, Decision, Hit
+from ..decision import Decision, Hit
 from ..errors import StoreError
 from ..forksafe import create_lock
+from ..receipt import Charge, Correction
 from ..stores import Store
 from .link import ChainLink
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-
-__all__ = ["QuotaLeases"]
 
 _MAX_KEYS: Final = 10_000
 _LEASES_PER_PERIOD: Final = 20

@@ -28,8 +28,6 @@ from .rejection_cache import RejectionCache
 from .settlement import Settlement
 from .slot import Slot
 
-__all__ = ["Limiter"]
-
 
 class Limiter:
     """Decides requests by rules.

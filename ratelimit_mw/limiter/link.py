@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..decision import Correction
+from ..receipt import Correction
 from ..stores import Store
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-
-__all__ = ["ChainLink"]
 
 
 class ChainLink(Store):

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from ..algorithms.window_log import RejectionCountingLog
-from ..decision import Correction, Decision, Hit
+from ..decision import Decision, Hit
+from ..receipt import Correction
 from ..stores import Store
 from ..testmode import testmode
 from .link import ChainLink
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-
-__all__ = ["RejectionCache"]
 
 _MAX_KEYS: Final = 50_000
 

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Correction, Verdict
+from ..decision import Verdict
 from ..errors import StoreError
 from ..quota import checked_cost
-from ..receipt import PendingCorrection
+from ..receipt import Correction, PendingCorrection
 from ..stores import Store
 from .failover import NotAskedError
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-
-__all__ = ["Settlement"]
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _MAX_UNRETURNED: Final = 10_000

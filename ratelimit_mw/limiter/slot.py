@@ -11,8 +11,6 @@ from ..keys.features import Features
 if TYPE_CHECKING:
     from .limiter import Limiter
 
-__all__ = ["Slot"]
-
 
 class Slot:
     """Holds the slots of a request while the block runs. It may be entered again, also while it is held."""

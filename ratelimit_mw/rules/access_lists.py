@@ -11,8 +11,6 @@ from ..keys.email import spellings
 from ..keys.features import Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
 
-__all__ = ["AccessLists", "ListVerdict"]
-
 _KINDS: Final = ("allow", "deny")
 
 

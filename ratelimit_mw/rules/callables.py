@@ -9,8 +9,6 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["call_site", "checked_call"]
-
 _PACKAGE = __name__.partition(".")[0]
 _TEXT = "<string>"
 """The file name of an annotation that is kept as text. Its line is not known."""

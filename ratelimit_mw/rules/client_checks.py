@@ -14,8 +14,6 @@ from ..keys.networks import Network, parse_network, unmapped
 from .access_lists import AccessLists
 from .rule import Rule
 
-__all__ = ["check_lists", "check_rule"]
-
 
 def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
     """``ConfigError`` for a network that is narrower than a client."""

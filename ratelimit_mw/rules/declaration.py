@@ -13,8 +13,6 @@ import msgspec
 
 from ..errors import ConfigError, suggestion
 
-__all__ = ["check_names", "defaults_of", "document", "hints_of", "meaning_of", "option"]
-
 Documented = TypeVar("Documented")
 
 

@@ -17,8 +17,6 @@ from .names import holds_views, name_of, no_view, place_of
 from .options import Limits, RuleOptions
 from .rule import Rule, one_of
 
-__all__ = ["exempt", "limit", "make_mark", "messages"]
-
 
 @document(RuleOptions)
 def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:

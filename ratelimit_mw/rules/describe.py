@@ -12,8 +12,6 @@ from ..quota import Quota
 from .paths import pattern_matches
 from .plan import CompiledRule
 
-__all__ = ["algorithm_of", "as_json", "cost_of", "key_of", "limits_of", "match_of", "mismatch", "replacing"]
-
 _SHOWN: Final = 3
 
 

@@ -14,8 +14,6 @@ from ..testmode import testmode
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, ViewMarks
 from .names import holds_views
 
-__all__ = ["AnyView", "mark_decided", "mark_view", "require_decided", "restore_decided"]
-
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")
 """The methods by which Starlette and Django, and Flask, enter a class-based view."""
 _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())

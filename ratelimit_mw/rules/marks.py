@@ -12,8 +12,6 @@ from typing import Any, Final
 from .names import class_behind, printable
 from .rule import Rule
 
-__all__ = ["ATTRIBUTE", "MARKED_FORM", "Mark", "MessageMark", "ViewMarks", "marked_form", "marks_of", "view_of"]
-
 ATTRIBUTE: Final = "__ratelimit_mw__"
 """The attribute of a marked view that holds its ``ViewMarks``."""
 

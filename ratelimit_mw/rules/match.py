@@ -14,8 +14,6 @@ from ..keys.features import INVALID, Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
 from .paths import checked_pattern
 
-__all__ = ["METHODS", "Match"]
-
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 _LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDAV that are close to PATCH
 _ANY_METHOD: Final = ("ALL", "ANY", "*")  # other packages use these words for every method

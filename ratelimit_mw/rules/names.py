@@ -8,8 +8,6 @@ from typing import Any
 
 from ..errors import ConfigError
 
-__all__ = ["checked_rule_name", "class_behind", "holds_views", "name_of", "no_view", "place_of", "printable"]
-
 _RULE_NAME = re.compile(r"[\x21-\x7e]{1,200}")
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 

@@ -15,8 +15,6 @@ from ..algorithms import DEFAULT
 from ..quota import Quota
 from .declaration import option
 
-__all__ = ["Limits", "OnStoreError", "RuleOptions", "RuleSettings"]
-
 AlgorithmName = Literal[
     "fixed-window",
     "sliding-window-counter",

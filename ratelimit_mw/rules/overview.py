@@ -11,8 +11,6 @@ from .marks import Mark, MessageMark, ViewMarks
 from .plan import CompiledRule
 from .ruleset import Override, RuleSet
 
-__all__ = ["Marked", "Overview", "Route"]
-
 _PRECEDENCE: Final = (
     "All rules that apply to a request hold together: those of the settings and those of decorators.",
     "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",

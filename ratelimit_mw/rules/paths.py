@@ -13,8 +13,6 @@ from urllib.parse import unquote
 
 from ..errors import ConfigError
 
-__all__ = ["PathTree", "checked_pattern", "normalised", "pattern_matches"]
-
 _PARAMETER = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 # Parameters as Flask and Django write them, and as many others do at the start of a segment.

@@ -14,8 +14,6 @@ from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
 from .rule import Rule
 
-__all__ = ["CompiledRule", "Plan"]
-
 
 class CompiledRule:
     """A rule with its limits and its key maker built."""

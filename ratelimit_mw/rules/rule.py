@@ -21,8 +21,6 @@ from .match import Match
 from .names import checked_rule_name
 from .options import Limits, RuleOptions
 
-__all__ = ["Rule", "one_of"]
-
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 

@@ -21,8 +21,6 @@ from .paths import PathTree
 from .plan import CompiledRule, Plan
 from .rule import Rule
 
-__all__ = ["Override", "RuleSet"]
-
 _PATHS_KEPT: Final = 10_000
 _PLANS_KEPT: Final = 10_000
 _LONGEST_PATH_KEPT: Final = 256

@@ -10,8 +10,6 @@ import msgspec
 
 from ..errors import ConfigError, MissingExtraError
 
-__all__ = ["limits_file", "read", "secret_file"]
-
 
 def read(path: Path) -> Any:
     """Read a settings file. ``ConfigError`` for wrong syntax, ``OSError`` for a file that cannot be opened."""

@@ -8,8 +8,6 @@ from typing import Final
 
 from ..errors import ConfigError
 
-__all__ = ["SETTING", "check_slips"]
-
 SETTING: Final = "RATELIMIT_MW"
 
 

@@ -10,8 +10,6 @@ import re
 from collections import Counter
 from typing import Any
 
-__all__ = ["line_of", "steps_of"]
-
 Steps = tuple[str | int, ...]
 
 _STEP = re.compile(r"\[(\d+)\]|\['([^']*)'\]|([^.\[\]]+)")

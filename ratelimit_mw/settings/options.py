@@ -11,8 +11,6 @@ from typing import Annotated, Literal, TypedDict
 from ..rules.declaration import option
 from ..rules.options import OnStoreError, RuleSettings
 
-__all__ = ["HttpOptions", "ListSettings", "SettingsDict"]
-
 Duration = str | float
 Size = str | int
 

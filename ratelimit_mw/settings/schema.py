@@ -13,8 +13,6 @@ from ..errors import ConfigError, placed
 from ..rules.declaration import check_names, hints_of
 from .options import SettingsDict
 
-__all__ = ["check_table", "schema", "type_text"]
-
 _CHECKED_LATER: Final = ("rules", "lists")
 _MAY_BE_SECRET: Final = ("secret", "store")
 _INDEX = re.compile(r"`\$\[(\d+)\]`$")

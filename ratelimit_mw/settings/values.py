@@ -14,17 +14,6 @@ from ..keys.secret import NO_SECRET, PERSONAL, Secret
 from ..quota import parse_duration
 from .files import secret_file
 
-__all__ = [
-    "checked_proxies",
-    "database_file",
-    "email_field",
-    "header_name",
-    "parse_size",
-    "parse_timeout",
-    "secret_of",
-    "whole_number",
-]
-
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
 _MOST_BODY: Final = 16 * 1024**2

@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from ..decision import decide_all
 from ..errors import ConfigError, MissingExtraError
-from .base import Store, decide_all
+from .base import Store
 from .memory.store import MemoryStore
 
 if TYPE_CHECKING:

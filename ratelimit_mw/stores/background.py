@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["run_once"]
-
 T = TypeVar("T")
 
 _running: dict[Hashable, Future[Any]] = {}

@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..decision import Correction, Decision, Hit, decide_all
+from ..decision import Decision, Hit
+from ..receipt import Correction
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-
-__all__ = ["Store", "decide_all"]
 
 
 class Store(ABC):

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from .background import run_once
 
-__all__ = ["ResolvedAddress", "resolve"]
-
 
 class ResolvedAddress(NamedTuple):
     """One address of a server, as ``socket.connect`` takes it."""

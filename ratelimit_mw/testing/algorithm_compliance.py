@@ -12,11 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..algorithms import Algorithm
 from ..clock import SECOND
-from ..decision import Charge, Decision
+from ..decision import Decision
 from ..quota import Quota
+from ..receipt import Charge
 from .comparison import check_equal, values_of
-
-__all__ = ["AlgorithmCompliance"]
 
 START = 1_767_268_820 * SECOND + 500_000
 _SEEDS = range(8)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from ..clock import Clock, checked_clock, to_seconds, to_us
 from ..testmode import testmode
 
-__all__ = ["ManualClock", "limits_timed_by"]
-
 
 class ManualClock:
     """A clock that moves only when you move it, exact to the microsecond.

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..decision import Decision
 
-__all__ = ["all_values", "check_equal", "values_of"]
-
 
 def values_of(decision: Decision) -> dict[str, int | None]:
     """Return the numbers of a decision, with times in microseconds."""

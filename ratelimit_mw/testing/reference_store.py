@@ -7,12 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..algorithms.limit import Limit
-from ..decision import Charge, Correction, Decision, Hit
-from ..stores.base import decide_all
+from ..decision import Decision, Hit, decide_all
+from ..receipt import Charge, Correction
 from .comparison import all_values, check_equal
 from .store_handles import StoreHandle
-
-__all__ = ["ReferenceStore", "compare_with_reference"]
 
 
 class ReferenceStore:

@@ -14,8 +14,6 @@ from .store_handles import CLIENT, NOW, AsyncStoreHandle, StoreHandle
 from .store_suite import COUNTS_REJECTED, DAY, WAYS, Spec, hits_of, label, limit_of
 from .store_time import TimeTests
 
-__all__ = ["StoreCompliance", "StoreSmoke"]
-
 
 class StoreCompliance(DecisionTests, CorrectionTests, TimeTests):
     """Check a store against the contract of `Store`, in about 400 tests.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from ..clock import SECOND
-from ..decision import Charge, Correction
+from ..receipt import Charge, Correction
 from .comparison import check_equal
 from .store_handles import CLIENT, NOW
 from .store_suite import Spec, StoreSuite, limit_of
-
-__all__ = ["CorrectionTests"]
 
 
 class CorrectionTests(StoreSuite):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from ..clock import SECOND
-from ..decision import Correction, Hit
+from ..decision import Hit
+from ..receipt import Correction
 from .comparison import all_values, check_equal
 from .store_handles import CLIENT, NOW
 from .store_suite import COUNTS_REJECTED, Spec, StoreSuite, hits_of, limit_of
-
-__all__ = ["HOSTILE", "DecisionTests"]
 
 HOSTILE = (
     *("", " ", "a", "A", "a ", " a", "a b", "a\tb", "a\nb", "a\r\nb", "a\0b", "a\0", "a\x7fb", "a\x85b", "a\u2028b"),

@@ -9,10 +9,9 @@ from typing import Any
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Correction, Decision, Hit
+from ..decision import Decision, Hit
+from ..receipt import Correction
 from ..stores import Store
-
-__all__ = ["CLIENT", "NOW", "AsyncStoreHandle", "StoreHandle"]
 
 NOW = 1_767_268_820 * SECOND + 500_000
 CLIENT = "ip=192.0.2.7"

@@ -17,17 +17,6 @@ from ..quota import Quota
 from ..stores import Store
 from .store_handles import CLIENT, AsyncStoreHandle, StoreHandle
 
-__all__ = [
-    "COUNTS_REJECTED",
-    "DAY",
-    "WAYS",
-    "Spec",
-    "StoreSuite",
-    "hits_of",
-    "label",
-    "limit_of",
-]
-
 Spec = str | Mapping[str, Any]
 
 DAY = 86_400 * SECOND

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Correction, Decision
+from ..decision import Decision
+from ..receipt import Correction
 from .comparison import check_equal
 from .store_handles import CLIENT, NOW, StoreHandle
 from .store_suite import COUNTS_REJECTED, DAY, Spec, StoreSuite, limit_of
-
-__all__ = ["TimeTests"]
 
 
 class TimeTests(StoreSuite):

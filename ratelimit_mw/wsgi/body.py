@@ -8,8 +8,6 @@ from typing import Any
 
 from ..keys.features import INVALID
 
-__all__ = ["ReplayedInput", "read_body"]
-
 
 def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
     """Return the body; None without one, ``INVALID`` for one that is too long, cut short or of unknown length.

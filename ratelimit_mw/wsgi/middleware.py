@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.admission import Admission
-from ..http.limiter import HttpLimiter, HttpOptions, SettingsSource
+from ..http.limiter import HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
 from ..rules.plan import Plan
+from ..settings import HttpOptions, SettingsSource
 from .request import VERDICT, WSGIRequest, remote_user
 from .response import ResponseBody, ResponseStart
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-
-__all__ = ["RateLimitMiddleware"]
 
 _ERROR = 500  # the status that servers send when an application raises
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 from ..http.request import Request
 from .body import read_body
 
-__all__ = ["VERDICT", "WSGIRequest", "remote_user"]
-
 VERDICT: Final = "ratelimit_mw.verdict"
 """The key of the environ where the application finds the verdict."""
 

@@ -11,8 +11,6 @@ from ..http.headers import TextHeader
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
 
-__all__ = ["ResponseBody", "ResponseStart"]
-
 
 class ResponseStart:
     """A ``start_response`` that adds the rate limit headers."""

@@ -20,8 +20,9 @@ from wsgi_calls import limited as limited_wsgi
 
 from ratelimit_mw import Limiter, Rule, StoreError, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.decision import Correction, Decision, Hit
+from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.http.rejection import Rejection, build_rejection
+from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing import ManualClock
 

@@ -15,8 +15,9 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.asgi import RateLimitMiddleware
-from ratelimit_mw.decision import Charge, Verdict
+from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter.heartbeat import Heartbeat
+from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
@@ -363,5 +364,16 @@ def test_some_of_the_slots_of_a_hit_can_be_returned() -> None:
 
 def test_too_many_slots_are_an_error() -> None:
     """A state is as large as the number of slots, so that number is bounded. A burst is invalid."""
-    with pytest.raises(ConfigError, match="10000"):
+    with pytest.raises(ConfigError, match="10,000"):
         Rule(limits="10001 concurrent")
+
+
+def test_a_plan_without_slots_for_a_client_holds_nothing(store: Store, clock: ManualClock) -> None:
+    """Where only some clients have a concurrency limit, the requests of the others are not renewed."""
+    rule = Rule(name="api", limits="2 concurrent", per={"plan": {"pro": "100/minute"}})
+    limiter = Limiter([rule], store, clock)
+    for plan, held in (("pro", 0), ("free", 1)):
+        verdict = limiter.hit({**WHO, "plan": plan})
+        limiter.hold(verdict)
+        assert len(limiter._settlement._slots) == held
+    limiter.close()

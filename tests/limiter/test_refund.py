@@ -7,7 +7,7 @@ from hypothesis_profiles import examples
 from reference_base import Entry
 from traces import SPECS, Shape, answer, costs, pauses, shapes, starts, steps
 
-from ratelimit_mw.decision import Charge
+from ratelimit_mw.receipt import Charge
 
 KINDS = pytest.mark.parametrize("kind", SPECS)
 EXAMPLES = examples(40)

@@ -14,7 +14,8 @@ from ratelimit_mw.algorithms import Algorithm
 from ratelimit_mw.algorithms.concurrency import Concurrency
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Charge, Decision
+from ratelimit_mw.decision import Decision
+from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores.redis.message import number_or_text
 from ratelimit_mw.stores.redis.script import find_lua, pack_limit
 

@@ -9,7 +9,8 @@ from folders import ROOT
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Decision, Hit
+from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store
 from ratelimit_mw.testing.store_handles import StoreHandle
 

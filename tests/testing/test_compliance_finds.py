@@ -15,7 +15,8 @@ from ratelimit_mw.algorithms.bucket import TokenBucket
 from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.algorithms.sliding_window_counter import SlidingWindowCounter
 from ratelimit_mw.clock import now_us
-from ratelimit_mw.decision import Correction, Hit
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, decide_all
 from ratelimit_mw.testing import AlgorithmCompliance, StoreCompliance, StoreSmoke
 

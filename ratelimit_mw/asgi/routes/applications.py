@@ -13,8 +13,6 @@ from .index import RouteIndex, outer_router
 from .reader import RouteReader, application_behind
 from .tree import FULL, RouteNode
 
-__all__ = ["open_index"]
-
 
 def open_index(limits: HttpLimiter, inner: object, scope: Mapping[str, Any]) -> RouteIndex | None:
     """Return the index of the application that a scope belongs to; None where there are no routes."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..error_handlers import RejectionHandler
     from ..request import ASGIRequest
 
-__all__ = ["RouteIndex", "RouteIndexes"]
-
 _MAX_CACHED: Final = 10_000
 _MAX_KEY: Final = 256
 _log = logging.getLogger("ratelimit_mw")

@@ -15,8 +15,6 @@ from ...rules.ruleset import RuleSet
 from ..dependencies import DependencyLimit, share_mark
 from .tree import RouteNode
 
-__all__ = ["RouteMarks"]
-
 _UNMARKED: Final = ViewMarks()
 
 

@@ -11,8 +11,6 @@ from ...rules.marks import Mark, ViewMarks
 if TYPE_CHECKING:
     from ..dependencies import DependencyLimit
 
-__all__ = ["NO_ROUTE", "OPAQUE", "ROUTES_UNKNOWN", "RouteMatch"]
-
 OPAQUE: Final = object()
 """The target of a route whose application cannot be read."""
 

@@ -15,8 +15,6 @@ from .match import NO_ROUTE, OPAQUE, RouteMatch
 from .shape import path_shape
 from .tree import FULL, NONE, PARTIAL, CustomMatch, RouteNode, RouteTree, Scope
 
-__all__ = ["RouteReader", "application_behind"]
-
 _FRAMEWORKS: Final = ("starlette", "fastapi")
 _MAX_DEPTH: Final = 32
 _QUALITIES: Final = {"NONE": NONE, "PARTIAL": PARTIAL, "FULL": FULL}

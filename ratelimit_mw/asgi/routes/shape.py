@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["path_shape"]
-
 _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)\}")
 # Starlette's own convertors without a slash in their values. Other convertors may match any path.
 _WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor", "UUIDConvertor"}

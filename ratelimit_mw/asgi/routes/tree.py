@@ -18,8 +18,6 @@ from .match import RouteMatch
 if TYPE_CHECKING:
     from ..dependencies import DependencyLimit
 
-__all__ = ["FULL", "NONE", "PARTIAL", "CustomMatch", "Lookup", "RouteNode", "RouteTree", "path_below"]
-
 NONE: Final = 0
 PARTIAL: Final = 1
 FULL: Final = 2

@@ -19,8 +19,6 @@ from .traffic import TRAFFIC_KINDS, DemoRequest, make_traffic
 if TYPE_CHECKING:
     from .player import Playback
 
-__all__ = ["demo"]
-
 _LIBRARIES: Final = ("httpx", "starlette", "uvicorn")
 _REQUESTS: Final = 3000
 _MAX_REQUESTS: Final = 100_000

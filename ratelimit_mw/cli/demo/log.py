@@ -11,8 +11,6 @@ from ..access_log import LogEntry, Target
 from ..log_file import LogReader
 from .traffic import DemoRequest
 
-__all__ = ["LOG_KINDS", "read_requests"]
-
 LOG_KINDS: Final = ("1 request", "2 to 9 requests", "10 to 99 requests", "100 requests or more")
 
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=~-._"

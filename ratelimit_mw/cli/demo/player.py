@@ -19,8 +19,6 @@ import httpx
 from ...http.client_ip import ip_key
 from .traffic import DemoRequest
 
-__all__ = ["KindCount", "Playback", "RejectionSample", "play"]
-
 _CONNECTIONS: Final = 32
 _TIMEOUT: Final = 10.0
 _MAX_RETRY: Final = 3

@@ -19,8 +19,6 @@ from ...settings import load_settings
 from ..output import count_text, print_table, print_text, terminal
 from .player import KindCount, Playback, RejectionSample
 
-__all__ = ["show_files", "show_playback"]
-
 _FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
 _COLUMNS: Final = ("kind of client", "clients", "requests", "allowed", "rejected", "rejected by")
 

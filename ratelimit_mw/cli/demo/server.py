@@ -13,8 +13,6 @@ from typing import IO, Final
 
 from ..output import Failure, note
 
-__all__ = ["DemoServer", "start_server"]
-
 _START_TIMEOUT: Final = 30.0
 _STOP_TIMEOUT: Final = 5.0
 _MAX_OUTPUT: Final = 20_000

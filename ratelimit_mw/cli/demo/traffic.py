@@ -14,8 +14,6 @@ from ipaddress import IPv4Address
 from itertools import islice
 from typing import Final, NamedTuple
 
-__all__ = ["TRAFFIC_KINDS", "DemoRequest", "make_traffic"]
-
 TRAFFIC_KINDS: Final = ("readers", "a crawler", "people logging in", "attack from one IP", "attack on one account")
 _READERS, _CRAWLER, _PEOPLE, _ONE_IP, _ONE_ACCOUNT = TRAFFIC_KINDS
 

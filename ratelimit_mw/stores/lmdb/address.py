@@ -8,8 +8,6 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
 
-__all__ = ["OPTIONS", "LmdbAddress", "check_size", "parse_address"]
-
 _UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _MIN_SIZE: Final = 4 << 20
 

@@ -19,8 +19,6 @@ from ...algorithms.window_log import Series
 if TYPE_CHECKING:
     from .records import Records
 
-__all__ = ["CHUNK", "dump", "load"]
-
 CHUNK: Final = 64
 _BYTES: Final = CHUNK * 16
 _RECORD: Final = Struct("<QQQqqq")

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ...clock import SECOND
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit, decide_all
 from ...errors import StoreError
-from ..base import decide_all
+from ...receipt import Correction
 from .records import NoRoomError, Records
-
-__all__ = ["correct", "decide", "decide_one"]
 
 _DAY: Final = 86_400 * SECOND
 _RETRY: Final = SECOND

@@ -33,8 +33,6 @@ from .records import Identity
 from .shutdown_mark import boot_id, clear_mark, is_unclean, set_mark
 from .transaction import Transactions
 
-__all__ = ["Environment", "environment_at", "release"]
-
 _LOCK_FILE: Final = "ratelimit_mw.lock"
 _IDENTITY: Final = META + b"identity"
 _IDENTITY_FORM: Final = re.compile(rb"([0-9a-f]{32}) ([1-9]\d{,4}) ([0-9a-f-]+) (\d+)")

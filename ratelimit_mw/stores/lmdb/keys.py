@@ -17,8 +17,6 @@ from typing import Final
 
 from ...algorithms.limit import prefix_of
 
-__all__ = ["END", "FIRST_SWEPT", "META", "PREFIX", "SHARE", "STATE", "chunk_name", "digest", "state_name"]
-
 PREFIX: Final = b"\xffratelimit_mw:"
 END: Final = b"\xffratelimit_mw;"
 """The first name after all names of this package."""

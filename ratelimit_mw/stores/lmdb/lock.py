@@ -22,8 +22,6 @@ from typing import Any, Final, TypeVar
 from ...errors import StoreError
 from ...forksafe import create_lock
 
-__all__ = ["FileLock", "LockQueue"]
-
 # Another process holds the lock for some ten microseconds, as long as eight tries take.
 _TRIES: Final = 8
 # Short at first, as the lock is mostly free. Then longer: processes that switch less often get more done.

@@ -19,8 +19,6 @@ from ...errors import StoreError
 from . import chunks
 from .keys import META, SHARE, STATE, chunk_name, digest, state_name
 
-__all__ = ["FROZEN", "ROOMY", "SHARING", "Identity", "NoRoomError", "Records", "StoredState"]
-
 ROOMY, SHARING, FROZEN = range(3)
 _COMPACT: Final = b"c"
 _LOG: Final = b"l"

@@ -10,8 +10,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BOOT_ID", "boot_id", "clear_mark", "is_unclean", "set_mark"]
-
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
 

@@ -13,16 +13,15 @@ from typing import Final, TypeVar
 import lmdb
 
 from ...clock import Clock
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit
 from ...errors import ConfigError, StoreError
 from ...forksafe import check_process, create_lock
+from ...receipt import Correction
 from ..base import Store
 from .address import LmdbAddress, check_size
 from .decide import correct, decide, decide_one
 from .environment import Environment, environment_at, release
 from .records import Records
-
-__all__ = ["LmdbStore", "open_address"]
 
 # Damaged records cause the errors that are not of the system. They expire like other records.
 _FAULTS: Final = (OSError, ValueError, IndexError, ArithmeticError, struct.error)

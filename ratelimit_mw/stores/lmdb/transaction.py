@@ -20,8 +20,6 @@ from ...errors import StoreError
 from .keys import END, FIRST_SWEPT, META
 from .records import FROZEN, ROOMY, SHARING, Identity, Records
 
-__all__ = ["Transactions"]
-
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
 _MEASURED_EVERY: Final = 64

@@ -12,8 +12,6 @@ from ...errors import ConfigError
 from .client.servers import MemcachedAccess, MemcachedServer, parse_servers
 from .tls import TLS_OPTIONS, check_tls_options
 
-__all__ = ["OPTIONS", "MemcachedAddress", "parse_address"]
-
 OPTIONS: Final = ("prefix", *TLS_OPTIONS)
 
 

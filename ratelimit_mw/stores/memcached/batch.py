@@ -15,8 +15,6 @@ from typing import Final
 from ...decision import Decision
 from .steps import RacingCall, pause
 
-__all__ = ["OptimisticBatch"]
-
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
 

@@ -9,8 +9,6 @@ from typing import Final
 from ...clock import SECOND
 from ...errors import ConfigError
 
-__all__ = ["DAY", "Expiry", "KeyNames"]
-
 DAY: Final = 86_400 * SECOND
 
 _MAX_NAME: Final = 250

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series
-from ...decision import Correction, Decision
+from ...decision import Decision
+from ...receipt import Correction
 from .client.protocol import (
     EXPIRED,
     STORED,
@@ -24,8 +25,6 @@ from .client.protocol import (
 )
 from .client.servers import MemcachedServer
 from .keys import Expiry, KeyNames
-
-__all__ = ["MAX_ENTRIES", "LogRecord", "Record", "Write"]
 
 MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
 

@@ -17,17 +17,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 from ...clock import Clock
-from ...decision import Charge, Correction, Decision, Hit
+from ...decision import Decision, Hit, decide_all
 from ...errors import StoreError
 from ...quota import MAX_PERIOD
-from ..base import decide_all
+from ...receipt import Charge, Correction
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .client.servers import Rendezvous
 from .keys import Expiry, KeyNames
 from .record import LogRecord, Record, Write
 from .tier_record import TieredRecord
-
-__all__ = ["Backoff", "RacingCall", "StepContext", "Steps", "attempt", "correct", "decide", "forget", "ping"]
 
 T = TypeVar("T")
 

@@ -12,9 +12,10 @@ from typing import Final, TypeVar, cast
 
 from ...algorithms.limit import Limit
 from ...clock import Clock
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit
 from ...errors import ConfigError, StoreError
 from ...forksafe import run_in_child
+from ...receipt import Correction
 from ..base import Store
 from . import steps
 from .address import MemcachedAddress
@@ -27,8 +28,6 @@ from .keys import KeyNames
 from .record import MAX_ENTRIES
 from .steps import Backoff, RacingCall, StepContext, Steps
 from .tls import build_tls_context
-
-__all__ = ["MemcachedStore", "open_address"]
 
 T = TypeVar("T")
 

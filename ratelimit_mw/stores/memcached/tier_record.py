@@ -18,7 +18,8 @@ from typing import Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series, TieredWindow
-from ...decision import Correction, Decision
+from ...decision import Decision
+from ...receipt import Correction
 from .client.protocol import (
     KeyCommands,
     KeyReply,
@@ -30,8 +31,6 @@ from .client.protocol import (
 from .client.servers import MemcachedServer
 from .keys import Expiry, KeyNames
 from .record import Record, Write
-
-__all__ = ["TieredRecord", "cover", "tiers"]
 
 _FACTOR: Final = 60  # blocks of one tier per block of the next
 _MAX_BLOCKS: Final = 64  # blocks of the last tier in a window

@@ -8,8 +8,6 @@ from typing import Final
 
 from ...errors import ConfigError
 
-__all__ = ["TLS_OPTIONS", "build_tls_context", "check_tls_options"]
-
 TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 
 _VALUES: Final = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Generations", "Table"]
-
 Table = dict[str, Any]
 
 

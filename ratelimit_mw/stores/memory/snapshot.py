@@ -15,8 +15,6 @@ import msgspec
 from ...algorithms.limit import prefix_of
 from .generations import Generations, Table
 
-__all__ = ["PackedState", "SavedGenerations", "Snapshot", "pack", "read", "unpack", "write"]
-
 _MAGIC: Final = b"ratelimit_mw snapshot 3\n"
 _DIGEST: Final = 16
 _log = logging.getLogger("ratelimit_mw")

@@ -19,14 +19,13 @@ from urllib.parse import SplitResult
 
 from ...algorithms.limit import Limit, prefix_of
 from ...clock import SECOND, Clock, now_us
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit, decide_all
 from ...errors import ConfigError
 from ...forksafe import create_lock
-from ..base import Store, decide_all
+from ...receipt import Correction
+from ..base import Store
 from .generations import Generations, Table
 from .snapshot import PackedState, Snapshot, pack, read, unpack, write
-
-__all__ = ["MemoryStore"]
 
 OPTIONS: Final = ("max_keys", "snapshot")
 _SHARED_STATES: Final = 1 << 16

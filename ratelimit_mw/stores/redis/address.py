@@ -10,8 +10,6 @@ from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError, placed
 
-__all__ = ["OPTIONS", "Address", "ParsedAddress", "parse_address"]
-
 _PORT: Final = 6379
 _SENTINEL_PORT: Final = 26379
 _LOGIN: Final = ("username", "password", "client_name")

@@ -19,8 +19,6 @@ from ...errors import StoreError
 from .client.errors import as_store_error, error_code, timed_out
 from .message import Message, Operation, read_reply
 
-__all__ = ["Batcher", "DeadlineTimer"]
-
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
 _MOST_CALLS: Final = 4

@@ -10,8 +10,6 @@ from .batch import Batcher
 from .client.slots import slot_of
 from .message import Message, Operation, RedisKeys
 
-__all__ = ["AsyncTarget", "EventLoopState"]
-
 _MOST_BATCHERS: Final = 1_000
 
 

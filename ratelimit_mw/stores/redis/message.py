@@ -11,26 +11,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from ...algorithms.limit import Limit
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit
 from ...errors import StoreError
+from ...receipt import Correction
 from .script import LuaAlgorithm, Script, build_script, find_lua, pack_limit
-
-__all__ = [
-    "FORGET",
-    "PROBE",
-    "READ",
-    "ConflictError",
-    "CorrectOperation",
-    "HitOperation",
-    "KeyOperation",
-    "Message",
-    "Operation",
-    "PackedLimits",
-    "RedisKeys",
-    "min_ttl_ms",
-    "number_or_text",
-    "read_reply",
-]
 
 _CORRECT: Final = 5
 READ: Final = 6

@@ -23,8 +23,6 @@ from ...algorithms.limit import Limit
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
-__all__ = ["GIVEN", "LuaAlgorithm", "Script", "build_script", "find_lua", "pack_limit"]
-
 
 @dataclass(frozen=True, eq=False)
 class LuaAlgorithm:

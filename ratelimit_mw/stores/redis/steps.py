@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from ...decision import Charge, Correction, Decision, Hit
+from ...decision import Decision, Hit
 from ...errors import StoreError
+from ...receipt import Charge, Correction
 from .message import (
     FORGET,
     READ,
@@ -26,8 +27,6 @@ from .message import (
     min_ttl_ms,
 )
 from .script import GIVEN
-
-__all__ = ["RedisContext", "Steps", "apply_in_steps", "correct_in_steps", "forget_in_steps"]
 
 T = TypeVar("T")
 Steps = Generator[Operation, Any, T]

@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...decision import Correction, Decision, Hit
+from ...decision import Decision, Hit
 from ...errors import ConfigError, StoreError
+from ...receipt import Correction
 from .. import read_address
 from ..base import Store
 from .address import Address, ParsedAddress
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     import redis
     import redis.asyncio
     from redis.credentials import CredentialProvider
-
-__all__ = ["RedisStore", "open_address"]
 
 Target = ApplicationClient | Cluster | LoopBridge | Server
 

@@ -11,7 +11,7 @@ from traces import SPECS
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Charge
+from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores.lmdb.chunks import CHUNK, dump, load
 
 NOW = 1_767_268_820_500_000

@@ -11,7 +11,8 @@ from vectors import CASES, Case, ThroughLimiter, replay
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.clock import to_us
-from ratelimit_mw.decision import Charge, Correction, Hit
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import MemoryStore, Store
 from ratelimit_mw.stores.lmdb.store import LmdbStore

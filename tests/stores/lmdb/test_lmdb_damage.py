@@ -12,9 +12,10 @@ from lmdb_kit import NOW, hit, limit_of, open_at
 from traces import SPECS
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Hit
+from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.lmdb.keys import META, PREFIX
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 from ratelimit_mw.testing import ManualClock

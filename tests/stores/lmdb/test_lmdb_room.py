@@ -12,8 +12,9 @@ import pytest
 from lmdb_kit import NOW, SIZE, hit, limit_of, open_at
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Hit
+from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb.keys import META
 from ratelimit_mw.stores.lmdb.store import LmdbStore

@@ -10,7 +10,8 @@ from vectors import CASES, Case, fields, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Hit
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import StoreCompliance, StoreSmoke
 from ratelimit_mw.testing.store_handles import StoreHandle

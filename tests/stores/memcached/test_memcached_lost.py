@@ -13,7 +13,8 @@ from servers import HOST, Server, memcached_running
 
 from ratelimit_mw import StoreError
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Charge, Correction, Decision
+from ratelimit_mw.decision import Decision
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import COUNTS_REJECTED, WAYS, limit_of
 

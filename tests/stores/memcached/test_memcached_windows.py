@@ -25,7 +25,7 @@ from servers import Server
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND
-from ratelimit_mw.decision import Correction
+from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.comparison import all_values
 from ratelimit_mw.testing.reference_store import ReferenceStore

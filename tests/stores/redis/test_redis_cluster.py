@@ -15,8 +15,9 @@ from store_race import raced
 from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Correction, Decision, Hit
+from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.slots import slot_of
 from ratelimit_mw.testing import StoreSmoke

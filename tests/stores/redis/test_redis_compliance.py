@@ -13,7 +13,8 @@ from vectors import CASES, ThroughStore, replay
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Hit
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.message import (
     CorrectOperation,

@@ -14,7 +14,8 @@ from servers import Server
 
 from ratelimit_mw import Limiter, Quota, Rule
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Hit
+from ratelimit_mw.decision import Hit
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import open_store
 

@@ -15,9 +15,10 @@ from servers import Server
 
 from ratelimit_mw.algorithms import Algorithm, register
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Decision
+from ratelimit_mw.decision import Decision
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.quota import Quota
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.testing.comparison import all_values
 from ratelimit_mw.testing.reference_store import ReferenceStore

@@ -13,7 +13,7 @@ from servers import HOST, STEADY, cluster_running, redis_running
 
 from ratelimit_mw import Quota, StoreError
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.testing import StoreSmoke
 

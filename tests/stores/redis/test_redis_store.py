@@ -16,8 +16,9 @@ from servers import Server, redis_running
 from store_race import raced
 
 from ratelimit_mw.algorithms.limit import Limit
-from ratelimit_mw.decision import Charge, Correction, Decision
+from ratelimit_mw.decision import Decision
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import open_store
 from ratelimit_mw.stores.redis.store import RedisStore
 from ratelimit_mw.testing.store_suite import label

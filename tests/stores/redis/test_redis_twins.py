@@ -16,7 +16,7 @@ from vectors import CASES, Case, replay
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.algorithms.window_log import Series
-from ratelimit_mw.decision import Charge
+from ratelimit_mw.receipt import Charge
 
 AMOUNTS = (1, 2, 3, 7, 10, 97, 997, 9_999)
 LARGE = (200_000, 10**9 + 7, 10**12 - 1, 10**12)

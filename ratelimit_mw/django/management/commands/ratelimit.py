@@ -16,8 +16,6 @@ from ....rules.overview import Overview, Route
 from ... import conf
 from ...limits import ProjectLimits
 
-__all__ = ["Command"]
-
 
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     help = "Show the rate limits of this project."

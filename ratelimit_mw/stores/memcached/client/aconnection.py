@@ -11,8 +11,6 @@ from ...dns import resolve
 from .protocol import LoginParser, ProtocolError, ReplyParser
 from .servers import MemcachedAccess, MemcachedServer
 
-__all__ = ["MemcachedConnections"]
-
 
 class PendingReply(NamedTuple):
     """A reply on its way. When ``done`` was cancelled, the reply is read and dropped."""

@@ -14,8 +14,6 @@ from ...dns import ResolvedAddress, resolve
 from .protocol import LoginParser, ProtocolError, ReplyParser
 from .servers import MemcachedAccess, MemcachedServer
 
-__all__ = ["MemcachedPool"]
-
 _SIZE: Final = 65_536
 _MAX_IDLE: Final = 64  # idle connections per server; further threads open connections of their own
 

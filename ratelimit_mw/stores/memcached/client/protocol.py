@@ -11,21 +11,6 @@ from typing import Final, NamedTuple
 
 from .servers import MemcachedServer
 
-__all__ = [
-    "EXPIRED",
-    "STORED",
-    "KeyCommands",
-    "KeyReply",
-    "LoginParser",
-    "ProtocolError",
-    "ReplyParser",
-    "RoundTrip",
-    "StoredValue",
-    "command",
-    "write",
-    "write_unchanged",
-]
-
 STORED: Final = b"STORED"
 EXPIRED: Final = -1
 """The expiry of a value that no client sees. With ``cas`` it is a delete that fails when another client was faster."""

@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 
 from ....errors import ConfigError
 
-__all__ = ["MemcachedAccess", "MemcachedServer", "Rendezvous", "parse_servers"]
-
 _PORT: Final = 11211
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
 

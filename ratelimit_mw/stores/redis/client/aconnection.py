@@ -21,8 +21,6 @@ from .connect import open_stream, without_library_name
 from .credentials import credentials
 from .errors import Command, is_read_only
 
-__all__ = ["AsyncRedisConnection", "AsyncRedisConnectionHolder", "aconnect"]
-
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"
 

@@ -25,8 +25,6 @@ from .connect import left
 from .errors import Command
 from .server import aevaluate, evaluate
 
-__all__ = ["ApplicationClient", "AsyncApplicationClient", "LoopBridge"]
-
 _AS_BYTES: Final = {NEVER_DECODE: True}  # also when the client decodes responses
 
 

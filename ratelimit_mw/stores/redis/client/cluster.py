@@ -17,8 +17,6 @@ from .run import arun, run
 from .server import aevaluate, evaluate
 from .slots import Hop, Location, Redirects, SlotMap, follow_redirects, refresh_map, slot_of
 
-__all__ = ["AsyncCluster", "Cluster"]
-
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = (b"ASKING",)
 

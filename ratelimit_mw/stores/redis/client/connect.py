@@ -12,8 +12,6 @@ from typing import Any, Final
 from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
-__all__ = ["left", "open_socket", "open_stream", "without_library_name"]
-
 _SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 

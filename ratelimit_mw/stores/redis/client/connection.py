@@ -20,8 +20,6 @@ from .connect import open_socket, without_library_name
 from .credentials import credentials
 from .errors import Command, is_read_only
 
-__all__ = ["DeadlineCalls", "RedisConnectionPool", "connect"]
-
 _SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 
 

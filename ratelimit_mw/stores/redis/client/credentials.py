@@ -11,8 +11,6 @@ from ...background import run_once
 from ..address import Address
 from .connect import left
 
-__all__ = ["credentials"]
-
 
 class BoundedCredentials(CredentialProvider):
     """Waits for a provider until the deadline. The thread goes on, so a provider that caches serves the next call."""

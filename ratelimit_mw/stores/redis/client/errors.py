@@ -8,8 +8,6 @@ from redis import exceptions
 
 from ....errors import ConfigError, RateLimitError, StoreError
 
-__all__ = ["Command", "as_store_error", "error_code", "is_read_only", "is_unknown_script", "redacted", "timed_out"]
-
 Command = tuple[Any, ...]
 """The name and the arguments of a command: bytes, texts and whole numbers."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar, cast
 
-__all__ = ["arun", "run"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

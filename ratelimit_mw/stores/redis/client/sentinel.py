@@ -15,8 +15,6 @@ from .connect import left
 from .connection import connect
 from .errors import as_store_error
 
-__all__ = ["afind_primary", "find_primary"]
-
 Location = tuple[str, int]
 
 _DOWN: Final = {"s_down", "o_down", "disconnected"}

@@ -15,8 +15,6 @@ from .connection import DeadlineCalls, RedisConnectionPool, connect
 from .errors import Command, is_unknown_script
 from .sentinel import afind_primary, find_primary
 
-__all__ = ["AsyncServer", "Server", "aevaluate", "evaluate"]
-
 
 class Server:
     """For threads."""

@@ -14,8 +14,6 @@ from redis import ResponseError
 from ....errors import StoreError
 from .errors import error_code
 
-__all__ = ["Hop", "Location", "Redirects", "SlotMap", "follow_redirects", "refresh_map", "slot_of"]
-
 Location = tuple[str, int]
 """Host and port of a server."""
 

@@ -10,8 +10,6 @@ from redis.asyncio import SSLConnection
 
 from ....errors import ConfigError
 
-__all__ = ["tls_context"]
-
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     """The context for redis-py's ``ssl_*`` options."""
