@@ -138,4 +138,4 @@ def test_clients_on_a_unix_socket(tmp_path: Path) -> None:
         others = [status(path, "GET /behind/page", f"X-Forwarded-For: 203.0.113.{i}, unix:") for i in range(8, 12)]
     assert forged == named == [200, 200, 200, 429]
     assert others == [200] * 4
-    assert "all such requests share the ip 'unknown'" in (tmp_path / "log").read_text()
+    assert "all such requests are counted together as ip 'unknown'" in (tmp_path / "log").read_text()

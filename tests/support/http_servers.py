@@ -16,11 +16,16 @@ from servers import free_port
 __all__ = ["connected", "free_port", "reachable", "running", "say", "status"]
 
 
+# Longer than a test may pause on a busy machine: uvicorn closes an idle connection after 5 s, gunicorn after 2 s.
+KEEP_ALIVE = {"uvicorn": ("--timeout-keep-alive", "75"), "gunicorn": ("--keep-alive", "75")}
+
+
 @contextmanager
 def running(output: Path, target: str | int, *command: str) -> Iterator[None]:
     """A server process, until it answers, and then until the block ends."""
     with output.open("wb") as said:
-        process = subprocess.Popen([sys.executable, "-m", *command], cwd=SUPPORT, stdout=said, stderr=said)
+        full = [sys.executable, "-m", *command, *KEEP_ALIVE.get(command[0], ())]
+        process = subprocess.Popen(full, cwd=SUPPORT, stdout=said, stderr=said)
         try:
             for _ in range(600):
                 if reachable(target):
