@@ -198,8 +198,8 @@ class Player:
     @staticmethod
     def _run_pip(words: list[str]) -> str:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        found = re.fullmatch(r"([\w-]+)(?:\[([\w,]+)\])?", words[1])
-        if words[0] != "install" or found is None or found[1] != project["name"]:
+        found = re.fullmatch(r"([\w-]+|\.)(?:\[([\w,]+)\])?", words[1])
+        if words[0] != "install" or found is None or found[1] not in (project["name"], "."):
             raise BlockError(f"expected the installation of {project['name']}; got {words}")
         missing = set((found[2] or "").split(",")) - {"", *project["optional-dependencies"]}
         if missing:
