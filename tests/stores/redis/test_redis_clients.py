@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from redis.credentials import CredentialProvider
 from redis.retry import Retry
 from redis_handles import PATIENT, address, client, hit, limit_of
 from redis_proxy import proxied
-from servers import HOST, Server, redis_running
+from servers import HOST, Server, redis_running, wait_for
 
 from ratelimit_mw import ConfigError, StoreError
 from ratelimit_mw.stores import RedisStore, open_store
@@ -60,7 +62,7 @@ def test_a_client_of_the_application_sends_nothing_twice(redis_server: Server) -
     with proxied(redis_server.port) as proxy:
         errors = [redis.ConnectionError, redis.TimeoutError]
         with redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 3), retry_on_error=errors) as own:
-            store = RedisStore(client=own, timeout_us=200_000)
+            store = RedisStore(client=own, timeout_us=2_000_000)
             store.apply([hit(limit)])
             proxy.heard.clear()
             proxy.swallows = True
@@ -205,3 +207,49 @@ def test_connection_options_of_the_url_apply(guarded: Server) -> None:
         assert connection.get("resp", "3") == "3"
         assert len(list(admin.scan_iter())) >= 1
     store.close()
+
+
+def test_a_stopped_server_holds_no_call_beyond_its_budget(tmp_path: Path) -> None:
+    """The client's own retries and timeouts of 30 s do not apply to calls of the store, also while it connects."""
+    limit = limit_of("500/hour")
+    with redis_running(tmp_path) as server, redis.Redis(host=HOST, port=server.port, socket_timeout=30) as own:
+        store = RedisStore(client=own, timeout_us=300_000)
+        assert store.apply([hit(limit)])[0].allowed
+        server.pause()
+        started = time.monotonic()
+        for _ in range(4):
+            with pytest.raises(StoreError):
+                store.apply([hit(limit)])
+        assert time.monotonic() - started < 25, "one call with the client's timeouts takes 30 s"
+        server.resume()
+        wait_for(lambda: answers(store), "the store is back")
+        assert own.ping()
+
+
+def answers(store: RedisStore) -> bool:
+    try:
+        store.ping()
+    except StoreError:
+        return False
+    return True
+
+
+def test_calls_wait_for_a_connection_of_a_full_pool(redis_server: Server) -> None:
+    """A pool with two connections serves ten threads and thirty tasks. A full pool is no outage."""
+    limit = limit_of("500/hour")
+    options: dict[str, Any] = {"host": HOST, "port": redis_server.port, "max_connections": 2}
+    with redis.Redis(**options) as own:
+        store = RedisStore(client=own, timeout_us=PATIENT)
+        with ThreadPoolExecutor(10) as threads:
+            decisions = list(threads.map(lambda _: store.apply([hit(limit)])[0].remaining, range(100)))
+        assert sorted(decisions) == list(range(400, 500))
+
+    async def run() -> None:
+        aown = redis.asyncio.Redis(**options)
+        both = RedisStore(aclient=aown, timeout_us=PATIENT)
+        other = [limit_of(f"{n}/hour") for n in range(1, 31)]
+        assert all(each[0].allowed for each in await asyncio.gather(*(both.aapply([hit(one)]) for one in other)))
+        await both.aclose()
+        await aown.aclose()
+
+    asyncio.run(run())

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from .connect import left
 from .errors import Command
 from .server import aevaluate, evaluate
 
+_FULL_POOL_WAIT: Final = 0.002  # seconds
 _AS_BYTES: Final = {NEVER_DECODE: True}  # also when the client decodes responses
 
 
@@ -39,6 +42,11 @@ def check_client(client: Any, kind: type, argument: str) -> None:
         raise ConfigError(f"{argument}: expected a {name} without single_connection_client=True")
 
 
+def _is_full(error: redis.ConnectionError) -> bool:
+    """Return whether a pool had no free connection. Nothing was sent, so the call may try again."""
+    return "Too many connections" in str(error)
+
+
 class PoolWithoutRetries:
     """The pool of a client. Its connections do not retry while they are out."""
 
@@ -46,20 +54,56 @@ class PoolWithoutRetries:
         self._pool = pool
         self._no_retry = Retry(NoBackoff(), 0)
         self._of_thread = threading.local()
+        self.is_connected = False
+        """Whether the last call had a reply. If not, taking a connection may have to connect first."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
     def bound(self, deadline: float) -> None:
-        """The deadline of the next call of this thread."""
+        """Set the deadline of the next call of this thread."""
         self._of_thread.deadline = deadline
 
     def get_connection(self, *args: Any, **options: Any) -> Any:
-        connection = self._pool.get_connection(*args, **options)
+        take = partial(self._take, self._of_thread.deadline, *args, **options)
+        connection = take() if self.is_connected else self._take_in_thread(take)
         self._of_thread.retry, connection.retry = connection.retry, self._no_retry
         if (plain := getattr(connection, "_sock", None)) is not None:
             plain.settimeout(left(self._of_thread.deadline))
         return connection
+
+    def _take(self, deadline: float, *args: Any, **options: Any) -> Any:
+        while True:
+            try:
+                return self._pool.get_connection(*args, **options)
+            except redis.ConnectionError as error:
+                if not _is_full(error) or time.monotonic() >= deadline:
+                    raise
+                time.sleep(_FULL_POOL_WAIT)
+
+    def _take_in_thread(self, take: Callable[[], Any]) -> Any:
+        """Bound the time to connect: the timeouts and retries of the client may take much longer."""
+        taken: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                connection = take()
+            except Exception as error:
+                if taken.set_running_or_notify_cancel():
+                    taken.set_exception(error)
+            else:
+                if taken.set_running_or_notify_cancel():
+                    taken.set_result(connection)
+                else:
+                    self._pool.release(connection)
+
+        threading.Thread(target=run, name="ratelimit_mw connect", daemon=True).start()
+        try:
+            return taken.result(left(self._of_thread.deadline))
+        except TimeoutError:
+            if taken.cancel():
+                raise
+            return taken.result()
 
     def release(self, connection: Any) -> None:
         connection.retry = self._of_thread.retry
@@ -80,9 +124,18 @@ class AsyncPoolWithoutRetries:
         return getattr(self._pool, name)
 
     async def get_connection(self, *args: Any, **options: Any) -> Any:
-        connection = await self._pool.get_connection(*args, **options)
+        connection = await self._take(*args, **options)
         self._retries[connection], connection.retry = connection.retry, self._no_retry
         return connection
+
+    async def _take(self, *args: Any, **options: Any) -> Any:
+        while True:
+            try:
+                return await self._pool.get_connection(*args, **options)
+            except redis.ConnectionError as error:
+                if not _is_full(error):
+                    raise
+                await asyncio.sleep(_FULL_POOL_WAIT)
 
     async def release(self, connection: Any) -> None:
         connection.retry = self._retries.pop(connection)
@@ -113,7 +166,15 @@ class ApplicationClient:
 
     def _call(self, command: Command, deadline: float) -> Any:
         self._pool.bound(deadline)
-        return self._client.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+        try:
+            reply = self._client.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+        except redis.ResponseError:
+            raise
+        except Exception:
+            self._pool.is_connected = False
+            raise
+        self._pool.is_connected = True
+        return reply
 
 
 class AsyncApplicationClient:
