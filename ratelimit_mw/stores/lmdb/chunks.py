@@ -100,7 +100,7 @@ class ChunkedSeries(Series):
         start = bisect_right(buckets, horizon, start, CHUNK)
         return type(self)(buckets, totals, start, end, totals[start - 1], last, total)
 
-    def _moved(self) -> Self:
+    def _copied(self) -> Self:
         chunks = cast("_ChunkColumn", self.buckets).chunks.until(self.end)
         return self.over(chunks, self.start, self.base, self.open, self.total)
 
