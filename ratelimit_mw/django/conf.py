@@ -92,10 +92,7 @@ def _load(settings: Any) -> Settings | None:
         return settings
     if not isinstance(settings, str | PathLike | Mapping):
         raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {settings!r}")
-    try:
-        return load_settings(settings)
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error}") from None
+    return load_settings(settings)
 
 
 def _import(value: Any, path: str) -> Any:

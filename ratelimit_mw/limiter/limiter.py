@@ -19,7 +19,7 @@ from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
-from ..stores import MemoryStore, Store, open_store, redacted_url
+from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .breaker import Breaker
 from .failover import BreakerStore, FailoverStore
@@ -73,20 +73,18 @@ class Limiter:
         compiled = self._compile_rules()
         self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
-            self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else store
-        if not isinstance(self.store, Store):
-            raise ConfigError(f"expected a store URL or a Store, got {store!r}", "store")
+            self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self.waits = self._memory is None
-        self._failover = None if self._memory is not None else self._build_failover(store)
+        self._failover = None if self._memory is not None else self._build_failover()
         # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache would not be.
         span = self.settings.rejection_cache if clock is None else 0
         self._chain = self.store if self._failover is None else RejectionCache(self._failover, span)
         self._use(compiled)
         self._settlement = Settlement(self._chain, self._now, lambda rule: self.rules.statuses(rule))
 
-    def _build_failover(self, store: str | Store) -> FailoverStore:
-        name = redacted_url(store) if isinstance(store, str) else type(store).__name__
+    def _build_failover(self) -> FailoverStore:
+        name = self.store.name or type(self.store).__name__
         policy = self.settings.on_store_error
         shared = BreakerStore(self.store, name, policy)
         return FailoverStore(shared, shared.breaker, policy, self.settings.fleet_size, self._clock or process_clock)
@@ -318,3 +316,15 @@ class Limiter:
         """Async form of ``close``."""
         self._settlement.close()
         await self._chain.aclose()
+
+
+def _checked(store: object) -> Store:
+    """Return the store. The message of ``ConfigError`` names only the type, because a repr may hold a password."""
+    if isinstance(store, Store):
+        return store
+    kind = type(store)
+    got = f"the class {store.__name__}" if isinstance(store, type) else kind.__name__
+    if kind.__module__.partition(".")[0] == "redis":
+        argument = "aclient" if kind.__module__.startswith("redis.asyncio") else "client"
+        got = f"a Redis client. Write RedisStore({argument}=...)"
+    raise ConfigError(f"expected a store URL or a Store; got {got}")

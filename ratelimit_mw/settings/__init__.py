@@ -93,9 +93,8 @@ def load_settings(source: str | PathLike[str] | SettingsDict | Mapping[str, Any]
         The checked settings. A field that is left out has its default.
 
     Raises:
-        ConfigError: A field is unknown or impossible. The message starts with file, line and path, such as
-            ``ratelimit.toml:14: rules[1] "login": limits[0]``.
-        OSError: The file cannot be read.
+        ConfigError: The file is missing, or a field is unknown or impossible. The message starts with file, line and
+            path, such as ``ratelimit.toml:14: rules[1] "login": limits[0]``.
 
     Example:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
@@ -104,11 +103,7 @@ def load_settings(source: str | PathLike[str] | SettingsDict | Mapping[str, Any]
     if isinstance(source, Mapping):
         return _load(dict(source), Path(), "")
     path = Path(fspath(source))
-    try:
-        data = read(path)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return _load(data, path.parent, str(path))
+    return _load(read(path), path.parent, str(path))
 
 
 def _load(data: Any, folder: Path, source: str) -> Settings:

@@ -91,6 +91,7 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     except ModuleNotFoundError as error:
         raise MissingExtraError(f"the store {split.scheme}://", extra) from error
     store: Store = module.open_address(parsed, timeout_us)
+    store.name = redacted_url(address)
     return store
 
 

@@ -25,6 +25,12 @@ class Store(ABC):
     methods that start with ``a`` are called on an event loop. A store that does no I/O does not override them.
     """
 
+    name: str = ""
+    """The name in the log, such as a URL without login and options. By default the name of the class."""
+
+    def __repr__(self) -> str:
+        return f"<{' '.join(filter(None, (type(self).__name__, self.name)))}>"
+
     def check(self, limit: Limit) -> None:  # noqa: B027 - most stores can keep every limit
         """Raise ``ConfigError`` if the store cannot keep this limit. Called for every limit at the start."""
 

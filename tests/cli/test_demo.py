@@ -153,6 +153,7 @@ def test_suggested_commands_work(demo_run: subprocess.CompletedProcess[str], tmp
         words = [str(log) if word.endswith("access.log") else word for word in shlex.split(command)]
         result = CliRunner().invoke(commands(), words)
         assert result.exit_code == 0, result.output
+        assert "IP address is missing" not in result.output
 
 
 @slow

@@ -145,7 +145,7 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
         ({"secret": ""}, "secret: expected a secret of at least 16 characters; got 0"),
         ({"secret": 1234567890123456}, "secret: expected a text$"),
         ({"secret": TEXT, "secret_file": "x"}, "secret_file: set either secret or secret_file, not both"),
-        ({"secret_file": "missing"}, "secret_file: missing: No such file"),
+        ({"secret_file": "missing"}, "secret_file: file 'missing' not found in "),
         ({"keyed": ["user"]}, "keyed: keyed needs a secret"),
         ({"secret": TEXT, "keyed": ["emial"]}, "keyed\\[0\\]: unknown feature 'emial'"),
     ],

@@ -7,12 +7,14 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule, StoreError, Verdict
 from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import RedisStore
 from ratelimit_mw.testing import ManualClock
 
 WHO = {"ip": "192.0.2.7"}
@@ -247,18 +249,27 @@ def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert ["reachable again" in message for message in messages] == [False, True]
 
 
-def test_the_log_names_the_store_without_its_password(caplog: pytest.LogCaptureFixture) -> None:
+URL = "redis://app:secret@127.0.0.1:1/0"
+
+
+@pytest.mark.parametrize("make", [str, RedisStore])
+@both
+def test_the_log_names_the_store_without_its_password(
+    hit: Hit, make: Callable[[str], Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """The line tells an operator the effect on traffic: how many rules go on by which policy."""
     settings = Settings(on_store_error="allow")
     rules = [rule(None, name="a"), rule(None, "5/minute; 9/hour", name="b"), rule("deny", name="c")]
-    mine = Limiter(rules, "redis://app:secret@127.0.0.1:1/0", settings=settings)
+    mine = Limiter(rules, make(URL), settings=settings)
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         for _ in range(3):
-            assert mine.hit(WHO).unavailable
+            assert hit(mine).unavailable
     (message,) = [record.getMessage() for record in caplog.records]
     assert message.startswith("store redis://127.0.0.1:1/0 unreachable (")
     assert "applying on_store_error: 2 rules allow, 1 rule deny; next probe in" in message
-    assert "secret" not in message
+    assert ".);" not in message
+    assert "Connect call failed" not in message
+    assert "secret" not in message + repr(mine.store)
     mine.close()
 
 

@@ -6,6 +6,8 @@ import inspect
 from typing import Any
 
 import pytest
+import redis
+import redis.asyncio
 from limiter_ways import ANN, WAYS, left, limiter, rule
 from shared_store import SharedStore
 
@@ -277,8 +279,10 @@ def test_a_clock_in_seconds_is_an_error() -> None:
         ({"rules": [rule(), rule()]}, "the name 'r' is already used"),
         ({"store": "nothing://x"}, "store: unknown scheme 'nothing' of a store URL"),
         ({"store": "memory://?size=1"}, "store: memory:// has no option 'size'"),
-        ({"store": 7}, "store: expected a store URL or a Store, got 7"),
-        ({"store": MemoryStore}, "store: expected a store URL or a Store"),
+        ({"store": 7}, "store: expected a store URL or a Store; got int$"),
+        ({"store": MemoryStore}, "store: expected a store URL or a Store; got the class MemoryStore"),
+        ({"store": redis.Redis(password="hunter2")}, r"got a Redis client\. Write RedisStore\(client=\.\.\.\)$"),
+        ({"store": redis.asyncio.Redis()}, r"got a Redis client\. Write RedisStore\(aclient=\.\.\.\)$"),
     ],
 )
 def test_an_invalid_argument_is_an_error_at_the_start(arguments: dict[str, Any], message: str) -> None:

@@ -141,7 +141,7 @@ def test_limits_by_client_may_stand_in_a_file(tmp_path: Path, name: str, text: s
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("missing.json", None, "rules\\[0\\]: per_key: .*missing.json: No such file or directory"),
+        ("missing.json", None, "rules\\[0\\]: per_key: file '.*missing.json' not found"),
         ("c.json", "{", "rules\\[0\\]: per_key: .*c.json: cannot parse the file: "),
         ("c.json", "[]", "rules\\[0\\]: per_key: .*c.json: expected a table of limits by client; got \\[\\]"),
         ("c.json", "null", "rules\\[0\\]: per_key: .*c.json: expected a table of limits by client; got None"),
@@ -160,9 +160,28 @@ def test_a_mistake_in_that_file_names_it(tmp_path: Path, name: str, text: str | 
 
 
 def test_a_missing_file_is_missing(tmp_path: Path) -> None:
-    """A path that leads nowhere is the operating system's error."""
-    with pytest.raises(FileNotFoundError):
+    """The error names the file, and the current folder for a relative path."""
+    with pytest.raises(ConfigError, match=f"^settings file '{tmp_path}/none.toml' not found$"):
         load_settings(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match=f"^settings file 'none.toml' not found in {Path.cwd()}$"):
+        load_settings("none.toml")
+    tmp_path.joinpath("folder.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"^settings file '.*\.toml' cannot be read: Is a directory"):
+        load_settings(tmp_path / "folder.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r.toml", '[[rules]]\nname = "a\nlimits = "5/m"\n'),
+        ("r.yaml", "rules:\n  - name: 'a\n    limits: 5/m\n"),
+        ("r.json", '{"rules":\n[{"name": a"}]}'),
+    ],
+)
+def test_a_syntax_error_names_its_line(tmp_path: Path, name: str, text: str) -> None:
+    """The line is at the same place in the message as for any other mistake."""
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}:2: cannot parse the file: "):
+        load_settings(written(tmp_path, name, text))
 
 
 def test_yaml_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

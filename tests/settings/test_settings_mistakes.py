@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: st
     path = written(tmp_path, name, text)
     with pytest.raises(ConfigError) as caught:
         load_settings(path)
-    assert str(caught.value).replace(f"{path}:2: ", f"{path}: ").startswith(f"{path}: {message}")
+    assert re.match(rf"{path}(:\d+)?: {re.escape(message)}", str(caught.value))
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     for name in ("r.toml", "r.json", "r.yaml"):
         path = tmp_path / name
         path.write_bytes(b'a = "\xff"')
-        with pytest.raises(ConfigError, match=f"{name}: cannot parse the file"):
+        with pytest.raises(ConfigError, match=rf"{name}(:1)?: cannot parse the file"):
             load_settings(path)
 
 

@@ -6,11 +6,12 @@ import sys
 from typing import Any
 
 import pytest
+import redis
 
 from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.clock import SECOND, now_us
 from ratelimit_mw.errors import MissingExtraError
-from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.stores import LmdbStore, MemcachedStore, MemoryStore, RedisStore, Store, open_store
 from ratelimit_mw.testing import ManualClock
 
 
@@ -70,3 +71,20 @@ def test_the_clock_of_the_store_counts_by_default() -> None:
     default = Limiter([Rule(limits="1/minute; 2/hour", key=[])]).hit({}).decisions[0]
     assert before <= default.at_us <= before + 60 * SECOND
     assert open_store("memory://?max_keys=5").apply([]) == []
+
+
+@pytest.mark.parametrize(
+    ("store", "shown"),
+    [
+        (MemoryStore(), "<MemoryStore memory://>"),
+        (LmdbStore("/tmp/limits"), "<LmdbStore lmdb:///tmp/limits>"),
+        (RedisStore("redis://app:secret@h:7/1?client_name=secret"), "<RedisStore redis://h:7/1>"),
+        (RedisStore(client=redis.Redis(password="secret")), "<RedisStore>"),
+        (MemcachedStore("a:1,b", username="u", password="secret"), "<MemcachedStore memcached://a:1,b:11211>"),
+        (open_store("memcacheds://u:secret@a:1,b"), "<MemcachedStore memcacheds://a:1,b>"),
+        (open_store("redis+sentinel://:secret@h1,h2/main"), "<RedisStore redis+sentinel://h1,h2/main>"),
+    ],
+)
+def test_a_store_has_a_name_without_secrets(store: Store, shown: str) -> None:
+    """The name is in the repr and in the log."""
+    assert repr(store) == shown

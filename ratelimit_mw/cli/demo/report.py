@@ -74,7 +74,7 @@ def _show_next_commands() -> None:
     print_text("Try next", "bold")
     for arguments in (
         f"check {settings}",
-        f"explain {settings} POST /login",
+        f"explain {settings} POST /login --feature ip=192.0.2.7",
         f"replay {settings} /var/log/nginx/access.log",
         "demo --log /var/log/nginx/access.log",
     ):

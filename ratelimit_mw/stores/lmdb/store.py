@@ -58,6 +58,7 @@ class LmdbStore(Store):
         if sys.platform != "linux":
             raise ConfigError(f"lmdb:// needs Linux, and this is {sys.platform}. Use redis:// or memory://")
         self.path = path
+        self.name = f"lmdb://{path}"
         self._settings = (path, check_size(size) + -size % mmap.PAGESIZE, durable)
         self._seconds = timeout_us / 1e6
         self._clock = clock

@@ -78,6 +78,8 @@ class MemcachedStore(Store):
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us is a whole number of microseconds from 1 on; got {timeout_us!r}")
         self._rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
+        scheme = "memcached" if tls is None else "memcacheds"
+        self.name = f"{scheme}://{','.join(map(str, self._rendezvous.servers))}"
         self._names = KeyNames(prefix)
         self._access = MemcachedAccess(tls, username, password)
         self._timeout = timeout_us / 1_000_000

@@ -53,6 +53,8 @@ class MemoryStore(Store):
         0
     """
 
+    name = "memory://"
+
     def __init__(
         self, max_keys: int = 1_000_000, clock: Clock = now_us, snapshot: str | PathLike[str] | None = None
     ) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...decision import Decision, Hit
 from ...errors import ConfigError, StoreError
 from ...receipt import Correction
-from .. import read_address
+from .. import read_address, redacted_url
 from ..base import Store
 from .address import Address, ParsedAddress
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
@@ -89,6 +89,8 @@ class RedisStore(Store):
                 self._target = ApplicationClient(client)
             return
         parsed = read_address(url)[1] if isinstance(url, str) else url
+        if isinstance(url, str):
+            self.name = redacted_url(url)
         self._keys = RedisKeys(parsed.prefix if prefix is None else prefix)
         self._address = address = _address(parsed, credential_provider)
         self._is_cluster = address.cluster

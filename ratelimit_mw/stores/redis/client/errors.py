@@ -68,4 +68,5 @@ def as_store_error(error: Exception) -> RateLimitError:
     if isinstance(error, exceptions.ResponseError) or type(error).__name__ in _CODES:
         hint = _HINTS.get(error_code(error))
         return StoreError(f"Redis: {redacted(error)}" + (f" ({hint})" if hint else ""))
-    return StoreError(f"Redis: {type(error).__name__}: {error}")
+    text = str(error).partition(". Connect call failed")[0].rstrip(".")  # asyncio repeats the address
+    return StoreError(f"Redis: {type(error).__name__}: {text}")
