@@ -69,7 +69,7 @@ class Algorithm(ABC):
         """Return the state after ``cost`` is consumed without a decision, even beyond the limit."""
 
     @abstractmethod
-    def give_back(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
+    def refund(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
         """Return the state after ``cost`` of the charge ``consumed`` is refunded where it was counted."""
 
     def dump(self, state: Any) -> bytes:

@@ -46,7 +46,7 @@ function Bucket:charge(state, now, cost)
   return {at, consumed + cost, part}
 end
 
-function Bucket:give_back(state, now, consumed, cost)
+function Bucket:refund(state, now, consumed, cost)
   if not state then return nil end
   local at, level, part = self:drain(state, now)
   -- The part of the cost that has drained since the hit cannot be refunded.
@@ -70,7 +70,7 @@ end
 local LeakyBucketQueue = setmetatable({delays = true}, Bucket)
 LeakyBucketQueue.__index = LeakyBucketQueue
 
-function LeakyBucketQueue:give_back(state, now, consumed, cost)
+function LeakyBucketQueue:refund(state, now, consumed, cost)
   if not state or not self:is_last(state, consumed) then return state end
   local at, level, part = self:drain(state, now)
   return self:lower(at, level, part, cost, 0)

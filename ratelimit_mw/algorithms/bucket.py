@@ -65,7 +65,7 @@ class Bucket(Algorithm):
         at, consumed, part = (now, 0, 0) if state is None else self._drain(state, now)
         return at, consumed + cost, part
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None:
             return None
         at, level, part = self._drain(state, now)
@@ -105,7 +105,7 @@ class LeakyBucketQueue(LeakyBucket):
     def variant(self) -> str:
         return "queue"
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or not self._is_last(state, consumed):
             return state
         at, level, part = self._drain(state, now)

@@ -51,7 +51,7 @@ function Concurrency:charge(state, now, cost)
 end
 
 -- Release the slot; with a cost of 0, renew it.
-function Concurrency:give_back(state, now, consumed, cost)
+function Concurrency:refund(state, now, consumed, cost)
   if not state then return nil end
   local gone = state:ended(now)
   local slot = state:find(consumed.at, consumed.cost)

@@ -52,7 +52,7 @@ class Concurrency(Algorithm):
     def charge(self, state: State, now: int, cost: int) -> State:
         return (*_live(state, now), _next_id(state, now), now + SLOT_LIFE, cost)
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         """Release the slot; with a cost of 0, renew it."""
         kept: list[int] = []
         live = _live(state, now)

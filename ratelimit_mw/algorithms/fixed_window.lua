@@ -26,7 +26,7 @@ function FixedWindow:charge(state, now, cost)
   return {now - now % self.period + self.period, cost}
 end
 
-function FixedWindow:give_back(state, now, consumed, cost)
+function FixedWindow:refund(state, now, consumed, cost)
   if not state or state[1] <= consumed.at or state[1] - consumed.at > self.period then return state end
   return state[2] > cost and {state[1], state[2] - cost} or nil
 end

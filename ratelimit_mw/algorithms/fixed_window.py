@@ -39,7 +39,7 @@ class FixedWindow(Algorithm):
             return state[0], state[1] + cost
         return now - now % self.period + self.period, cost
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or not 0 < state[0] - consumed.at_us <= self.period:
             return state
         return (state[0], state[1] - cost) if state[1] > cost else None

@@ -28,7 +28,7 @@ function IntervalTokenBucket:charge(state, now, cost)
   return {refilled, consumed + cost}
 end
 
-function IntervalTokenBucket:give_back(state, now, consumed, cost)
+function IntervalTokenBucket:refund(state, now, consumed, cost)
   if not state or consumed.at < state[1] or consumed.at - state[1] >= self.period then return state end
   return state[2] > cost and {state[1], state[2] - cost} or nil
 end

@@ -51,7 +51,7 @@ class IntervalTokenBucket(Algorithm):
         refilled, consumed = self._refill(state, now)
         return refilled, consumed + cost
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or not 0 <= consumed.at_us - state[0] < self.period:
             return state
         return (state[0], state[1] - cost) if state[1] > cost else None

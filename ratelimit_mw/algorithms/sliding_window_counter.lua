@@ -61,7 +61,7 @@ function SlidingWindowCounter:charge(state, now, cost)
   return {start, at, previous, current + cost}
 end
 
-function SlidingWindowCounter:give_back(state, now, consumed, cost)
+function SlidingWindowCounter:refund(state, now, consumed, cost)
   if not state then return nil end
   local start, at, previous, current = state[1], state[2], state[3], state[4]
   if start <= consumed.at and consumed.at < start + self.period then

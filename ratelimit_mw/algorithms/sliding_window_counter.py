@@ -69,7 +69,7 @@ class SlidingWindowCounter(Algorithm):
         start, at, previous, current = _roll(state, now, self.period)
         return start, at, previous, current + cost
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None:
             return None
         start, at, previous, current = state

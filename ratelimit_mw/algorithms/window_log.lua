@@ -127,7 +127,7 @@ function TieredWindow:charge(state, now, cost)
   return state:since(bucket - self.span):added(bucket, cost)
 end
 
-function TieredWindow:give_back(state, now, consumed, cost)
+function TieredWindow:refund(state, now, consumed, cost)
   if not state then return nil end
   return state:without(floor(consumed.at / self.precision), cost)
 end

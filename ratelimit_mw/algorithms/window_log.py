@@ -194,7 +194,7 @@ class TieredWindow(Algorithm):
         bucket = max(bucket, state.open)
         return state.since(bucket - self.span).added(bucket, cost)
 
-    def give_back(self, state: Series | None, now: int, consumed: Charge, cost: int) -> Series | None:
+    def refund(self, state: Series | None, now: int, consumed: Charge, cost: int) -> Series | None:
         if state is None:
             return None
         return state.without(consumed.at_us // self.precision, cost)

@@ -18,7 +18,7 @@ from ..rules.names import printable
 from ..rules.options import RuleSettings
 from ..rules.rule import Rule
 from ..rules.ruleset import Override, RuleSet
-from ..stores import check_address
+from ..stores import check_store_url
 from .files import limits_file, read
 from .locate import line_of, steps_of
 from .options import HttpOptions, SettingsDict
@@ -164,7 +164,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
 
 
 def _checked_store(url: str) -> str:
-    check_address(url)
+    check_store_url(url)
     return url
 
 

@@ -22,7 +22,7 @@ __all__ = [
     "MemoryStore",
     "RedisStore",
     "Store",
-    "check_address",
+    "check_store_url",
     "decide_all",
     "open_store",
 ]
@@ -95,7 +95,7 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     return store
 
 
-def check_address(address: str) -> None:
+def check_store_url(address: str) -> None:
     """Check a store URL without opening the store or importing its library.
 
     Raises:

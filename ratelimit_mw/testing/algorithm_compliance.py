@@ -146,7 +146,7 @@ class AlgorithmCompliance:
         for step in self._steps(algorithm):
             if step.decision.allowed and step.cost and _can_refund_fully(algorithm):
                 for later in (step.now, step.now + algorithm.period // 3, step.now + algorithm.period):
-                    back = algorithm.give_back(step.kept, step.now, _consumed(step), step.cost)
+                    back = algorithm.refund(step.kept, step.now, _consumed(step), step.cost)
                     later = max(later, step.latest)
                     self._check_same(algorithm, back, step.state, later, "refunded at once")
 
@@ -159,7 +159,7 @@ class AlgorithmCompliance:
                 now = max(step.now, step.latest) + wait
                 for between in (0, max(1, algorithm.limit // 2)):
                     never, kept = (algorithm.charge(state, now, between) for state in (step.state, step.kept))
-                    back = algorithm.give_back(kept, now, _consumed(step), step.cost)
+                    back = algorithm.refund(kept, now, _consumed(step), step.cost)
                     left = [algorithm.decide(state, now, 0)[1].remaining for state in (kept, back, never)]
                     subject = f"remaining with the hit, with a refund {wait} us later, and without the hit"
                     check_equal(left, sorted(left), f"{subject}, with {between} consumed in between")
@@ -179,7 +179,7 @@ class AlgorithmCompliance:
         """Decisions and states hold integers only: a float is exact only up to 2**53."""
         for step in self._steps(algorithm):
             charged = algorithm.charge(step.state, step.now, max(1, step.cost))
-            back = algorithm.give_back(charged, step.now, _consumed(step), max(1, step.cost))
+            back = algorithm.refund(charged, step.now, _consumed(step), max(1, step.cost))
             for value in (values_of(step.decision), step.kept, charged, back):
                 check_equal(_floats_in(value), [], f"floats in {value!r}")
 
@@ -224,7 +224,7 @@ class AlgorithmCompliance:
     def _next_state(self, algorithm: Algorithm, step: TraceStep, chance: random.Random, charges: bool) -> Any:
         """Return the state for the next step, sometimes after a charge or a refund."""
         if step.cost and step.decision.allowed and chance.random() < 0.1:
-            return algorithm.give_back(step.kept, step.now, _consumed(step), chance.randint(1, step.cost))
+            return algorithm.refund(step.kept, step.now, _consumed(step), chance.randint(1, step.cost))
         if charges and chance.random() < 0.1:
             return algorithm.charge(step.kept, step.now, chance.randint(1, algorithm.limit))
         return step.kept

@@ -34,7 +34,7 @@ class ReferenceStore:
             if charge is None:
                 changed = algorithm.charge(state, now, cost)
             else:
-                changed = algorithm.give_back(state, now, charge, cost)
+                changed = algorithm.refund(state, now, charge, cost)
             self._states[key] = limit, changed
 
     def forget(self, keys: Iterable[str]) -> None:

@@ -32,7 +32,7 @@ class Function:
     def refund(self, step: int, now: int, cost: int | None) -> None:
         consumed = self.consumed[step]
         back = consumed.cost if cost is None else cost
-        self.state = self.algorithm.give_back(self.state, now, consumed, back)
+        self.state = self.algorithm.refund(self.state, now, consumed, back)
         self.consumed[step] = consumed._replace(cost=consumed.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:

@@ -346,16 +346,16 @@ def test_each_slot_has_its_own_id() -> None:
     assert len({first.at_us, second.at_us, third.at_us}) == 3
     assert rule.load(rule.dump(state)) == state
     for decision in (second, third, first):
-        state = rule.give_back(state, 100, Charge(decision.at_us, 1), 1)
+        state = rule.refund(state, 100, Charge(decision.at_us, 1), 1)
     assert state is None
-    assert rule.give_back(None, 100, Charge(1, 1), 1) is None
+    assert rule.refund(None, 100, Charge(1, 1), 1) is None
 
 
 def test_some_of_the_slots_of_a_hit_can_be_returned() -> None:
     """Two of three slots are returned. An additional charge is a slot too."""
     rule = Concurrency(Quota.parse("4 concurrent"))
     state, taken = rule.decide(None, 100, 3)
-    state = rule.give_back(state, 100, Charge(taken.at_us, 3), 2)
+    state = rule.refund(state, 100, Charge(taken.at_us, 3), 2)
     assert rule.decide(state, 100, 0)[1].remaining == 3
     state = rule.charge(state, 100, 5)
     assert rule.decide(state, 100, 0)[1].remaining == 0

@@ -31,7 +31,7 @@ def test_a_hit_refunded_at_once_leaves_no_trace(kind: str, data: st.DataObject) 
     cost = data.draw(st.integers(1, shape.capacity))
     kept, decision = algorithm.decide(state, now, cost)
     assume(decision.allowed)
-    undone = algorithm.give_back(kept, now, Charge(decision.at_us, cost, decision.delay_us), cost)
+    undone = algorithm.refund(kept, now, Charge(decision.at_us, cost, decision.delay_us), cost)
     for pause, later in data.draw(steps(shape, back=False, most=12)):
         now += pause
         state, expected = algorithm.decide(state, now, later)
@@ -44,9 +44,9 @@ def test_a_refunded_lone_hit_leaves_no_state(kind: str) -> None:
     """The state is None again, so a store may drop the key."""
     algorithm = Shape(kind, 3, 60_000_000).build()
     state, decision = algorithm.decide(None, 5, 2)
-    half = algorithm.give_back(state, 5, Charge(decision.at_us, 2), 1)
+    half = algorithm.refund(state, 5, Charge(decision.at_us, 2), 1)
     assert half is not None
-    assert algorithm.give_back(half, 5, Charge(decision.at_us, 1), 1) is None
+    assert algorithm.refund(half, 5, Charge(decision.at_us, 1), 1) is None
 
 
 @KINDS
@@ -63,7 +63,7 @@ def test_refunds_and_charges_agree_with_the_reference(kind: str, data: st.DataOb
         if move == "refund" and held:
             consumed, entry = held.pop(data.draw(st.integers(0, len(held) - 1)))
             back = data.draw(st.integers(1, consumed.cost))
-            state = algorithm.give_back(state, now, consumed, back)
+            state = algorithm.refund(state, now, consumed, back)
             twin.refund(now, entry, back)
             if back < consumed.cost:
                 held.append((consumed._replace(cost=consumed.cost - back), entry))
@@ -82,11 +82,11 @@ def test_refunds_and_charges_agree_with_the_reference(kind: str, data: st.DataOb
 @KINDS
 def test_a_refund_of_a_key_without_state_changes_nothing(kind: str) -> None:
     """The store may have forgotten the key."""
-    assert Shape(kind, 3, 60_000_000).build().give_back(None, 5, Charge(0, 1), 1) is None
+    assert Shape(kind, 3, 60_000_000).build().refund(None, 5, Charge(0, 1), 1) is None
 
 
 def test_a_queue_above_one_per_microsecond_refunds_nothing() -> None:
     """Whole microseconds do not show which hit is the last, so nothing is returned."""
     queue = Shape("leaky-bucket-queue", 7000, 3000).build()
     state, decision = queue.decide(None, 0, 5)
-    assert queue.give_back(state, 0, Charge(decision.at_us, 5, decision.delay_us), 5) is state
+    assert queue.refund(state, 0, Charge(decision.at_us, 5, decision.delay_us), 5) is state

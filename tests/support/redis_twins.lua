@@ -123,8 +123,8 @@ end
 
 local function played(limit, state, what, now, cost, at, consumed_cost, delay)
   if what == 'charge' then return '', limit:charge(state, now, cost) end
-  if what == 'give_back' then
-    return '', limit:give_back(state, now, {at = at, cost = consumed_cost, delay = delay}, cost)
+  if what == 'refund' then
+    return '', limit:refund(state, now, {at = at, cost = consumed_cost, delay = delay}, cost)
   end
   local kept, allowed, remaining, retry, reset, hit_at, waits = limit:decide(state, now, cost)
   local answer = {said(allowed), said(remaining), said(retry), said(reset), said(hit_at), said(waits or 0)}

@@ -48,9 +48,9 @@ class Trace:
         self.state = self.limit.algorithm.charge(self.state, now, cost)
         self._note(("charge", now, cost, None, None, None), "")
 
-    def give_back(self, now: int, consumed: Charge, cost: int) -> None:
-        self.state = self.limit.algorithm.give_back(self.state, now, consumed, cost)
-        self._note(("give_back", now, cost, consumed.at_us, consumed.cost, number_or_text(consumed.delay_us)), "")
+    def refund(self, now: int, consumed: Charge, cost: int) -> None:
+        self.state = self.limit.algorithm.refund(self.state, now, consumed, cost)
+        self._note(("refund", now, cost, consumed.at_us, consumed.cost, number_or_text(consumed.delay_us)), "")
 
     def _note(self, step: Step, answer: str) -> None:
         self.steps.append(step)

@@ -91,7 +91,7 @@ class LeakyBucket(Reference):
         self.level_then = self.level(t) + cost
         return self.enter(Entry(t, cost))
 
-    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+    def undo(self, t: int, entry: Entry, cost: int) -> None:
         """``max(0, c - (t - at) * N/P)``, never above full."""
         back = max(Fraction(0), cost - Fraction((t - entry.time) * self.amount, self.period))
         self.level_then, self.last = max(Fraction(0), self.level(t) - back), t
@@ -118,7 +118,7 @@ class TokenBucket(Reference):
         self.tokens_then = self.tokens(t) - cost
         return self.enter(Entry(t, cost))
 
-    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+    def undo(self, t: int, entry: Entry, cost: int) -> None:
         back = max(Fraction(0), cost - Fraction((t - entry.time) * self.amount, self.period))
         self.tokens_then, self.last = min(Fraction(self.capacity), self.tokens(t) + back), t
 
@@ -146,7 +146,7 @@ class Gcra(Reference):
         self.tat = max(t, self.tat) + cost * self.t_each
         return self.enter(Entry(t, cost))
 
-    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+    def undo(self, t: int, entry: Entry, cost: int) -> None:
         self.tat -= max(Fraction(0), cost * self.t_each - (t - entry.time))
         self.last = t
 
@@ -204,10 +204,10 @@ class LeakyBucketQueue(Reference):
     def count(self, t: int, cost: int) -> Entry:
         return self.enter(Entry(t, cost, max(Fraction(t), self.free_at())))
 
-    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+    def undo(self, t: int, entry: Entry, cost: int) -> None:
         """The part that no later departure depends on."""
         if self.entries and entry is self.entries[-1]:
-            super().give_back(t, entry, cost)
+            super().undo(t, entry, cost)
 
     def change(self, amount: int, capacity: int | None = None) -> None:
         """Requests that were in the queue at the last hit get their new times, in order."""

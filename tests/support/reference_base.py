@@ -58,7 +58,7 @@ class Reference:
     def delay(self, t: int) -> int:
         return 0
 
-    def give_back(self, t: int, entry: Entry, cost: int) -> None:
+    def undo(self, t: int, entry: Entry, cost: int) -> None:
         """Windows: where it was counted, which is nowhere once that has passed."""
         entry.cost = max(0, entry.cost - cost)
         self.entries = [e for e in self.entries if e.cost]
@@ -90,7 +90,7 @@ class Reference:
         return self.count(max(t, self.last), cost)
 
     def refund(self, t: int, entry: Entry, cost: int) -> None:
-        self.give_back(max(t, self.last), entry, cost)
+        self.undo(max(t, self.last), entry, cost)
 
     def remaining(self, at: int) -> int:
         """The most that would be allowed at this same instant."""

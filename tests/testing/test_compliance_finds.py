@@ -65,7 +65,7 @@ class PlainStore(Store):
     def changed(self, change: Correction, state: Any, now: int) -> Any:
         if change.consumed is None:
             return change.limit.algorithm.charge(state, now, change.cost)
-        return change.limit.algorithm.give_back(state, now, change.consumed, change.cost)
+        return change.limit.algorithm.refund(state, now, change.consumed, change.cost)
 
     def forget(self, keys: Any) -> None:
         for key in keys:
@@ -300,12 +300,12 @@ class LivesTooShort(SlidingWindowCounter):
 
 
 class RefundsLateHits(TokenBucket):
-    def give_back(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
-        return super().give_back(state, now, consumed._replace(at_us=now), cost)
+    def refund(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
+        return super().refund(state, now, consumed._replace(at_us=now), cost)
 
 
 class NeverRefunds(TokenBucket):
-    def give_back(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
+    def refund(self, state: Any, now: int, consumed: Any, cost: int) -> Any:
         return state
 
 

@@ -59,7 +59,7 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
         if consumed is None:
             state = limit.algorithm.charge(stored[2], instant, cost)
         else:
-            state = limit.algorithm.give_back(stored[2], instant, consumed, cost)
+            state = limit.algorithm.refund(stored[2], instant, consumed, cost)
         if state is stored[2]:
             continue
         try:

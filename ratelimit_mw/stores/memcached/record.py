@@ -97,7 +97,7 @@ class Record:
             if consumed is None:
                 state = algorithm.charge(state, self.now, cost)
             else:
-                state = algorithm.give_back(state, self.now, consumed, cost)
+                state = algorithm.refund(state, self.now, consumed, cost)
         if state is self.state:
             return None
         if state is None:

@@ -180,7 +180,7 @@ class MemoryStore(Store):
         if consumed is None:
             state = limit.algorithm.charge(state, now, cost)
         else:
-            state = limit.algorithm.give_back(state, now, consumed, cost)
+            state = limit.algorithm.refund(state, now, consumed, cost)
         self._keep(generations, key, state)
         resets_in = limit.decide(state, now, 0)[1].reset_us
         if resets_in > generations.span:

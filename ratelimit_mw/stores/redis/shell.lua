@@ -83,7 +83,7 @@ local function correct(count, now, min_ttl)
     local state, kept = limit.read(limit, key), nil
     if numbers[cursor + 2] then
       local charge = {at = numbers[cursor + 2], cost = numbers[cursor + 3], delay = numbers[cursor + 4]}
-      kept = limit:give_back(state, now, charge, cost)
+      kept = limit:refund(state, now, charge, cost)
     else
       kept = limit:charge(state, now, cost)
     end

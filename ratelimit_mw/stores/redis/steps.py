@@ -164,7 +164,7 @@ def _correct_here(change: Correction, now: int | None, context: RedisContext) ->
         try:
             at, (text,) = yield KeyOperation(READ, [key], now)
             state = None if text is None else algorithm.load(text)
-            kept = algorithm.charge(state, at, cost) if charge is None else algorithm.give_back(state, at, charge, cost)
+            kept = algorithm.charge(state, at, cost) if charge is None else algorithm.refund(state, at, charge, cost)
             if kept is not state:
                 lasts = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
                 dumped = None if kept is None else algorithm.dump(kept)

@@ -98,8 +98,8 @@ def test_chunks_decide_as_arrays_do(spec: object, seed: int, amount: int) -> Non
             kept.keep(algorithm.charge(kept.state(), now, 2))
         else:
             charge = charges.pop(chance.choice((-1, 0, len(charges) // 2)))
-            state = algorithm.give_back(state, now, charge, 1)
-            kept.keep(algorithm.give_back(kept.state(), now, charge, 1))
+            state = algorithm.refund(state, now, charge, 1)
+            kept.keep(algorithm.refund(kept.state(), now, charge, 1))
         assert entries(kept.state()) == entries(state)
 
 
@@ -141,7 +141,7 @@ def test_refund_of_the_newest_hit_leaves_chunks_alone() -> None:
     for number in range(5_000):
         kept.hit(NOW + number, 1)
     kept.chunks.read = kept.chunks.written = 0
-    kept.keep(algorithm.give_back(kept.state(), NOW + 5_000, Charge(NOW + 4_998, 1), 1))
+    kept.keep(algorithm.refund(kept.state(), NOW + 5_000, Charge(NOW + 4_998, 1), 1))
     assert (kept.chunks.read <= 14, kept.chunks.written) == (True, 0)
     assert len(entries(kept.state())) == 4_999
 

@@ -14,7 +14,7 @@ from servers import HOST, Server, certificates, memcached_running
 from test_memcached_impostors import impostor
 
 from ratelimit_mw import ConfigError, Limiter, Rule, StoreError
-from ratelimit_mw.stores import check_address, open_store
+from ratelimit_mw.stores import check_store_url, open_store
 from ratelimit_mw.stores.memcached.client.servers import MemcachedAccess
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_suite import WAYS, limit_of
@@ -117,7 +117,7 @@ def test_a_server_without_login_keeps_nothing_of_it(memcached_server: Server) ->
 def test_a_login_that_cannot_be_used_is_an_error_without_the_password(login: str, message: str) -> None:
     """The login cannot hold a command."""
     with pytest.raises(ConfigError, match=message) as caught:
-        check_address(f"memcached://{login}@h 1" if login.endswith("@") else f"memcached://{login}@h1")
+        check_store_url(f"memcached://{login}@h 1" if login.endswith("@") else f"memcached://{login}@h1")
     assert "s3" not in str(caught.value)
 
 

@@ -51,7 +51,7 @@ class Whole(Algorithm):
         at, count = state or (now, 0)
         return max(at, now), count + cost
 
-    def give_back(self, state: State, now: int, consumed: Charge, cost: int) -> State:
+    def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or state[1] <= cost:
             return None
         return state[0], state[1] - cost

@@ -52,7 +52,7 @@ class ByLua:
     def refund(self, step: int, now: int, cost: int | None) -> None:
         consumed = self.consumed[step]
         back = consumed.cost if cost is None else cost
-        self.trace.give_back(now, consumed, back)
+        self.trace.refund(now, consumed, back)
         self.consumed[step] = consumed._replace(cost=consumed.cost - back)
 
     def charge(self, step: int, now: int, cost: int) -> None:
@@ -87,7 +87,7 @@ def random_trace(kind: str, chance: random.Random) -> Trace:
         if kind_of_step < 0.12 and consumed:
             held = consumed.pop(chance.randrange(max(0, len(consumed) - 8), len(consumed)))
             back = chance.choice((held.cost, chance.randint(1, held.cost)))
-            trace.give_back(now, held, back)
+            trace.refund(now, held, back)
             if back < held.cost:
                 consumed.append(held._replace(cost=held.cost - back))
         elif kind_of_step < 0.15:
@@ -119,11 +119,11 @@ def random_leases(chance: random.Random) -> Trace:
         if kind < 0.3 and held:
             consumed = held.pop(chance.randrange(len(held)))
             back = chance.choice((consumed.cost, chance.randint(1, consumed.cost)))
-            trace.give_back(now, consumed, back)
+            trace.refund(now, consumed, back)
             if back < consumed.cost:
                 held.append(consumed._replace(cost=consumed.cost - back))
         elif kind < 0.5 and held:
-            trace.give_back(now, chance.choice(held), 0)
+            trace.refund(now, chance.choice(held), 0)
         elif kind < 0.53:
             trace.charge(now, chance.randint(1, 3))
         else:
@@ -169,8 +169,8 @@ def test_running_totals_start_again_before_they_grow_inexact(server: redis.Redis
     trace = Trace(limit, start, total=2**52 - 5)
     first = trace.decide(NOW + 10, 2)
     trace.decide(NOW + 11, 2)
-    trace.give_back(NOW + 12, Charge(NOW + 5, 4), 2)
+    trace.refund(NOW + 12, Charge(NOW + 5, 4), 2)
     trace.decide(NOW + 13, 3)
-    trace.give_back(NOW + 14, Charge(first.at_us, 2), 2)
+    trace.refund(NOW + 14, Charge(first.at_us, 2), 2)
     trace.decide(NOW + 1_000_001, 5)
     assert differences(server, [trace]) == []
