@@ -240,7 +240,8 @@ class RateLimitMiddleware:
         state = scope.get("state")
         if state is None:
             state = {}
-        state["ratelimit"] = verdict
+        if verdict.decisions or not verdict.allowed or DECIDED not in scope:
+            state["ratelimit"] = verdict  # else the application keeps the verdict of the outer middleware
         # DECIDED is not in the state, because a server may share one state between requests.
         decided_before = scope.get(DECIDED)
         if decided_before is not None:

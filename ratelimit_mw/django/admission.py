@@ -27,14 +27,17 @@ class DjangoAdmission(Admission):
         """Whether a throttle has rejected the request, so that REST framework writes the response."""
         self._native = request.framework_request
         self._decided: list[Verdict] = []
-        if admission_of(self._native) is None:
+        self._is_outermost = admission_of(self._native) is None
+        if self._is_outermost:
             self._native.ratelimit = Verdict()
         setattr(self._native, _ATTRIBUTE, self)
 
     def add(self, plan: Plan, verdict: Verdict) -> None:
         super().add(plan, verdict)
         self._decided.append(verdict)
-        self.verdict = self._native.ratelimit = verdict if len(self._decided) == 1 else combine(self._decided)
+        self.verdict = verdict if len(self._decided) == 1 else combine(self._decided)
+        if self._is_outermost or self.verdict.decisions or not self.verdict.allowed:
+            self._native.ratelimit = self.verdict
 
     def decide(self, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
         features = features or self._limits.reader.read(plan, request)

@@ -82,7 +82,10 @@ class FlaskHooks:
             g.ratelimit = environ.get(VERDICT) or Verdict()
             return None
         admission = environ[self._key] = Admission(self._limits)
-        verdict = g.ratelimit = environ[VERDICT] = admission.decide(plan, request)
+        verdict = admission.decide(plan, request)
+        if verdict.decisions or not verdict.allowed or VERDICT not in environ:
+            environ[VERDICT] = verdict  # else the application keeps the verdict of the outer middleware
+        g.ratelimit = environ[VERDICT]
         admission.note_in(environ)
         if not verdict.allowed:
             return self._reject(request, admission)

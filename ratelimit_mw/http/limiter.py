@@ -29,7 +29,6 @@ DECIDED: Final = "ratelimit_mw.decided"
 
 
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
-_NOTHING: Final = Plan([])
 
 
 class HttpLimiter:
@@ -109,13 +108,15 @@ class HttpLimiter:
         return any(map(self._is_same, native.get(DECIDED, ())))
 
     def undecided(self, plan: Plan, native: Mapping[str, Any]) -> Plan:
-        """Return the rest of a plan that no middleware with the same rules has decided before."""
+        """Return the rest of a plan that no middleware with the same rules has decided before.
+
+        The lists are checked again, because the user may be known only now.
+        """
         decided: Mapping[Limiter, Verdict] = native.get(DECIDED, {})
         verdicts = [verdict for limiter, verdict in decided.items() if self._is_same(limiter)]
         if not verdicts:
             return plan
-        rest = plan_without(plan, tuple(name for verdict in verdicts for name in verdict.rules))
-        return rest if rest.rules else _NOTHING
+        return plan_without(plan, tuple(name for verdict in verdicts for name in verdict.rules))
 
     def _is_same(self, other: Limiter) -> bool:
         own = self.limiter

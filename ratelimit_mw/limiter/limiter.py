@@ -184,7 +184,8 @@ class Limiter:
         try:
             hits = self._hits(plan, features, cost, request)
         except EarlyVerdict as early:
-            return early.verdict(self._now() or now_us())
+            now = self._now()
+            return early.verdict(now_us() if now is None else now)
         return Verdict.combine(self._chain.apply(hits, self._now(), consume) if hits else (), consume)
 
     async def adecide(
@@ -196,7 +197,8 @@ class Limiter:
         try:
             hits = self._hits(plan, features, cost, request)
         except EarlyVerdict as early:
-            return early.verdict(self._now() or now_us())
+            now = self._now()
+            return early.verdict(now_us() if now is None else now)
         deciding = self._adecide_hits(hits, consume)
         return await (self._settlement.keep_slots(deciding) if consume and plan.has_slots else deciding)
 

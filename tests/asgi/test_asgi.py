@@ -9,8 +9,9 @@ import pytest
 from asgi_checker import Message, Receive, Scope, Send
 from calls import BODY, FIELDS, START, asend_bare, ask, http_scope, limited, limiter, names_of, send_bare, sending
 
-from ratelimit_mw import ConfigError
+from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.testing import ManualClock
 
 
 def test_an_allowed_response_gets_the_headers_once_and_stays_what_it_was() -> None:
@@ -273,3 +274,21 @@ def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], mess
     """A wrong argument is an error when the application starts, and says what was expected."""
     with pytest.raises(ConfigError, match=message):
         RateLimitMiddleware(sending(START, BODY), **arguments)
+
+
+def test_an_inner_middleware_checks_the_lists_again() -> None:
+    """The outer middleware does not know the user, so the deny list applies inside. No rule counts twice."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        text = str(scope["state"]["ratelimit"].rules).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": text})
+
+    settings = {"rules": [{"name": "api", "limits": "5/minute"}], "lists": {"deny": {"user": ["eve"]}}}
+    rate = Limiter.from_settings(settings, clock=ManualClock(999_960.0))
+    inner = RateLimitMiddleware(app, limiter=rate, features={"user": lambda request: request.header("x-user")})
+    outer = RateLimitMiddleware(inner, limiter=rate, features={"user": lambda _: None})
+    assert ask(outer, headers={"x-user": "eve"}).status_code == 403
+    responses = [ask(outer, headers={"x-user": "ann"}) for _ in range(2)]
+    assert [each.text for each in responses] == ["('api',)"] * 2
+    assert [each.headers["x-ratelimit-remaining"] for each in responses] == ["3", "2"]

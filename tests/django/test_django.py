@@ -13,7 +13,7 @@ from django.http import HttpResponse, JsonResponse
 from django.test import AsyncRequestFactory
 from django.urls import path
 from django.views.decorators.http import require_POST
-from django_calls import CLIENT, LOG, MIDDLEWARE, Project, ahello, hello, one_rule, project
+from django_calls import CLIENT, LOG, MIDDLEWARE, Project, ahello, hello, one_rule, project, still
 from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
@@ -179,6 +179,28 @@ def test_listed_twice_it_decides_once(is_async: bool) -> None:
         response = served.ask()
         assert response["ratelimit-policy"] == '"api";q=9;w=60, "view";q=5;w=60'
         assert response["ratelimit"] == '"view";r=4;t=60'
+
+
+def test_listed_twice_it_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first middleware does not know the user, so the deny list applies in the second. No rule counts twice."""
+
+    def signing_in(get_response: Any) -> Any:
+        def sign_in(request: Any) -> Any:
+            request.who = request.headers.get("x-user")
+            return get_response(request)
+
+        return sign_in
+
+    monkeypatch.setattr("django_calls.signing_in", signing_in, raising=False)
+    settings = {"rules": [{"name": "api", "limits": "5/minute"}], "lists": {"deny": {"user": ["eve"]}}}
+    limits = {"limiter": still(settings), "features": {"user": lambda request: getattr(request, "who", None)}}
+    middleware = [*MIDDLEWARE, "django_calls.signing_in", *MIDDLEWARE]
+    view = path("", lambda request: HttpResponse(str(request.ratelimit.rules)))
+    with project(limits, view, middleware=middleware) as served:
+        assert served.ask(headers={"x-user": "eve"}).status_code == 403
+        responses = [served.ask(headers={"x-user": "ann"}) for _ in range(2)]
+        assert [each.content for each in responses] == [b"('api',)"] * 2
+        assert [each["x-ratelimit-remaining"] for each in responses] == ["3", "2"]
 
 
 @both

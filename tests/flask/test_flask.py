@@ -12,7 +12,7 @@ from typing import Any
 import flask
 import pytest
 from flask import Flask, g
-from flask_calls import FIELDS, app_of, ask, hello, one_rule, statuses, still
+from flask_calls import DENIES_EVE, FIELDS, app_of, ask, hello, one_rule, statuses, still
 from flask_login import LoginManager, UserMixin
 from shared_store import SharedStore
 from werkzeug.exceptions import HTTPException
@@ -304,6 +304,19 @@ def test_middleware_and_extension_decide_once() -> None:
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "2"
     assert ask(app, "/free").text == "('api',)"
     assert statuses(app, times=2) == [200, 429]
+
+
+def test_an_inner_middleware_checks_the_lists_again() -> None:
+    """The outer middleware does not know the user, so the deny list applies inside. No rule counts twice."""
+    limiter = still(DENIES_EVE)
+    app = app_of(limiter, {"/": lambda: str(g.ratelimit.rules)}, features={"user": lambda r: r.headers.get("x-user")})
+    app.wsgi_app = RateLimitMiddleware(  # type: ignore[method-assign]
+        app.wsgi_app, limiter=limiter, features={"user": lambda _: None}
+    )
+    assert ask(app, headers={"x-user": "eve"}).status_code == 403
+    responses = [ask(app, headers={"x-user": "ann"}) for _ in range(2)]
+    assert [each.text for each in responses] == ["('api',)"] * 2
+    assert [each.headers["x-ratelimit-remaining"] for each in responses] == ["3", "2"]
 
 
 def test_one_application_inside_another() -> None:

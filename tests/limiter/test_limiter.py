@@ -11,7 +11,7 @@ import redis.asyncio
 from limiter_ways import ANN, WAYS, left, limiter, rule
 from shared_store import SharedStore
 
-from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Settings, Verdict
+from ratelimit_mw import ConfigError, Limiter, Quota, RateLimitExceeded, Rule, Settings, Verdict
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.errors import RateLimitError
 from ratelimit_mw.rules.decorators import make_mark
@@ -317,3 +317,9 @@ def test_a_limiter_can_be_closed_twice(way: Any) -> None:
         way(rate).close()
     assert rate.settings.store == "memory://"
     assert not rate.waits
+
+
+def test_a_clock_that_reads_0_is_the_time_of_a_missing_key() -> None:
+    """The time 0 is a time, also where no store is asked."""
+    rule = Rule(name="api", limits="1/minute", key=["user"], when_missing="reject")
+    assert Limiter([rule], clock=ManualClock(0.0)).hit({}).decisions[0].at == 0.0
