@@ -15,7 +15,7 @@ _PLACE: Final = re.compile(r"line (\d+), column|\(byte (\d+)\)")  # of TOML and 
 
 
 def read(path: Path, kind: str = "settings file") -> Any:
-    """Read a settings file. ``ConfigError`` with the path for one that is missing, unreadable or malformed."""
+    """Read a settings file. Raise ``ConfigError`` with the path when it is missing, malformed or not permitted."""
     decode = _DECODERS.get(path.suffix.lower())
     if decode is None:
         raise ConfigError(f"{path}: unknown file type {path.suffix!r}. Expected {', '.join(_DECODERS)}")

@@ -98,7 +98,7 @@ BAD = [
 ]
 
 
-def test_unreadable_lines_are_counted_and_shown(rules: Write, log: Write) -> None:
+def test_invalid_lines_are_counted_and_shown(rules: Write, log: Write) -> None:
     """The first invalid lines are shown with their number and reason."""
     content = b"\n".join([line().encode().strip(), b"", *[bad.strip(b"\n") for bad in BAD], line().encode()])
     result = run("replay", rules(SITE), log(content), "--json")

@@ -241,7 +241,7 @@ def test_a_form_that_a_framework_has_parsed_is_read_from_there() -> None:
 
 
 @pytest.mark.parametrize("content_type", [JSON, FORM, MULTIPART, "text/plain", ""])
-def test_no_body_is_unknown_and_an_unreadable_one_is_not(content_type: str) -> None:
+def test_no_body_is_unknown_and_an_invalid_one_is_not(content_type: str) -> None:
     """Of whatever type it claims to be."""
     for read in (Body.form, Body.json, Body.email):
         assert read(body(None, content_type), "email") is None
@@ -250,7 +250,7 @@ def test_no_body_is_unknown_and_an_unreadable_one_is_not(content_type: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "application/octet-stream", "text/json", f"{JSON}, {FORM}", "json"])
-def test_a_type_that_nobody_knows_is_unreadable(kind: str) -> None:
+def test_a_type_that_nobody_knows_is_invalid(kind: str) -> None:
     """What an application makes of it cannot be told, so no limit is evaded with it."""
     for content in ('{"email": "ann@x.org"}', "email=ann@x.org"):
         assert body(content, kind).form("email") is INVALID

@@ -75,13 +75,13 @@ def test_cookies(lines: list[str], cookies: dict[str, str]) -> None:
     assert asgi(headers=[(b"cookie", line.encode()) for line in lines]).cookies == cookies
 
 
-def test_lines_of_one_header_that_differ_are_unreadable() -> None:
+def test_lines_of_one_header_that_differ_are_invalid() -> None:
     """Starlette shows the first line: a client that adds others would have a new count with each."""
     found = asgi(headers=[(b"x-a", b"1"), (b"X-A", b"2"), (b"x-b", b"3"), (b"x-b", b"3")])
     assert (found.header("x-a"), found.header("x-b"), found.header("x-c")) == (INVALID, "3", None)
 
 
-def test_a_query_that_nobody_escaped_is_unreadable() -> None:
+def test_a_query_that_nobody_escaped_is_invalid() -> None:
     """Its bytes are UTF-8 to some frameworks and Latin-1 to others."""
     assert (asgi("q=\u00e9".encode()).query, wsgi("q=\u00e9".encode().decode("latin-1")).query) == (None, None)
 

@@ -253,7 +253,7 @@ def test_a_body_in_utf_8_is_read_as_the_application_reads_it(
 @in_bodies
 @written
 @pytest.mark.parametrize("charset", KINDS)
-def test_a_body_in_another_charset_is_unreadable(seen: Any, kind: str, write: Any, charset: str) -> None:
+def test_a_body_in_another_charset_is_invalid(seen: Any, kind: str, write: Any, charset: str) -> None:
     """Some frameworks decode it so, and many texts would be one address to them; however the charset is written."""
     for text in TEXTS:
         assert seen(kind + charset, write(text))[0] is INVALID
@@ -293,7 +293,7 @@ def test_one_body_holds_one_field(seen: Any, kind: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("charset", KINDS)
-def test_a_query_is_unreadable_where_django_reads_it_in_another_charset(charset: str) -> None:
+def test_a_query_is_invalid_where_django_reads_it_in_another_charset(charset: str) -> None:
     """The content type says how Django decodes even the query."""
     for request in (
         DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=JSON + charset)),
