@@ -28,7 +28,7 @@ _PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTA
 
 LINKS: Final = {
     "store": "[stores](stores.md)",
-    "trusted_proxies": "[features](features.md#the-clients-address)",
+    "trusted_proxies": "[features](features.md#the-clients-ip-address)",
     "headers": "[headers](headers.md)",
     "lists": "[lists](#lists)",
     "email_field": "[features](features.md#bodies)",
