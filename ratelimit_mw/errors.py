@@ -52,16 +52,21 @@ def placed(path: str) -> Iterator[None]:
         raise (error.within(path) if path else error) from None
 
 
+def path_of(name: object) -> str:
+    """Return a name from a file as the path of an error, "" for one that cannot be shown."""
+    return name if isinstance(name, str) and name.isprintable() else ""
+
+
 def suggestion(word: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word: the nearest known word, or else all of them.
+    """Return the end of a message about an unknown word: the known words that it begins, the nearest one, or all.
 
     >>> suggestion("shaddow", ["enforce", "shadow"]), suggestion("x", ["enforce", "shadow"])
     (". Did you mean 'shadow'?", '. Expected one of enforce, shadow')
     """
-    known = list(known)
-    close = difflib.get_close_matches(str(word), known, 1, 0.6)
-    if close:
-        return f". Did you mean {close[0]!r}?"
+    known, word = list(known), str(word)
+    longer = [each for each in known if each.startswith(word)] if len(word) > 2 else []
+    if close := longer[:3] or difflib.get_close_matches(word, known, 1, 0.6):
+        return f". Did you mean {' or '.join(map(repr, close))}?"
     return f". Expected one of {', '.join(known)}" if known else ". There is none"
 
 

@@ -13,6 +13,7 @@ import click
 from ..algorithms.limit import Limit
 from ..errors import ConfigError
 from ..http.client_ip import ClientIP
+from ..http.features import HINTS
 from ..http.region import Region
 from ..rules import describe
 from ..rules.overview import Overview
@@ -155,7 +156,8 @@ def _notes(checked: _Checked) -> Iterator[str]:
     if checked.overview is None:
         yield from describe.replacing(settings.overrides)
     for name, users in checked.required.items():
-        yield f"the application must provide the feature {name}, for {', '.join(users)}"
+        hint = f". {HINTS[name]}it in features" if name in HINTS else ""
+        yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"
     if settings.region_header and not settings.trusted_proxies:
         yield "region_header is read from trusted_proxies only. Set trusted_proxies"
     for rule in rules.rules:

@@ -68,9 +68,12 @@ def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[s
 
 def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Target:
     try:
-        return parse_target(text)
+        target = parse_target(text)
     except InvalidLineError as error:
         raise click.BadParameter(str(error)) from None
+    if not target.path.startswith("/") and text != "*":
+        raise click.BadParameter(f"expected a path that starts with /; got {text!r}")
+    return target
 
 
 @click.command(

@@ -24,7 +24,7 @@ _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "cookie": lambda name: lambda request: request.cookie(name),
     "query": lambda name: lambda request: INVALID if request.query is None else request.query.get(name),
 }
-_HINTS: Final = {
+HINTS: Final = {
     "email": "Set email_field to the name of its field, or pass ",
     "region": "Set region_database or region_header, or pass ",
 }
@@ -108,7 +108,7 @@ class FeatureReader:
             return read
         raise ConfigError(
             f"{needed_by} uses the feature {name!r}, but nothing provides it."
-            f" {_HINTS.get(name, 'Pass ')}features={{{name!r}: function_of_the_request}} to the middleware"
+            f" {HINTS.get(name, 'Pass ')}features={{{name!r}: function_of_the_request}} to the middleware"
         )
 
 

@@ -28,6 +28,7 @@ DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 
 
+_ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
 
 
@@ -44,7 +45,7 @@ class HttpLimiter:
         options: HttpOptions,
         routes: bool = False,
     ) -> None:
-        check_names(options, HttpOptions.__annotations__, "argument")
+        check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
         self.limiter = _limiter(settings, limiter)
         with placed("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")

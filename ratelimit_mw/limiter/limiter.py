@@ -17,7 +17,7 @@ from ..quota import checked_cost
 from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.rule import Rule
-from ..rules.ruleset import RuleSet
+from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, load_settings
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
@@ -68,7 +68,7 @@ class Limiter:
         settings: Settings | None = None,
     ) -> None:
         self.settings = Settings() if settings is None else settings
-        self._own_rules = list(rules)
+        self._own_rules = checked_rules(rules)
         self._marks: set[Mark] = set()
         compiled = self._compile_rules()
         self._clock = None if clock is None else checked_clock(clock)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from ..decision import EarlyVerdict, Verdict
-from ..errors import ConfigError, placed, suggestion
+from ..errors import ConfigError, path_of, placed, suggestion
 from ..keys.email import spellings
 from ..keys.features import Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
@@ -38,7 +38,7 @@ class AccessLists:
         tables = tables or {}
         for kind in tables:
             if kind not in _KINDS:
-                raise ConfigError(f"unknown list {kind!r}{suggestion(kind, _KINDS)}")
+                raise ConfigError(f"unknown list {kind!r}{suggestion(kind, _KINDS)}", path_of(kind))
         self._networks: list[tuple[bool, tuple[Network, ...]]] = []
         self._values: list[tuple[bool, str, frozenset[str]]] = []
         names: dict[str, None] = {}

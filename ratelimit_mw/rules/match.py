@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, path_of, placed
 from ..keys.email import spellings
 from ..keys.features import INVALID, Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
@@ -49,7 +49,7 @@ class Match:
         parsed = {name: _each(name, match[name], parse) for name, parse in parsers.items() if name in match}
         networks: tuple[Network, ...] = _each("ip", match["ip"], parse_network) if "ip" in match else ()
         others = [name for name in match if name not in (*parsers, "ip")]
-        features = tuple((checked_name(name, also=parsers), _values(name, match[name])) for name in others)
+        features = tuple((_feature(name, parsers), _values(name, match[name])) for name in others)
         methods = frozenset(parsed.get("methods", ()))
         if "GET" in methods:  # every framework serves HEAD with the view for GET
             methods |= {"HEAD"}
@@ -73,6 +73,11 @@ class Match:
             return False
         pairs = ((features.get(name), values) for name, values in self.features)
         return all(value is INVALID or (value is not None and str(value) in values) for value, values in pairs)
+
+
+def _feature(name: object, parsers: Iterable[str]) -> str:
+    with placed(path_of(name)):
+        return checked_name(name, also=parsers)
 
 
 def _values(name: object, value: object) -> frozenset[str]:

@@ -60,7 +60,7 @@ class RuleSet:
         lists: AccessLists | None = None,
         secret: Secret = NO_SECRET,
     ) -> None:
-        rules, marks = _rules(rules), sorted(set(marks), key=lambda mark: mark.order)
+        rules, marks = checked_rules(rules), sorted(set(marks), key=lambda mark: mark.order)
         overrides = overrides or {}
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
         places = _places(len(rules), overrides) + [f"the limit on {mark.view}" for mark in marks]
@@ -221,7 +221,11 @@ _Choice = Plan | tuple[int, ...]
 """A plan, or the numbers of the rules from which the host selects."""
 
 
-def _rules(rules: Iterable[Rule]) -> list[Rule]:
+def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
+    """Return the rules as a list; ``ConfigError`` for anything else."""
+    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
+        example = '[Rule(limits="5/minute")]'
+        raise ConfigError(f"expected a list of rules such as {example}; got {type(rules).__name__}", "rules")
     checked = list(rules)
     for i, rule in enumerate(checked):
         if not isinstance(rule, Rule):

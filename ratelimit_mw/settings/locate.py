@@ -42,6 +42,7 @@ def _toml_lines(text: str) -> dict[Steps, int]:
         if not depth and (header := _HEADER.match(line)):
             table = _dotted(header[2])
             if header[1] == "[[":
+                lines.setdefault(table, number)
                 sizes[table] += 1
             # A table below an array of tables is in its last item, as in [rules.match].
             table = next(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..decision import decide_all
-from ..errors import ConfigError, MissingExtraError
+from ..errors import ConfigError, MissingExtraError, suggestion
 from .base import Store
 from .memory.store import MemoryStore
 
@@ -38,8 +40,9 @@ def __getattr__(name: str) -> Any:
 
 
 # family: (module that parses the URL, module of the store, extra that installs its library).
-# The first has OPTIONS, the names of query parameters, and parse_address(split URL, {option: text}), which imports no
-# library and opens no connection. The second has open_address(parsed, timeout in microseconds) -> Store.
+# The first has OPTIONS, the names of query parameters, and takes(scheme, option) when a scheme takes only some.
+# It also has parse_address(split URL, {option: text}), which imports no library and opens no connection.
+# The second has open_address(parsed, timeout in microseconds) -> Store.
 _FAMILIES: Final = {
     "memory": ("memory.store", "memory.store", ""),
     "lmdb": ("lmdb.address", "lmdb.store", "lmdb"),
@@ -60,6 +63,7 @@ _SCHEMES: Final = {
     "memcached": "memcached",
     "memcacheds": "memcached",
 }
+_MAX_PORT: Final = 65_535
 # The names of the package limits.
 _ALIASES: Final = {
     "redis+unix": "unix",
@@ -118,10 +122,10 @@ def read_address(address: str) -> tuple[SplitResult, Any]:
     """Split a store URL, and parse it by the rules of its store."""
     split = _split(address)
     if split.scheme not in _SCHEMES:
-        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL. Use one of {known}")
+        raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL{suggestion(split.scheme, _SCHEMES)}")
+    _check_ports(split)
     module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
-    return split, module.parse_address(split, _options(split, module.OPTIONS))
+    return split, module.parse_address(split, _options(split, module))
 
 
 def _split(address: str) -> SplitResult:
@@ -134,10 +138,20 @@ def _split(address: str) -> SplitResult:
     return split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
 
 
-def _options(split: SplitResult, known: tuple[str, ...]) -> dict[str, str]:
+def _check_ports(split: SplitResult) -> None:
+    if "@" in split.path + split.query + split.fragment:  # then the port may be a part of a password
+        return
+    for port in re.findall(r":([0-9]{5,9})(?=,|$)", split.netloc.rpartition("@")[2]):
+        if int(port) > _MAX_PORT:
+            raise ConfigError(f"the port {port} is too large. Expected a port from 1 to {_MAX_PORT}")
+
+
+def _options(split: SplitResult, module: Any) -> dict[str, str]:
+    takes: Callable[[str, str], bool] | None = getattr(module, "takes", None)
     options: dict[str, str] = {}
     for option, value in parse_qsl(split.query, keep_blank_values=True):
-        if option not in known:
+        if option not in module.OPTIONS:
+            known = [name for name in module.OPTIONS if takes is None or takes(split.scheme, name)]
             shown = repr(option) if option.isidentifier() else "of this name"  # it may be the end of a password
             raise ConfigError(f"{split.scheme}:// has no option {shown}. Its options are {', '.join(known)}")
         if option in options:

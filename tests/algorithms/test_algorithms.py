@@ -118,7 +118,8 @@ def test_what_no_state_looks_like_is_not_read(kind: str, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("spec", "quota", "said"),
     [
-        ("leaky", "5/minute", "unknown algorithm 'leaky'. Expected one of fixed-window, "),
+        ("drip", "5/minute", "unknown algorithm 'drip'. Expected one of fixed-window, "),
+        ("sliding-window", "5/minute", "Did you mean 'sliding-window-log' or 'sliding-window-counter'?"),
         (5, "5/minute", 'expected a name such as "gcra" or a table such as {name = "token-bucket"}; got 5'),
         ({"refill": "interval"}, "5/minute", "expected a name"),
         ({"name": "gcra", "refill": "interval"}, "5/minute", "gcra has no option 'refill'. There is none"),

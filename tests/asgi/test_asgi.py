@@ -264,6 +264,7 @@ def test_a_cancelled_request_does_not_stop_the_next() -> None:
             {"limiter": limiter(), "trusted_proxy": []},
             "trusted_proxy: unknown argument. Did you mean 'trusted_proxies'",
         ),
+        ({"setting": {}}, "setting: unknown argument. Did you mean 'settings'"),
         ({"limiter": limiter(), "trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies\\[0\\]: "),
         ({"limiter": limiter(), "headers": ["x-rate-limit"]}, "headers\\[0\\]: "),
         ({"settings": {"rules": [{"limits": "5/fortnight"}]}}, "rules\\[0\\]: limits: cannot parse"),

@@ -93,9 +93,11 @@ def test_file_that_may_not_be_read(settings: Any, monkeypatch: pytest.MonkeyPatc
     def reject(_path: Path) -> bytes:
         raise PermissionError(13, "Permission denied", "secret.toml")
 
+    path = settings("")
     monkeypatch.setattr(Path, "read_bytes", reject)
-    result = run("check", settings(""))
-    assert (result.exit_code, result.stderr) == (1, "Error: secret.toml: Permission denied\n")
+    result = run("check", path)
+    message = f"Error: settings file '{path}' cannot be read: Permission denied\n"
+    assert (result.exit_code, result.stderr) == (1, message)
 
 
 def test_yaml_without_its_extra(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
             "a: 100/minute hardly ever rejects, because 50/hour rejects first",
         ),
         ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "must provide the feature region, for a"),
+        ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "Set region_database or region_header"),
         (
             'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
             "region_header is read from trusted_proxies only",
@@ -148,7 +149,7 @@ def test_check_as_json(settings: Any) -> None:
         ("trusted_proxies = ['10.0.0.0/99']", ":1: trusted_proxies"),
         ("ipv6_prefix = 999", ":1: ipv6_prefix"),
         ("rules = 5", ":1: rules: "),
-        ("not toml", ": cannot parse the file: "),
+        ("not toml", ":1: cannot parse the file: "),
     ],
 )
 def test_check_names_the_place_of_a_mistake(settings: Any, text: str, place: str) -> None:

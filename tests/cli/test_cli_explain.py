@@ -134,6 +134,7 @@ def test_explain_a_rule_without_a_key(settings: Any) -> None:
         ("GET", "/", "--feature", "path=/x"),
         ("GET", "/", "--feature", "method=GET"),
         ("GET", "http://[::1/"),
+        ("GET", "login"),
         ("GET",),
     ],
 )

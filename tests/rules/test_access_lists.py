@@ -115,7 +115,7 @@ def test_denied_is_403_in_applications(peer: str, status: int) -> None:
         ),
         ({"deny": {"usr": ["x"]}}, r"lists.deny: unknown feature 'usr'"),
         ({"deny": {"user": []}}, r"lists.deny.user: expected a list of values"),
-        ({"block": {}}, r"lists: unknown list 'block'"),
+        ({"block": {}}, r"lists\.block: unknown list 'block'"),
     ],
     ids=str,
 )

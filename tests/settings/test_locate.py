@@ -47,6 +47,7 @@ YAML = """rules:
         ("rules[1].cost", 12),
         ("rules[1].per_key['client.42']", 13),
         ("lists.deny.ip[0]", 17),
+        ("rules", 5),
     ],
 )
 def test_the_line_in_toml_is_that_of_the_nearest_key(path: str, line: int | None) -> None:
@@ -89,3 +90,19 @@ def test_the_message_has_file_line_rule_and_path(tmp_path: Path) -> None:
         f"{path}:5: rules[0] \"login\": limits[0]: cannot parse quota '5/minut'."
         " Expected AMOUNT/PERIOD, for example \"5/minute\". Did you mean '5/minute'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("r.toml", '[lists]\nalow = {}\n[[rules]]\nlimits = "1/s"', 2),
+        ("r.toml", 'headers = []\n[[rule]]\nlimits = "1/s"', 2),
+        ("r.yaml", "rules:\n  - limits: 1/s\n    match:\n      path: /a\n      pth: /b", 5),
+    ],
+)
+def test_an_unknown_name_has_its_own_line(tmp_path: Path, name: str, text: str, line: int) -> None:
+    """Not the line of the table around it."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=f"^{path}:{line}: "):
+        load_settings(path)

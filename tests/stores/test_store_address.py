@@ -30,8 +30,13 @@ from ratelimit_mw.testing import ManualClock
         ("redis://[", "cannot parse the store URL: Invalid IPv6 URL"),
         ("memory://?max_keys=0", "max_keys must be a whole number of at least 1, got 0"),
         ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'. Its options are max_keys"),
-        ("nothing://", "unknown scheme 'nothing' of a store URL. Use one of memory://"),
+        ("nothing://", "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis"),
         ("", "unknown scheme ''"),
+        ("reddis://h", "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?"),
+        ("redis://:pw@h:99999/0", "the port 99999 is too large. Expected a port from 1 to 65535"),
+        ("memcached://h:99999", "the port 99999 is too large"),
+        ("redis://:99999/pw@h", "expected NAME or NAME:PORT"),
+        ("memcached://h?timeout=5", "has no option 'timeout'. Its options are prefix"),
     ],
 )
 def test_an_invalid_store_url_is_an_error(address: str, message: str) -> None:
@@ -88,3 +93,14 @@ def test_the_clock_of_the_store_counts_by_default() -> None:
 def test_a_store_has_a_name_without_secrets(store: Store, shown: str) -> None:
     """The name is in the repr and in the log."""
     assert repr(store) == shown
+
+
+@pytest.mark.parametrize("scheme", ["memcached", "memcacheds", "redis", "rediss", "redis+sentinel", "rediss+cluster"])
+def test_an_unknown_option_lists_the_options_of_its_scheme(scheme: str) -> None:
+    """A scheme without TLS takes no options for TLS, and only a sentinel URL takes a login for sentinels."""
+    with pytest.raises(ConfigError, match="has no option 'timeout'") as caught:
+        open_store(f"{scheme}://h?timeout=5")
+    listed = str(caught.value).partition("Its options are ")[2].split(", ")
+    assert "prefix" in listed
+    assert ("ssl_certfile" in listed) == scheme.startswith(("rediss", "memcacheds"))
+    assert ("sentinel_password" in listed) == scheme.endswith("+sentinel")

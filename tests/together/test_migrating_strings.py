@@ -281,7 +281,7 @@ def test_addresses_that_are_the_same(address: str) -> None:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("mongodb://localhost:27017", "unknown scheme 'mongodb' of a store URL. Use one of memory://"),
+        ("mongodb://localhost:27017", "unknown scheme 'mongodb' of a store URL. Expected one of memory, lmdb, redis"),
         ("memcached:///run/memcached.sock", "memcached:// has no path"),
     ],
 )

@@ -15,6 +15,11 @@ from .tls import TLS_OPTIONS, check_tls_options
 OPTIONS: Final = ("prefix", *TLS_OPTIONS)
 
 
+def takes(scheme: str, option: str) -> bool:
+    """Return whether URLs of this scheme may have this option."""
+    return scheme == "memcacheds" or option not in TLS_OPTIONS
+
+
 class MemcachedAddress(NamedTuple):
     """The parts of a store URL."""
 

@@ -34,6 +34,11 @@ _RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...
 )
 
 
+def takes(scheme: str, option: str) -> bool:
+    """Return whether URLs of this scheme may have this option."""
+    return all(allows(scheme) for names, allows, _ in _RESTRICTED if option in names)
+
+
 @dataclass(frozen=True)
 class Address:
     """Where the servers are, and how to log in."""

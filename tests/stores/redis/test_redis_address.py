@@ -38,7 +38,7 @@ MISTAKES = {
     "redis://a,b": "one host",
     "redis://h1dden@a:port": "NAME:PORT",
     "redis://:h1dden@a:0": "NAME:PORT",
-    "redis://:h1dden@a:99999": "NAME:PORT",
+    "redis://:h1dden@a:99999": "the port 99999 is too large",
     "redis://:h1dden@a/zero": "number of a database",
     "redis://:h1dden@a?colour=red": "no option 'colour'",
     "redis://:h1dden@a/2?db=1": "sets the database twice",
