@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
-import random
 import shutil
 import signal
 import socket
@@ -26,6 +26,10 @@ import redis
 PATIENCE = 20.0  # seconds until a server must answer; an idle machine needs a few milliseconds
 HOST = "127.0.0.1"
 STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that is not to fail over because the machine is busy
+
+
+_PORTS = 1_250
+_next_port = itertools.count(os.getpid())
 
 
 def program(name: str, package: str) -> str:
@@ -51,11 +55,12 @@ def _install(name: str, package: str) -> str | None:
 def free_port() -> int:
     """A port without a listener, below the ports that the system gives to clients.
 
-    Each worker of pytest has a range of its own, so that no worker takes a port between the look and the start.
+    Each worker of pytest has a range of its own, so that no worker takes a port between the look and the start. No
+    port is given twice in a row: a cluster asks for all its ports before its first node starts.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
     while True:
-        port = 12_000 + 1_250 * worker + random.randrange(1_250)
+        port = 12_000 + _PORTS * worker + next(_next_port) % _PORTS
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind((HOST, port))
             return port
