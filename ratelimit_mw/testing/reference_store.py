@@ -64,7 +64,7 @@ def compare_with_reference(
         kind = chance.random()
         if kind < 0.08:
             keys = [hit.key for hit in hits]
-            handle.forget(keys)
+            handle.forget([*keys, "a key that does not exist"])
             reference.forget(keys)
             consumed = [(hit, charge) for hit, charge in consumed if hit.key not in keys]
         elif kind < 0.25:

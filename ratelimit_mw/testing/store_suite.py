@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -72,11 +72,15 @@ class StoreSuite:
     @contextmanager
     def opened(self, way: str) -> Iterator[StoreHandle]:
         """Make a store for one test and close it afterwards."""
-        handle = WAYS[way](self.make_store())
-        try:
+        with closing(WAYS[way](self.make_store())) as handle:
             yield handle
-        finally:
-            handle.close()
+
+    @contextmanager
+    def two_opened(self, way: str, other: str) -> Iterator[tuple[StoreHandle, StoreHandle]]:
+        """Make two handles on one state and close them afterwards, the second one first."""
+        store = self.make_store()
+        with closing(WAYS[way](store)) as first, closing(WAYS[other](self.make_second(store))) as second:
+            yield first, second
 
     def goes_back(self, specs: Sequence[Spec]) -> bool:
         """Return whether this store keeps the last time of all these algorithms, so that the clock may go back."""

@@ -14,16 +14,18 @@ from .store_suite import COUNTS_REJECTED, DAY, Spec, StoreSuite, limit_of
 class TimeTests(StoreSuite):
     """Tests of times, expiry and ``close``."""
 
-    def test_a_clock_that_goes_back_prolongs_the_wait(self, way: str, spec: Spec) -> None:
-        """A time before the key's last time counts as the last time; waits are measured from the caller's time."""
+    def test_a_charge_beyond_the_limit_is_kept(self, way: str, spec: Spec) -> None:
+        """The wait is exact, also when it is longer than the usual lifetime of a state."""
         limit = limit_of("5/minute", spec)
-        back = 45 * SECOND if self.goes_back([spec]) else 0
+        key = limit.prefix + CLIENT
         with self.opened(way) as store:
-            store.hit(limit, cost=5)
-            now = store.peek(limit, NOW, cost=5)
-            then = store.peek(limit, NOW - back, cost=5)
-            check_equal((then.allowed, then.remaining), (False, 0), "rejected at the earlier time too")
-            check_equal(then.retry_us, (now.retry_us or 0) + back, "the time to wait")
+            charges = [Correction(limit, key, 40, None), Correction(limit, key, 1, None)]
+            check_equal(store.correct(charges, NOW), [NOW] * 2, "times")
+            rejected = store.peek(limit, NOW, cost=1)
+            check_equal((rejected.allowed, rejected.remaining), (False, 0), "41 of 5")
+            at = NOW + (rejected.retry_us or 0)
+            check_equal(store.peek(limit, at - 1, cost=1).allowed, False, "one microsecond before retry_us")
+            check_equal(store.hit(limit, at).allowed, True, "at retry_us")
 
     def test_a_given_time_overrides_the_clock_of_the_store(self, way: str) -> None:
         """A time long ago or far ahead decides alone, however much real time passes."""

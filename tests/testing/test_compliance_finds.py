@@ -191,20 +191,20 @@ class AsyncHasOwnState(PlainStore):
 
 
 STORES = {
-    ConsumesOnPeek: "test_a_peek_equals_the_hit_and_consumes_nothing",
+    ConsumesOnPeek: "test_decisions_equal_those_of_the_pure_functions",
     ConsumesRejectedRequests: "test_all_or_nothing",
-    ShadowRejects: "test_a_shadow_limit_never_rejects",
+    ShadowRejects: "test_decisions_equal_those_of_the_pure_functions",
     TruncatesKeys: "test_hostile_keys_are_distinct",
     StripsKeys: "test_hostile_keys_are_distinct",
     ReplacesSurrogates: "test_hostile_keys_are_distinct",
     IgnoresGivenTime: "test_a_given_time_overrides_the_clock_of_the_store",
     ExpiresEarly: "test_no_key_expires_early",
     ExpiresCharges: "test_a_charge_beyond_the_limit_is_kept",
-    RefundsTooMuch: "test_a_late_refund_returns_nothing",
-    ForgetsAllKeys: "test_forget_deletes_the_given_keys_only",
-    Unlocked: "test_a_race_on_one_key_is_exact",
+    RefundsTooMuch: "test_decisions_equal_those_of_the_pure_functions",
+    ForgetsAllKeys: "test_decisions_equal_those_of_the_pure_functions",
+    Unlocked: "test_a_race_of_two_handles_is_exact",
     LocksOneHandle: "test_a_race_of_two_handles_is_exact",
-    AwaitsBeforeWriting: "test_a_race_on_one_key_is_exact",
+    AwaitsBeforeWriting: "test_a_race_of_two_handles_is_exact",
     AsyncHasOwnState: "test_two_handles_share_their_state",
 }
 

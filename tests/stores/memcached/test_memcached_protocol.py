@@ -24,7 +24,7 @@ from ratelimit_mw.stores.memcached.client.protocol import (
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
 from ratelimit_mw.stores.memcached.keys import DAY, Expiry, KeyNames
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
-from ratelimit_mw.testing.store_decisions import HOSTILE
+from ratelimit_mw.testing.store_keys import HOSTILE
 
 # -- addresses and places --------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from servers import Server, memcached_running
 from ratelimit_mw import Limiter, Quota, Rule, StoreError
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.stores.memcached.store import MemcachedStore
-from ratelimit_mw.testing.store_decisions import HOSTILE
+from ratelimit_mw.testing.store_keys import HOSTILE
 from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
 
 
