@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -20,40 +21,33 @@ if TYPE_CHECKING:
     from .quota import Quota
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Decision:
     """The result of one limit for one request.
 
     After the third hit on "5/minute" under a fixed window, 20 s into the window: ``allowed`` is True, ``limit`` 5,
     ``remaining`` 2, ``reset_after`` 40.0 and ``retry_after`` 0.0.
 
-    Attributes:
+    Args:
         allowed: Whether this limit allows the request.
         remaining: How much more cost this limit would allow now.
+        retry_us: Microseconds until the same cost is allowed: 0 when allowed, None when the cost can never fit.
+        reset_us: Microseconds until the limit is fully reset.
+        at_us: The time of the hit by the store's clock, in microseconds since 1970.
+        delay_us: Microseconds to wait before going on (leaky-bucket queue).
     """
 
-    __slots__ = ("allowed", "at_us", "delay_us", "hit", "remaining", "reset_us", "retry_us")
-
-    hit: tuple[Limit, str, int]
+    allowed: bool
+    remaining: int
+    retry_us: int | None
+    reset_us: int
+    at_us: int
+    delay_us: int = 0
+    hit: tuple[Limit, str, int] = field(init=False)
     """The limit, key and cost that were decided. The store sets it."""
 
     unavailable: ClassVar[bool] = False
     """True when the limit rejected because the store could not be reached (``on_store_error = "deny"``)."""
-
-    def __init__(
-        self,
-        allowed: bool,
-        remaining: int,
-        retry_us: int | None,
-        reset_us: int,
-        at_us: int,
-        delay_us: int = 0,
-    ) -> None:
-        self.allowed = allowed
-        self.remaining = remaining
-        self.retry_us = retry_us
-        self.reset_us = reset_us
-        self.at_us = at_us
-        self.delay_us = delay_us
 
     @property
     def source(self) -> Limit:
@@ -127,9 +121,9 @@ make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
 class Verdict:
     """The result of one request. It is true when the request is allowed.
 
-    Attributes:
-        allowed: Whether the request may go on; ``bool(verdict)`` is the same.
+    Args:
         decisions: One ``Decision`` for each limit that applied.
+        allowed: Whether the request may go on; ``bool(verdict)`` is the same.
 
     Example:
         >>> verdict = Verdict()
@@ -146,7 +140,7 @@ class Verdict:
 
     @classmethod
     def combine(cls, decisions: Sequence[Decision], consumed: bool = True) -> Verdict:
-        """Build the verdict of these decisions. A verdict of a peek (``consumed`` False) has nothing to refund."""
+        """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund."""
         allowed = True
         for decision in decisions:
             if not decision.allowed and not decision.hit[0].shadow:
@@ -165,19 +159,13 @@ class Verdict:
         return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.shadow]
 
     @property
-    def retry_us(self) -> int | None:
-        """``retry_after`` in whole microseconds."""
-        waits = [d.retry_us for d in self.rejected_by]
-        return None if None in waits or self.denied else max(waits, default=0)  # type: ignore[type-var]
-
-    @property
     def retry_after(self) -> float | None:
         """Seconds until the request is allowed: 0.0 when allowed, None when waiting does not help.
 
         With several rejecting limits this is the longest of their waits.
         """
-        wait = self.retry_us
-        return None if wait is None else wait / SECOND
+        waits = [d.retry_after for d in self.rejected_by]
+        return None if None in waits or self.denied else max(waits, default=0.0)  # type: ignore[type-var]
 
     @property
     def delay(self) -> float:
@@ -242,7 +230,7 @@ class Verdict:
 
     @property
     def receipt(self) -> Receipt:
-        """The record of the cost that this verdict has consumed. Internal; created on first use."""
+        """The record of the consumed cost. Internal; created on first use."""
         return self._receipt or receipt_of(self)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from .clock import SECOND, to_us
-from .errors import ConfigError
+from .errors import ConfigError, placed
 
 MAX_AMOUNT: Final = 10**12
 MAX_PERIOD: Final = 366 * 86_400 * SECOND
@@ -31,11 +31,9 @@ _SHORT: Final = (("w", 7 * _DAY), ("d", _DAY), ("h", 3600 * SECOND), ("m", 60 * 
 
 _NUMBER = r"\d{1,18}(?:\.\d{1,6})?"
 # "5per minute" and "5 perminute" are valid in the package limits.
-_QUOTA = re.compile(
-    rf"\s*(\d{{1,18}})\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?\s*", re.A | re.I
-)
+_PERIOD = rf"\s*(?:/|per)\s*({_NUMBER})?\s*([a-z]+)(?:\s+burst\s+(\d{{1,18}}))?"
+_QUOTA = re.compile(rf"\s*(\d{{1,18}})(?:{_PERIOD}|\s+concurrent)\s*", re.A | re.I)
 _IN_SECONDS = re.compile(r"\s*\d{1,18}/\d{1,18}\s*", re.A)  # "100/300", as django-ratelimit writes "100/300s"
-_CONCURRENT = re.compile(r"\s*(\d{1,18})\s+concurrent\s*", re.A | re.I)
 _DURATION = re.compile(rf"\s*({_NUMBER})\s*([a-z]+)\s*", re.A | re.I)
 _EXPECTED = 'AMOUNT/PERIOD, for example "5/minute"'
 _USE_PER = ". For limits that depend on the request, use per = {FEATURE: {VALUE: limits}}"
@@ -77,7 +75,17 @@ class Quota:
 
     @classmethod
     def exact(cls, amount: int, period_us: int, burst: int | None = None, concurrent: bool = False) -> Quota:
-        """Build a quota from a period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute"."""
+        """Build a quota from a period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute".
+
+        Args:
+            amount: The amount, a whole number from 1 to 10**12.
+            period_us: The period in microseconds, up to 366 days; 0 for a concurrency limit.
+            burst: The capacity of a bucket. Default: the amount.
+            concurrent: Whether the quota limits concurrent requests.
+
+        Raises:
+            ConfigError: A number is out of range.
+        """
         quota = cls.__new__(cls)
         quota._keep(amount, period_us, burst, concurrent)
         return quota
@@ -107,14 +115,15 @@ class Quota:
         """
         if not isinstance(text, str):
             raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
-        if concurrent := _CONCURRENT.fullmatch(text):
-            return _shown(text, lambda: cls.exact(int(concurrent[1]), 0, concurrent=True))
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
-        if match is None or match[3].lower() not in _UNITS:
+        if match is None or not (match[3] is None or match[3].lower() in _UNITS):
             raise ConfigError(f"cannot parse quota {text!r}. Expected {_EXPECTED}.{_did_you_mean(match)}")
         amount, count, unit, burst = match.groups()
-        period = _microseconds(count or "1", unit)
-        return _shown(text, lambda: cls.exact(int(amount), period, int(burst) if burst else None))
+        period = 0 if unit is None else _microseconds(count or "1", unit)
+        try:
+            return cls.exact(int(amount), period, int(burst) if burst else None, concurrent=unit is None)
+        except ConfigError as error:
+            raise ConfigError(f"cannot use quota {text!r}: {error}") from None
 
     @property
     def period(self) -> float:
@@ -142,7 +151,10 @@ def parse_quotas(limits: object) -> tuple[Quota, ...]:
     if isinstance(limits, str | Quota):
         quotas = _quotas_of(limits)
     elif isinstance(limits, Iterable):
-        quotas = [quota for i, item in enumerate(limits) for quota in _placed(item, f"[{i}]")]
+        quotas = []
+        for i, item in enumerate(limits):
+            with placed(f"[{i}]"):
+                quotas += _quotas_of(item)
     else:
         raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_USE_PER * callable(limits)}")
     if not quotas:
@@ -197,28 +209,11 @@ def _did_you_mean(match: re.Match[str] | None) -> str:
 def _quotas_of(item: object) -> list[Quota]:
     if isinstance(item, Quota):
         return [item]
-    if not isinstance(item, str):
-        raise ConfigError(f"expected {_EXPECTED}; got {item!r}")
-    parts = re.split(r"[;,|]", item)
+    parts: list[Any] = re.split(r"[;,|]", item) if isinstance(item, str) else [item]
     try:
         return [Quota.parse(part) for part in parts]
     except ConfigError as error:
         raise (ConfigError(f"{error.message} (in {item!r})") if len(parts) > 1 else error) from None
-
-
-def _placed(item: object, place: str) -> list[Quota]:
-    try:
-        return _quotas_of(item)
-    except ConfigError as error:
-        raise error.within(place) from None
-
-
-def _shown(text: str, build: object) -> Quota:
-    try:
-        quota: Quota = build()  # type: ignore[operator]
-        return quota
-    except ConfigError as error:
-        raise ConfigError(f"cannot use quota {text!r}: {error}") from None
 
 
 def _whole(what: str, value: object, low: int, high: int, hint: str = "", instead: str = "") -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from .forksafe import create_lock
 
@@ -36,15 +37,13 @@ class Correction(NamedTuple):
     consumed: Charge | None
 
 
+@dataclass(slots=True, eq=False)
 class OpenCharge:
     """A charge that is still consumed. ``at_us`` is None until the store has confirmed an additional charge."""
 
-    __slots__ = ("at_us", "cost", "delay_us")
-
-    def __init__(self, at_us: int | None, cost: int, delay_us: int = 0) -> None:
-        self.at_us = at_us
-        self.cost = cost
-        self.delay_us = delay_us
+    at_us: int | None
+    cost: int
+    delay_us: int = 0
 
 
 class PendingCorrection(NamedTuple):
@@ -55,12 +54,6 @@ class PendingCorrection(NamedTuple):
     correction: Correction
 
 
-class Settles(Protocol):
-    """An object that can settle a verdict: a limiter."""
-
-    def settle(self, verdict: Verdict, cost: int) -> None: ...
-
-
 class Receipt:
     """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once."""
 
@@ -68,26 +61,23 @@ class Receipt:
         self._verdict = verdict
         self._consumed = consumed
         self._charges: list[list[OpenCharge] | None] | None = None
-        self._settles: Settles | None = None
+        self._settle: Callable[[Verdict, int], None] | None = None
         self.true_cost: int | None = None
 
     def state_cost(self, cost: int) -> None:
         """Record the true cost. After ``settle_with`` it is settled at once."""
         self.true_cost = cost
-        if self._settles is not None:
-            self._settles.settle(self._verdict, cost)
+        if self._settle is not None:
+            self._settle(self._verdict, cost)
 
-    def settle_with(self, limiter: Settles) -> None:
-        """Settle every cost stated from now on at once, and a cost stated before now."""
-        self._settles = limiter
+    def settle_with(self, settle: Callable[[Verdict, int], None]) -> None:
+        """Settle a cost that was stated before now, and each one that will be stated."""
+        self._settle = settle
         if self.true_cost is not None:
-            limiter.settle(self._verdict, self.true_cost)
+            settle(self._verdict, self.true_cost)
 
     def corrections(self, due: Callable[[Limit], int | None]) -> list[PendingCorrection]:
-        """Record the corrections that make ``due(limit)`` the consumed cost of each hit.
-
-        None leaves a hit unchanged. The newest charge of a hit is returned first.
-        """
+        """Record the corrections that make ``due(limit)`` the consumed cost of each hit; None leaves it unchanged."""
         with _lock:
             return [
                 pending
@@ -105,17 +95,14 @@ class Receipt:
 
     @staticmethod
     def confirm(pending: Sequence[PendingCorrection], times: Sequence[int]) -> None:
-        """Record the store's times of additional charges.
-
-        Without a confirmation a correction stays recorded: the store may have made it, and must not make it twice.
-        """
+        """Record the store's times. Without them a correction stays recorded, because the store may have made it."""
         with _lock:
             for (charges, charge, correction), at in zip(pending, times, strict=True):
                 if correction.consumed is None:
                     _record_time(charges, charge, at, correction.limit)
 
     def renewals(self) -> list[Correction]:
-        """Build the corrections that renew held slots: each returns a cost of 0."""
+        """Build the corrections that renew the slots: each returns a cost of 0."""
         with _lock:
             return [
                 Correction(decision.source, decision.hit[1], 0, Charge(charge.at_us, charge.cost))
@@ -150,7 +137,7 @@ def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> 
         charge = OpenCharge(None, -over)
         charges.append(charge)
         yield PendingCorrection(charges, charge, Correction(limit, key, -over, None))
-    for charge in reversed(charges):
+    for charge in reversed(charges):  # the newest first
         back = min(over, charge.cost)
         if back > 0 and charge.at_us is not None:
             consumed = Charge(charge.at_us, charge.cost, charge.delay_us)

@@ -94,7 +94,9 @@ class RateLimitMiddleware:
         except BaseException:  # the server stops: it is not known how the request would have ended
             admission.end(None)
             raise
-        admission.verdict.receipt.settle_with(self.limiter)  # settles a cost that is stated while the body streams
+        admission.verdict.receipt.settle_with(
+            self.limiter.settle
+        )  # settles a cost that is stated while the body streams
         return body  # unwrapped, so that servers recognize their file wrappers
 
     def _reject(self, admission: Admission, request: WSGIRequest, start_response: StartResponse) -> Iterable[bytes]:
