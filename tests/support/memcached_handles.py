@@ -107,9 +107,9 @@ def counted(store: MemcachedStore) -> list[Any]:
     trips: list[Any] = []
     exchange = store._pool.exchange
 
-    def counting(*arguments: Any) -> None:
+    def counting(*arguments: Any) -> Any:
         trips.append(arguments[0])
-        exchange(*arguments)
+        return exchange(*arguments)
 
     store._pool.exchange = counting  # type: ignore[method-assign]
     return trips

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memcached_handles import address
 from servers import Server
 
-from ratelimit_mw.stores.memcached.store import LoopResources, MemcachedStore
+from ratelimit_mw.stores.memcached.client.aconnection import MemcachedConnections
+from ratelimit_mw.stores.memcached.client.protocol import KeyCommands
+from ratelimit_mw.stores.memcached.store import MemcachedStore
+from ratelimit_mw.stores.per_loop import PerLoop
 
 
 class Meddling(MemcachedStore):
@@ -19,25 +22,24 @@ class Meddling(MemcachedStore):
         self._meddle = meddle
         exchange = self._pool.exchange
 
-        def meddled(payloads: Any, *rest: Any) -> None:
-            self._look_at(payloads)
-            exchange(payloads, *rest)
+        def meddled(requests: Sequence[KeyCommands], due: float) -> Any:
+            self._look_at(requests)
+            return exchange(requests, due)
 
         self._pool.exchange = meddled  # type: ignore[method-assign]
+        self._connections = PerLoop(self._meddled_connections)
 
-    def _look_at(self, payloads: dict[Any, bytes]) -> None:
-        if any(payload.startswith((b"cas ", b"add ", b"decr ")) for payload in payloads.values()):
+    def _meddled_connections(self) -> MemcachedConnections:
+        connections = MemcachedConnections(self._access, self._timeout)
+        exchange = connections.exchange
+
+        async def meddled(requests: Sequence[KeyCommands]) -> Any:
+            self._look_at(requests)
+            return await exchange(requests)
+
+        connections.exchange = meddled  # type: ignore[method-assign]
+        return connections
+
+    def _look_at(self, requests: Sequence[KeyCommands]) -> None:
+        if any(line.startswith((b"cas ", b"add ", b"decr ")) for request in requests for line in request.commands):
             self._meddle()
-
-    def _resources(self) -> LoopResources:
-        resources = super()._resources()
-        connections = resources.connections
-        if "exchange" not in vars(connections):
-            exchange = connections.exchange
-
-            async def meddled(payloads: Any, *rest: Any) -> None:
-                self._look_at(payloads)
-                await exchange(payloads, *rest)
-
-            connections.exchange = meddled  # type: ignore[method-assign]
-        return resources

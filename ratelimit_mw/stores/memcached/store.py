@@ -17,12 +17,13 @@ from ...errors import ConfigError, StoreError
 from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..base import Store
+from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress
 from .batch import OptimisticBatch
 from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
-from .client.protocol import KeyCommands, KeyReply, RoundTrip
+from .client.protocol import KeyCommands, KeyReply
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .record import MAX_ENTRIES
@@ -38,14 +39,6 @@ _MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this proces
 def wall_us() -> int:
     """Return microseconds since 1970 by the wall clock, the clock that several machines can agree on."""
     return time.time_ns() // 1000
-
-
-class LoopResources:
-    """The connections and the batches of one event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, access: MemcachedAccess, patience: float) -> None:
-        self.connections = MemcachedConnections(loop, access, patience)
-        self.batches: dict[frozenset[MemcachedServer], OptimisticBatch] = {}
 
 
 class MemcachedStore(Store):
@@ -87,7 +80,8 @@ class MemcachedStore(Store):
         self._generations: dict[bytes, bytes] = {}
         self._pool = MemcachedPool(self._access)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        self._loops: dict[asyncio.AbstractEventLoop, LoopResources] = {}
+        self._connections = PerLoop(lambda: MemcachedConnections(self._access, self._timeout))
+        self._batches: PerLoop[dict[frozenset[MemcachedServer], OptimisticBatch]] = PerLoop(dict)
         run_in_child(self, MemcachedStore._start_over)
 
     def _start_over(self) -> None:
@@ -140,9 +134,7 @@ class MemcachedStore(Store):
 
     def _carry_out(self, step: list[KeyCommands] | Backoff, due: float, locks: ExitStack) -> list[KeyReply]:
         if isinstance(step, list):
-            trip = RoundTrip(step)
-            self._pool.exchange(trip.payloads, trip.parsers, due)
-            return trip.replies()
+            return self._pool.exchange(step, due)
         for index in sorted({hash(token) % _LOCKS for token in step.tokens}):  # all threads use this order
             if not self._locks[index].acquire(timeout=max(0, step.until - time.monotonic())):
                 break
@@ -186,13 +178,11 @@ class MemcachedStore(Store):
         await self._arun(steps.ping(context), context.due)
 
     async def aclose(self) -> None:
-        resources = self._loops.pop(asyncio.get_running_loop(), None)
-        if resources is not None:
-            resources.connections.close()
+        self._connections.get().close()
         self.close()
 
     def _batch(self, tokens: Sequence[bytes]) -> OptimisticBatch:
-        batches, servers = self._resources().batches, frozenset(map(self._rendezvous.server_of, tokens))
+        batches, servers = self._batches.get(), frozenset(map(self._rendezvous.server_of, tokens))
         batch = batches.get(servers)
         if batch is None:
             for idle in [each for each in batches if batches[each].is_idle]:
@@ -204,15 +194,13 @@ class MemcachedStore(Store):
         await self._arun(steps.attempt(calls, self._context(due)), due)
 
     async def _arun(self, flow: Steps[T], due: float) -> T:
-        connections = self._resources().connections
+        connections = self._connections.get()
         try:
             async with asyncio.timeout(due - time.monotonic()):
                 step = next(flow)
                 while True:
                     if isinstance(step, list):
-                        trip = RoundTrip(step)
-                        await connections.exchange(trip.payloads, trip.parsers)
-                        step = flow.send(trip.replies())
+                        step = flow.send(await connections.exchange(step))
                     else:  # on an event loop batches take the place of turns
                         await asyncio.sleep(steps.pause())
                         step = flow.send([])
@@ -222,15 +210,6 @@ class MemcachedStore(Store):
             raise
         except Exception as error:
             return _end(flow, error)
-
-    def _resources(self) -> LoopResources:
-        loop = asyncio.get_running_loop()
-        resources = self._loops.get(loop)
-        if resources is None:
-            for closed in [each for each in list(self._loops) if each.is_closed()]:
-                self._loops.pop(closed, None)
-            resources = self._loops[loop] = LoopResources(loop, self._access, self._timeout)
-        return resources
 
     # -- both ----------------------------------------------------------------------------------------------
 

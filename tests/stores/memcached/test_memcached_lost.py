@@ -123,10 +123,11 @@ def change_in_midst(store: MemcachedStore, change: Correction) -> None:
     """Carry out a change right after the next read of the store."""
     exchange, first = store._pool.exchange, [True]
 
-    def changing(*arguments: Any) -> None:
-        exchange(*arguments)
+    def changing(*arguments: Any) -> Any:
+        replies = exchange(*arguments)
         if first and first.pop():
             with_other(store, change)
+        return replies
 
     store._pool.exchange = changing  # type: ignore[method-assign]
 

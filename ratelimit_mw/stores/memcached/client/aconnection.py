@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from ...dns import resolve
-from .protocol import LoginParser, ProtocolError, ReplyParser
+from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
 from .servers import MemcachedAccess, MemcachedServer
 
 
@@ -21,32 +22,30 @@ class PendingReply(NamedTuple):
 
 
 class MemcachedConnection(asyncio.Protocol):
-    """One connection."""
+    """One connection. ``patience``: seconds that a call may take."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
         self._loop = loop
+        self._patience = patience
         self._pending: deque[PendingReply] = deque()
         self._transport: asyncio.Transport | None = None
 
     def send(self, payload: bytes, parser: ReplyParser) -> asyncio.Future[None]:
         """Send now. The future is done when the parser has the whole reply."""
-        done: asyncio.Future[None] = self._loop.create_future()
         if self._transport is None:
-            done.set_exception(ConnectionResetError("the connection is closed"))
-            return done
+            raise ConnectionResetError("the connection is closed")
+        done: asyncio.Future[None] = self._loop.create_future()
         self._pending.append(PendingReply(parser, done, self._loop.time()))
         self._transport.write(payload)
         return done
 
     @property
-    def is_open(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing()
-
-    def is_stuck(self, patience: float) -> bool:
-        """Whether a caller has given up on the next reply after ``patience`` seconds."""
-        if not self._pending or not self._pending[0].done.done():
+    def is_usable(self) -> bool:
+        """Whether it is open, and not stuck: a caller has given up on the next reply, which is overdue."""
+        if self._transport is None or self._transport.is_closing():
             return False
-        return self._loop.time() - self._pending[0].since > patience
+        reply = self._pending[0] if self._pending else None
+        return reply is None or not reply.done.done() or self._loop.time() - reply.since <= self._patience
 
     def close(self, problem: Exception | None = None) -> None:
         """Drop the connection and fail the pending replies."""
@@ -71,63 +70,65 @@ class MemcachedConnection(asyncio.Protocol):
             while data:
                 if not self._pending:
                     raise ProtocolError("more data than requested")
-                data = self._parse(data)
+                parser, done, _ = self._pending[0]
+                if not parser.feed(data):
+                    return
+                if parser.rest and len(self._pending) == 1:
+                    raise ProtocolError("more data than requested")
+                self._pending.popleft()
+                if not done.done():
+                    done.set_result(None)
+                data = parser.rest
         except ProtocolError as error:
             self.close(error)
 
-    def _parse(self, data: bytes) -> bytes:
-        """Give data to the next pending reply, and return the data after that reply."""
-        parser, done, _ = self._pending[0]
-        if not parser.feed(data):
-            return b""
-        if parser.rest and len(self._pending) == 1:
-            raise ProtocolError("more data than requested")
-        self._pending.popleft()
-        if not done.done():
-            done.set_result(None)
-        return parser.rest
-
 
 class MemcachedConnections:
-    """The connections of one event loop, opened on first use. ``patience``: seconds that a call may take."""
+    """The connections of the running event loop, opened on first use. ``patience``: seconds that a call may take."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, access: MemcachedAccess, patience: float) -> None:
-        self._loop = loop
+    def __init__(self, access: MemcachedAccess, patience: float) -> None:
+        self._loop = asyncio.get_running_loop()
         self._access = access
         self._patience = patience
         self._connections: dict[MemcachedServer, MemcachedConnection] = {}
-        self._opening: dict[MemcachedServer, asyncio.Lock] = {}
+        self._opening: dict[MemcachedServer, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def exchange(
-        self, payloads: Mapping[MemcachedServer, bytes], parsers: Mapping[MemcachedServer, ReplyParser]
-    ) -> None:
+    async def exchange(self, requests: Sequence[KeyCommands]) -> list[KeyReply]:
         """Send to all servers and wait for all replies."""
-        if len(payloads) == 1:
-            for server, payload in payloads.items():
-                await self._exchange(server, payload, parsers[server])
-            return
-        await asyncio.gather(*(self._exchange(server, payloads[server], parsers[server]) for server in payloads))
+        trip = RoundTrip(requests)
+        exchanges = [self._exchange(server, payload, trip.parsers[server]) for server, payload in trip.payloads.items()]
+        if len(exchanges) == 1:
+            await exchanges[0]
+        else:
+            await asyncio.gather(*exchanges)
+        return trip.replies()
 
     async def _exchange(self, server: MemcachedServer, payload: bytes, parser: ReplyParser) -> None:
-        connection = self._usable(server) or await self._connect(server)
+        connection = self._connections.get(server)
+        if connection is None or not connection.is_usable:
+            connection = await self._connect(server)
         await connection.send(payload, parser)
 
     async def _connect(self, server: MemcachedServer) -> MemcachedConnection:
-        async with self._opening.setdefault(server, asyncio.Lock()):
-            connection = self._usable(server)
-            if connection is None:
-                connection = self._connections[server] = await self._open(server)
+        async with self._opening[server]:
+            connection = self._connections.get(server)
+            if connection is not None and connection.is_usable:
+                return connection
+            if connection is not None:
+                connection.close()
+            connection = self._connections[server] = await self._open(server)
         return connection
 
     async def _open(self, server: MemcachedServer) -> MemcachedConnection:
         problem: OSError = OSError("the name has no address")
-        tls: dict[str, Any] = (
-            {} if self._access.tls is None else {"ssl": self._access.tls, "server_hostname": server.host}
-        )
+        tls: dict[str, Any] = {"ssl": self._access.tls, "server_hostname": server.host} if self._access.tls else {}
         for resolved in await asyncio.wrap_future(resolve(*server)):
             try:
                 _, connection = await self._loop.create_connection(
-                    lambda: MemcachedConnection(self._loop), *resolved.end[:2], family=resolved.family, **tls
+                    partial(MemcachedConnection, self._loop, self._patience),
+                    *resolved.end[:2],
+                    family=resolved.family,
+                    **tls,
                 )
             except OSError as error:
                 problem = error
@@ -140,15 +141,6 @@ class MemcachedConnections:
                     raise
             return connection
         raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
-
-    def _usable(self, server: MemcachedServer) -> MemcachedConnection | None:
-        connection = self._connections.get(server)
-        if connection is None or not connection.is_open:
-            return None
-        if connection.is_stuck(self._patience):
-            connection.close()
-            return None
-        return connection
 
     def close(self) -> None:
         """Close all connections and fail their pending replies."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from ....forksafe import check_process
 from ...dns import ResolvedAddress, resolve
-from .protocol import LoginParser, ProtocolError, ReplyParser
+from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
 from .servers import MemcachedAccess, MemcachedServer
 
 _SIZE: Final = 65_536
@@ -23,64 +24,56 @@ class MemcachedPool:
 
     def __init__(self, access: MemcachedAccess) -> None:
         self._access = access
-        self._idle: dict[MemcachedServer, list[socket.socket]] = {}
+        self._idle: dict[MemcachedServer, list[socket.socket]] = defaultdict(list)
 
-    def exchange(
-        self, payloads: Mapping[MemcachedServer, bytes], parsers: Mapping[MemcachedServer, ReplyParser], due: float
-    ) -> None:
+    def exchange(self, requests: Sequence[KeyCommands], due: float) -> list[KeyReply]:
         """Send to all servers, then read from all. An error closes the connections in use."""
+        trip = RoundTrip(requests)
         used: dict[MemcachedServer, socket.socket] = {}
         try:
-            for server, payload in payloads.items():
+            for server, payload in trip.payloads.items():
                 used[server] = self._take(server, due)
+                used[server].settimeout(_seconds_until(due))
                 used[server].sendall(payload)
             for server, connection in used.items():
-                _read(connection, parsers[server], due)
+                _read(connection, trip.parsers[server], due)
         except BaseException:
             for connection in used.values():
                 connection.close()
             raise
         for server, connection in used.items():
-            self._put_back(server, connection)
+            if len(self._idle[server]) < _MAX_IDLE:
+                self._idle[server].append(connection)
+            else:
+                connection.close()
+        return trip.replies()
 
     def close(self) -> None:
         """Close the idle connections. In a child process this does not end the connections of the parent."""
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
+        for connections in list(self._idle.values()):
+            while connections:
+                connections.pop().close()
 
     def _take(self, server: MemcachedServer, due: float) -> socket.socket:
         check_process()
-        idle = self._idle.get(server, [])
-        with suppress(IndexError):  # another thread may take the last one
-            while idle:
-                connection = idle.pop()
-                if _is_usable(connection):
-                    connection.settimeout(_left(due))
-                    return connection
+        with suppress(IndexError):  # no connection is idle
+            while not _is_usable(connection := self._idle[server].pop()):
                 connection.close()
+            return connection
         return _connect(server, self._access, due)
 
-    def _put_back(self, server: MemcachedServer, connection: socket.socket) -> None:
-        idle = self._idle.setdefault(server, [])
-        if len(idle) < _MAX_IDLE:
-            idle.append(connection)
-        else:
-            connection.close()
 
-
-def _left(due: float) -> float:
-    left = due - time.monotonic()
-    if left <= 0:
+def _seconds_until(due: float) -> float:
+    seconds = due - time.monotonic()
+    if seconds <= 0:
         raise TimeoutError
-    return left
+    return seconds
 
 
 def _connect(server: MemcachedServer, access: MemcachedAccess, due: float) -> socket.socket:
     """Return a connection to the first address of the server that accepts one."""
     problem: OSError = OSError("the name has no address")
-    for resolved in resolve(*server).result(_left(due)):
+    for resolved in resolve(*server).result(_seconds_until(due)):
         try:
             return _open(resolved, server, access, due)
         except TimeoutError:
@@ -93,11 +86,11 @@ def _connect(server: MemcachedServer, access: MemcachedAccess, due: float) -> so
 def _open(resolved: ResolvedAddress, server: MemcachedServer, access: MemcachedAccess, due: float) -> socket.socket:
     connection = socket.socket(resolved.family, socket.SOCK_STREAM)
     try:
-        connection.settimeout(_left(due))
+        connection.settimeout(_seconds_until(due))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.connect(resolved.end)
         if access.tls is not None:
-            connection.settimeout(_left(due))
+            connection.settimeout(_seconds_until(due))
             connection = access.tls.wrap_socket(connection, server_hostname=server.host)
         if access.login:
             connection.sendall(access.login)
@@ -123,7 +116,7 @@ def _is_usable(connection: socket.socket) -> bool:
 def _read(connection: socket.socket, parser: ReplyParser, due: float) -> None:
     is_complete = False
     while not is_complete:
-        connection.settimeout(_left(due))
+        connection.settimeout(_seconds_until(due))
         data = connection.recv(_SIZE)
         if not data:
             raise ConnectionResetError("the server has closed the connection")
