@@ -19,8 +19,8 @@ from ..asgi.request import ASGIRequest
 from ..asgi.routes.index import RouteIndex
 from ..keys.features import UNMATCHED
 from ..limiter.limiter import Limiter
+from ..rules.describe import Overview
 from ..rules.marks import ViewMarks
-from ..rules.overview import Overview
 from ..wsgi import middleware as wsgi
 from .output import Failure, Misuse
 

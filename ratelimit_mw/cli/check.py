@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,14 +14,13 @@ from ..errors import ConfigError
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
 from ..http.region import Region
-from ..rules import describe
-from ..rules.overview import Overview
+from ..rules.describe import Overview, describe_overrides
 from ..rules.plan import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from ..stores import open_store, redacted_url
 from .application import Application, ApplicationCommand, application_option
-from .output import Cell, help_examples, json_option, print_json, print_table, print_text, settings_file
+from .output import help_examples, json_option, print_json, print_table, print_text, settings_file
 
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
 
@@ -58,9 +56,9 @@ class _Checked:
 
     settings: Settings
     rules: RuleSet
+    overview: Overview
     title: str
     required: dict[str, list[str]]
-    overview: Overview | None = None
 
 
 def _check_file(file: Path) -> _Checked:
@@ -75,12 +73,13 @@ def _check_file(file: Path) -> _Checked:
         raise ConfigError(f"{file}: {error}") from None
     rules = RuleSet(settings.rules)
     title = f"{settings.source}, store {redacted_url(settings.store)}"
-    return _Checked(settings, rules, title, _required_features(settings, rules))
+    overview = Overview(rules, settings.overrides)
+    return _Checked(settings, rules, overview, title, _required_features(settings, rules))
 
 
 def _check_application(app: Application) -> _Checked:
     """Its middleware has checked already that the application provides all features."""
-    return _Checked(app.limiter.settings, app.limiter.rules, app.name, {}, app.overview)
+    return _Checked(app.limiter.settings, app.limiter.rules, app.overview, app.name, {})
 
 
 def _required_features(settings: Settings, rules: RuleSet) -> dict[str, list[str]]:
@@ -95,12 +94,11 @@ def _required_features(settings: Settings, rules: RuleSet) -> dict[str, list[str
 
 
 def _print_json(checked: _Checked, problems: list[str]) -> None:
-    overview = checked.overview
     print_json(
         {
             "store": redacted_url(checked.settings.store),
-            "rules": [describe.as_json(rule) | _from_application(rule, overview) for rule in checked.rules.rules],
-            **({} if overview is None else {"exempt": overview.exempt}),
+            "rules": list(map(checked.overview.as_json, checked.rules.rules)),
+            **({} if checked.overview.is_file else {"exempt": checked.overview.exempt}),
             "required_features": checked.required,
             "problems": problems,
             "notes": list(_notes(checked)),
@@ -108,37 +106,16 @@ def _print_json(checked: _Checked, problems: list[str]) -> None:
     )
 
 
-def _from_application(rule: CompiledRule, overview: Overview | None) -> dict[str, Any]:
-    if overview is None:
-        return {}
-    return {"source": overview.source_of(rule), "applies_to": overview.applies_to(rule)}
-
-
 def _print(checked: _Checked, problems: list[str]) -> None:
-    rules, overview = checked.rules.rules, checked.overview
-    source = () if overview is None else ("source",)
-    columns = ("rule", *source, "applies to", "key", "limits", "algorithm", "mode", "cost")
-    if rules:
-        print_table(checked.title, columns, (_row(rule, overview) for rule in rules))
-    for line in () if overview is None else overview.beside_rules():
+    rows = [checked.overview.row(rule) for rule in checked.rules.rules]
+    if rows:
+        print_table(checked.title, list(rows[0]), [list(row.values()) for row in rows])
+    for line in () if checked.overview.is_file else checked.overview.notes():
         print_text(line)
     for problem in problems:
         print_text(f"problem: {problem}", "bold red")
     for line in _notes(checked):
         print_text(f"note: {line}")
-
-
-def _row(rule: CompiledRule, overview: Overview | None) -> tuple[Cell, ...]:
-    return (
-        rule.name,
-        *(() if overview is None else (overview.source_of(rule),)),
-        describe.match_of(rule) if overview is None else overview.applies_to(rule),
-        describe.key_of(rule),
-        describe.limits_of(rule),
-        describe.algorithm_of(rule),
-        rule.source.mode,
-        describe.cost_of(rule),
-    )
 
 
 def _problems(rules: RuleSet) -> Iterator[str]:
@@ -153,8 +130,8 @@ def _notes(checked: _Checked) -> Iterator[str]:
     settings, rules = checked.settings, checked.rules
     if not rules.rules and not settings.overrides:
         yield "there are no rules, so no request is limited"
-    if checked.overview is None:
-        yield from describe.replacing(settings.overrides)
+    if checked.overview.is_file:
+        yield from describe_overrides(settings.overrides)
     for name, users in checked.required.items():
         hint = f". {HINTS[name]}it in features" if name in HINTS else ""
         yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"

@@ -14,7 +14,8 @@ from ..errors import ConfigError
 from ..http.client_ip import ip_key
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
-from ..rules.describe import algorithm_of, cost_of, mismatch, replacing
+from ..rules.describe import Overview, algorithm_of, cost_of, describe_overrides
+from ..rules.marks import ViewMarks
 from ..rules.plan import CompiledRule
 from ..rules.ruleset import RuleSet
 from ..settings import load_settings
@@ -118,19 +119,22 @@ def explain(
         assert file is not None  # ApplicationCommand requires one of the two
         settings = load_settings(file)
         rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
+        overview = Overview(rules, settings.overrides)
     else:
-        settings, rules = app.limiter.settings, app.limiter.rules
+        settings, rules, overview = app.limiter.settings, app.limiter.rules, app.overview
     request = _request_features(method, path, host or path.host, features, settings.ipv6_prefix)
-    reasons = {} if app is None else _route(app, request)
+    place = request["method"], request["path"], request["host"]
+    view, routed = (ViewMarks(), {}) if app is None else app.route(*place)
+    request |= routed
     if "ip" not in features and "ip" in rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
-    explanations = [_explain(rule, request, reasons.get(rule.name, "")) for rule in rules.rules]
+    explanations = [_explain(rule, request, overview.why_not(rule, *place, view, request)) for rule in rules.rules]
     listed = settings.lists.allows(request)
     if as_json:
         print_json({"features": request, "list": _LISTS[listed], "rules": [_as_json(each) for each in explanations]})
     else:
         _print(request, explanations)
-    overrides = list(replacing(settings.overrides)) if app is None else []
+    overrides = list(describe_overrides(settings.overrides)) if app is None else []
     for line in overrides:
         note(line)
     if listed is not None:
@@ -138,16 +142,6 @@ def explain(
     if listed or (listed is None and not any(each.applies for each in explanations)):
         note(f"no {'other ' if overrides else ''}rule limits this request")
         raise click.exceptions.Exit(1)
-
-
-def _route(app: Application, request: dict[str, str]) -> dict[str, str]:
-    """Add the features of the route, and return why rules do not apply to the route, by the name of the rule."""
-    place = request["method"], request["path"], request["host"]
-    view, features = app.route(*place)
-    request |= features
-    rules = app.limiter.rules
-    applying = rules.plan(*place, view).rules
-    return {rule.name: app.overview.why_not(rule, *place, view) for rule in rules.rules if rule not in applying}
 
 
 def _request_features(
@@ -172,7 +166,7 @@ def _email(text: str) -> str:
 
 
 def _explain(rule: CompiledRule, request: Features, reason: str) -> _Explanation:
-    if reason := reason or mismatch(rule, request["method"], request["path"], request["host"], request):
+    if reason:
         return _Explanation(rule, reason=reason)
     key = rule.key.build(request)
     if key is not None:

@@ -12,7 +12,7 @@ from typing import IO, Any
 import click
 from rich.progress import TextColumn, TimeRemainingColumn
 
-from ..rules.describe import replacing
+from ..rules.describe import describe_overrides
 from ..rules.ruleset import RuleSet
 from ..settings import Settings, load_settings
 from .log_file import DamagedLogError, LogReader, in_order
@@ -102,7 +102,7 @@ def _differences(settings: Settings) -> Iterator[str]:
     """Yield how the replay differs from the application."""
     if not settings.store.startswith("memory:"):
         yield f"counting in memory, not in {settings.store.partition(':')[0]}"
-    yield from replacing(settings.overrides)
+    yield from describe_overrides(settings.overrides)
     missing: dict[str, list[str]] = {}
     for rule in RuleSet(settings.rules).rules:
         for name in (*rule.source.needs, *(["host"] if rule.source.matches.hosts else [])):

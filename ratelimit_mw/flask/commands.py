@@ -10,8 +10,8 @@ from werkzeug.exceptions import HTTPException
 from ..errors import ConfigError
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
+from ..rules.describe import Overview, Route
 from ..rules.marks import ViewMarks
-from ..rules.overview import Overview, Route
 from .hooks import FlaskHooks
 from .routes import route_template
 
@@ -24,7 +24,7 @@ commands = AppGroup("ratelimit", help="Show the rate limits of this application.
 def rules() -> None:
     """List the rules and the routes that they apply to."""
     overview, _ = _overview()
-    for line in overview.rules():
+    for line in overview.table():
         click.echo(line)
 
 
@@ -37,9 +37,9 @@ def explain(method: str, path: str, host: str) -> None:
     overview, views = _overview()
     method = method.upper()
     endpoint, view = _route_of(views, method, path, host)
-    for line in overview.explained(method, path, host, endpoint, view):
-        click.echo(line)
-    if not overview.has_rules_for(method, path, host, view):
+    lines, is_limited = overview.explain(method, path, host, endpoint, view)
+    click.echo("\n".join(lines))
+    if not is_limited:
         click.echo("no rule applies to this request", err=True)
         raise click.exceptions.Exit(1)
 
@@ -53,8 +53,10 @@ def _overview() -> tuple[Overview, dict[str, ViewMarksByMethod]]:
     routes = [
         Route(
             route_template(rule.rule),
-            tuple(sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})),
-            views[rule.endpoint],
+            {
+                method: views[rule.endpoint].for_method(method)
+                for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
+            },
         )
         for rule in current_app.url_map.iter_rules()
         if rule.endpoint in views

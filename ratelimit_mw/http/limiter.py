@@ -67,7 +67,7 @@ class HttpLimiter:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work."""
         views = list(views)
         self._provided |= provided or {}
-        self.limiter.adopt(mark for view in views for mark in (*view.marks, *view.messages))
+        self.limiter.adopt(mark for view in views for mark in view.every)
         for view in views:
             self.limiter.rules.check(view)
         self._prepare()

@@ -25,7 +25,7 @@ class RouteInfo:
 
 def all_marks(views: Iterable[ViewMarks]) -> tuple[Mark, ...]:
     """Return all marks of the views that a route may lead to, each once."""
-    return tuple(dict.fromkeys(mark for view in views for mark in (*view.marks, *view.messages)))
+    return tuple(dict.fromkeys(mark for view in views for mark in view.every))
 
 
 def check_parameters(routes: Collection[RouteInfo], rules: RuleSet, complete: bool = True) -> None:

@@ -1,38 +1,174 @@
-"""Describe rules in words and as JSON, for all commands. Pure."""
+"""Describe rules, and the routes that they apply to, in words and as JSON, for all commands. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..keys.features import Features
 from ..keys.networks import is_in
-from ..quota import Quota
-from .paths import pattern_matches
+from .marks import Mark, MessageMark, ViewMarks
+from .match import Match
+from .paths import PathTree
 from .plan import CompiledRule
+from .ruleset import Override, RuleSet
 
-_SHOWN: Final = 3
-
-
-def match_of(rule: CompiledRule) -> list[str]:
-    """The requests that a rule applies to, one condition per line: "POST /login", "region DE or AT"."""
-    match = rule.source.matches
-    methods = "/".join(sorted(match.methods))
-    lines = [" ".join(part for part in (methods, _either(match.paths)) if part)]
-    lines += [f"host {_either(match.hosts)}"] if match.hosts else []
-    lines += [f"{name} {_either(sorted(values))}" for name, values in match.features]
-    lines += [f"ip {_either(map(str, match.networks))}"] if match.networks else []
-    return [line for line in lines if line] or ["all"]
+_SHOWN_VALUES: Final = 3
+_PRECEDENCE: Final = (
+    "All rules that apply to a request hold together: those of the settings and those of decorators.",
+    "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
+)
 
 
-def mismatch(rule: CompiledRule, method: str, path: str, host: str, features: Features | None = None) -> str:
-    """The first condition of a rule that a request does not meet; "" when it meets all.
+class Route(NamedTuple):
+    """One route of an application: its template, and the marks of its view by the method of the request."""
 
-    ``features`` is None when they are not known. Then the rule's conditions on features are not checked.
+    template: str
+    views: Mapping[str, ViewMarks]
+
+    def describe(self, methods: Collection[str]) -> str:
+        """The route in words, with its methods when they are not all."""
+        return self.template if len(methods) == len(self.views) else f"{'/'.join(methods)} {self.template}"
+
+
+class Overview:
+    """The rules of a limiter for an application with these routes, or of a settings file when ``routes`` is None.
+
+    Attributes:
+        is_file: The application is not known.
+        exempt: The exemptions in words: "/health from every rule".
     """
-    match = rule.source.matches
-    if match.paths and not any(pattern_matches(pattern, path) for pattern in match.paths):
+
+    def __init__(
+        self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route] | None = None
+    ) -> None:
+        self.is_file = routes is None
+        self._rules = rules
+        self._overrides = overrides
+        self._routes_by_mark: dict[Mark, list[str]] = {}
+        self.exempt: list[str] = []
+        for route in routes or ():
+            self._add_marks(route)
+            self._add_exemptions(route)
+        self._marks = {rules.rule_of(mark): mark for mark in self._routes_by_mark}
+
+    def _add_marks(self, route: Route) -> None:
+        for mark in dict.fromkeys(mark for view in route.views.values() for mark in view.every):
+            name = self._rules.rule_of(mark).name
+            views = route.views.items()
+            methods = [method for method, view in views if mark in view.every and not view.is_exempt_from(name)]
+            self._routes_by_mark.setdefault(mark, []).extend([route.describe(methods)] if methods else [])
+
+    def _add_exemptions(self, route: Route) -> None:
+        for names in dict.fromkeys(view.exempt for view in route.views.values() if view.exempt is not None):
+            methods = [method for method, view in route.views.items() if view.exempt == names]
+            self.exempt.append(f"{route.describe(methods)} from {', '.join(names) or 'every rule'}")
+
+    def table(self) -> Iterator[str]:
+        """The rules as a table of plain text, then the notes."""
+        columns = ("rule", "source", "applies to", "key", "limits")
+        rows = [self.row(rule) for rule in self._rules.rules]
+        yield from _table([columns, *([_line(row[column]) for column in columns] for row in rows)])
+        yield from self.notes()
+
+    def row(self, rule: CompiledRule) -> dict[str, list[str]]:
+        """The lines of each column in a table of rules."""
+        return {
+            "rule": [rule.name],
+            **({} if self.is_file else {"source": [self._source(rule)]}),
+            "applies to": self._applies_to(rule),
+            "key": [_key(rule)],
+            "limits": _limits(rule),
+            "algorithm": [algorithm_of(rule)],
+            "mode": [rule.source.mode],
+            "cost": [cost_of(rule)],
+        }
+
+    def notes(self) -> Iterator[str]:
+        """The exemptions, the lists and the precedence."""
+        yield from (f"exempt: {exemption}" for exemption in self.exempt)
+        allowed, denied = map(", ".join, self._rules.lists.names())
+        if allowed:
+            yield f"allow list: {allowed}; takes precedence over the deny list and all rules"
+        if denied:
+            yield f"deny list: {denied}; takes precedence over all rules"
+        yield from _PRECEDENCE
+
+    def explain(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> tuple[list[str], bool]:
+        """A line for each rule, with the reason why it does not apply to a request; and whether any rule applies."""
+        reasons = {rule: self.why_not(rule, method, path, host, view) for rule in self._rules.rules}
+        applying = [rule for rule, reason in reasons.items() if not reason]
+        rows = [("applies", rule.name, _key(rule), _line(_limits(rule)), _conditions(rule)) for rule in applying]
+        rows += [("does not apply", rule.name, reason, "", "") for rule, reason in reasons.items() if reason]
+        return [f"{method} {path} is routed to {endpoint}", *_table(rows)], bool(applying)
+
+    def why_not(
+        self,
+        rule: CompiledRule,
+        method: str,
+        path: str,
+        host: str,
+        view: ViewMarks,
+        features: Features | None = None,
+    ) -> str:
+        """The first reason why a rule does not apply to a request for this view; "" when it applies.
+
+        Without ``features`` the rule's conditions on features are not checked.
+        """
+        mark = self._marks.get(rule)
+        if mark is not None and mark in view.messages:
+            return "it limits the messages of the WebSocket"
+        if mark is not None and mark not in view.marks:
+            return f"it is on {', '.join(dict.fromkeys(self._routes_by_mark[mark]))}"
+        if view.is_exempt_from(rule.name):
+            return "the view is exempt"
+        return mismatch(rule.source.matches, method, path, host, features)
+
+    def _source(self, rule: CompiledRule) -> str:
+        """Where a rule comes from: the settings, a decorator, or both."""
+        if (mark := self._marks.get(rule)) is None:
+            return "settings"
+        decorator = "@messages" if isinstance(mark, MessageMark) else "@limit"
+        return f"{decorator} and settings" if rule.name in self._overrides else decorator
+
+    def _applies_to(self, rule: CompiledRule) -> list[str]:
+        """The requests that a rule applies to: those of its views, or one condition per line."""
+        matches = _match(rule.source.matches)
+        methods, paths = "/".join(matches.pop("methods")), _either(matches.pop("path"))
+        if (mark := self._marks.get(rule)) is not None:
+            routes = ", ".join(dict.fromkeys(self._routes_by_mark[mark]))
+            return [" ".join(filter(None, (methods, routes, _conditions(rule))))]
+        lines = [
+            f"{methods} {paths}".strip(),
+            *(f"{name} {_either(values)}" for name, values in matches.items() if values),
+        ]
+        return list(filter(None, lines)) or ["all"]
+
+    def as_json(self, rule: CompiledRule) -> dict[str, Any]:
+        """A rule for programs. ``per_key`` and ``per`` are present only when the rule has such limits."""
+        source = rule.source
+        tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in source.tables}
+        per_key = tables.pop("", None)
+        return {
+            "name": rule.name,
+            "match": _match(source.matches),
+            "key": ["|".join(names) for names in source.entries],
+            "limits": [str(limit.quota) for limit in rule.limits],
+            **({"per_key": per_key} if per_key else {}),
+            **({"per": tables} if tables else {}),
+            "algorithm": algorithm_of(rule),
+            "mode": source.mode,
+            "cost": source.cost,
+            "when_missing": source.when_missing,
+            "count_when": None if source.statuses is None else {"status": sorted(source.statuses)},
+            **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
+        }
+
+
+def mismatch(match: Match, method: str, path: str, host: str, features: Features | None = None) -> str:
+    """The first condition that a request does not meet; "" when it meets all. See ``Overview.why_not``."""
+    if match.paths and not PathTree(enumerate(match.paths)).match(path):
         return f"path: not {_either(match.paths)}"
     if not match.takes_method(method):
         return f"method: not {_either(sorted(match.methods))}" if match.methods else "method: OPTIONS is not limited"
@@ -48,25 +184,10 @@ def mismatch(rule: CompiledRule, method: str, path: str, host: str, features: Fe
     return ""
 
 
-def replacing(overrides: Mapping[str, tuple[int, object]]) -> Iterator[str]:
+def describe_overrides(overrides: Mapping[str, Override]) -> Iterator[str]:
     """A note for each rule of the settings that changes a decorator's rule, for a command without the application."""
     for name, (index, _) in overrides.items():
         yield f"rules[{index}] is not shown: it changes the rule {name!r} of a decorator. Use check --app"
-
-
-def key_of(rule: CompiledRule) -> str:
-    """The key, such as "endpoint + user|ip"."""
-    return " + ".join("|".join(names) for names in rule.source.entries) or "one for all clients"
-
-
-def limits_of(rule: CompiledRule) -> list[str]:
-    """The limits, one per line, then the limits of single clients."""
-    lines = [str(limit.quota) for limit in rule.limits]
-    for name, table in rule.source.tables:
-        lines += [f"{name or 'key'} {value}: {_quotas(quotas)}" for value, quotas in islice(table.items(), _SHOWN)]
-        if len(table) > _SHOWN:
-            lines.append(f"and {len(table) - _SHOWN} more")
-    return lines
 
 
 def algorithm_of(rule: CompiledRule) -> str:
@@ -81,35 +202,46 @@ def cost_of(rule: CompiledRule) -> str:
     return str(rule.source.cost) if statuses is None else f"{rule.source.cost} if {_either(map(str, sorted(statuses)))}"
 
 
-def as_json(rule: CompiledRule) -> dict[str, Any]:
-    """A rule for programs. ``per_key`` and ``per`` are present only when the rule has such limits."""
-    match = rule.source.matches
-    tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in rule.source.tables}
-    per_key = tables.pop("", None)
+def _key(rule: CompiledRule) -> str:
+    return " + ".join("|".join(names) for names in rule.source.entries) or "one for all clients"
+
+
+def _limits(rule: CompiledRule) -> list[str]:
+    """The limits, one per line, then the limits of single clients."""
+    lines = [str(limit.quota) for limit in rule.limits]
+    for name, table in rule.source.tables:
+        shown = islice(table.items(), _SHOWN_VALUES)
+        lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
+        if len(table) > _SHOWN_VALUES:
+            lines.append(f"and {len(table) - _SHOWN_VALUES} more")
+    return lines
+
+
+def _match(match: Match) -> dict[str, list[str]]:
+    """The conditions of a rule, as its ``match`` table has them."""
     return {
-        "name": rule.name,
-        "match": {
-            "path": list(match.paths),
-            "methods": sorted(match.methods),
-            "host": list(match.hosts),
-            **{name: sorted(values) for name, values in match.features},
-            **({"ip": [str(network) for network in match.networks]} if match.networks else {}),
-        },
-        "key": ["|".join(names) for names in rule.source.entries],
-        "limits": [str(limit.quota) for limit in rule.limits],
-        **({"per_key": per_key} if per_key else {}),
-        **({"per": tables} if tables else {}),
-        "algorithm": algorithm_of(rule),
-        "mode": rule.source.mode,
-        "cost": rule.source.cost,
-        "when_missing": rule.source.when_missing,
-        "count_when": None if rule.source.statuses is None else {"status": sorted(rule.source.statuses)},
+        "path": list(match.paths),
+        "methods": sorted(match.methods),
+        "host": list(match.hosts),
+        **{name: sorted(values) for name, values in match.features},
+        **({"ip": list(map(str, match.networks))} if match.networks else {}),
     }
+
+
+def _conditions(rule: CompiledRule) -> str:
+    """The conditions on features, which only a real request can meet."""
+    return " ".join(f"when {name} is {_either(sorted(values))}" for name, values in rule.source.matches.features)
 
 
 def _either(items: Iterable[str]) -> str:
     return " or ".join(items)
 
 
-def _quotas(quotas: Iterable[Quota]) -> str:
-    return "; ".join(map(str, quotas))
+def _line(items: Iterable[str]) -> str:
+    return "; ".join(items)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

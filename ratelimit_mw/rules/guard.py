@@ -31,7 +31,7 @@ AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
 def mark_decided(view: ViewMarks) -> frozenset[Mark]:
     """Note that the limits marked on ``view`` are decided in this request. Returns the value to restore."""
     before = _decided.get()
-    _decided.set(before.union(view.marks, view.messages))
+    _decided.set(before.union(view.every))
     return before
 
 
@@ -104,7 +104,6 @@ def _guard_dispatcher(view: type) -> None:
 
 
 def _check(view: object) -> None:
-    view_marks: ViewMarks = getattr(view, ATTRIBUTE)
-    marks = (*view_marks.marks, *view_marks.messages)
+    marks: tuple[Mark, ...] = getattr(view, ATTRIBUTE).every
     if not _decided.get().issuperset(marks) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)

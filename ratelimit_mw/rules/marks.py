@@ -51,6 +51,11 @@ class ViewMarks:
         if self.exempt:
             object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
 
+    @property
+    def every(self) -> tuple[Mark, ...]:
+        """The marks of requests and of messages."""
+        return (*self.marks, *self.messages)
+
     def is_exempt_from(self, rule: str) -> bool:
         """Whether ``@exempt`` excludes the view from the rule of this name."""
         return self.exempt is not None and (not self.exempt or rule in self.exempt)

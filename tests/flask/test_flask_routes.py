@@ -80,7 +80,7 @@ def test_the_rules_are_listed_with_their_routes() -> None:
     assert run(shop(), "rules").output.splitlines() == [
         "rule      source               applies to                key      limits",
         "everyone  settings             all                       user|ip  100/minute",
-        "login     settings             /login, host example.com  ip       5/minute; 20/hour",
+        "login     settings             /login; host example.com  ip       5/minute; 20/hour",
         "api       @limit               /api/items/{number}       ip       50/minute",
         "item      @limit and settings  POST /api/items/{number}  ip       3/minute",
         "home      @limit               / when user is alice      ip       7/minute",

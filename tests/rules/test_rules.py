@@ -367,4 +367,4 @@ def test_the_first_condition_that_a_request_does_not_meet_is_the_reason(request_
     """Without features only method, path and host are compared."""
     match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
     [rule] = RuleSet([Rule(limits="5/minute", match=match)]).rules
-    assert mismatch(rule, *request_of) == reason
+    assert mismatch(rule.source.matches, *request_of) == reason

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
+from ...rules.describe import Route
 from ...rules.marks import ViewMarks
 from ...rules.match import METHODS
-from ...rules.overview import Route
 from .match import ROUTES_UNKNOWN, RouteMatch
 from .reader import RouteReader
-from .tree import FULL, Lookup, RouteNode, path_below
+from .tree import FULL, Lookup, path_below
 
 if TYPE_CHECKING:
     from ..error_handlers import RejectionHandler
@@ -124,7 +124,7 @@ class RouteIndex:
         for node in self.reader.marks.nodes:
             methods = node.methods or {*METHODS}
             shown = ("GET",) if node.kind == "websocket" else tuple(sorted(methods - {"HEAD", "OPTIONS"}))
-            yield Route(node.endpoint, shown, _NodeMarks(node))
+            yield Route(node.endpoint, {method: _every_mark(node.match_for(method, FULL)) for method in shown})
 
     def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
         """Return the template, the marks and the path parameters of a request, for commands."""
@@ -170,14 +170,6 @@ class RouteIndexes:
             known = self._known[id(start)] = (start, index)
         known[1].refresh()
         return known[1]
-
-
-@dataclass(frozen=True)
-class _NodeMarks:
-    node: RouteNode
-
-    def for_method(self, method: str) -> ViewMarks:
-        return _every_mark(self.node.match_for(method, FULL))
 
 
 def outer_router(scope: Mapping[str, Any]) -> Any:

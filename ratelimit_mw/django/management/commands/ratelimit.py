@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
@@ -10,9 +10,9 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 
 from ....errors import RateLimitError
+from ....rules.describe import Overview, Route
 from ....rules.match import METHODS
 from ....rules.names import class_behind
-from ....rules.overview import Overview, Route
 from ... import conf
 from ...limits import ProjectLimits
 
@@ -31,12 +31,17 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     def handle(self, *_: Any, command: str, **options: Any) -> None:
         try:
             project = conf.project_limits()
-            routes = [Route(route.template, _methods_of(route.callback), route.views) for route in project.routes().all]
+            routes = [
+                Route(
+                    route.template, {method: route.views.for_method(method) for method in _methods_of(route.callback)}
+                )
+                for route in project.routes().all
+            ]
             overview = Overview(project.limiter.rules, project.limiter.settings.overrides, routes)
         except RateLimitError as error:
             raise CommandError(str(error)) from None
         if command == "rules":
-            self._print(overview.rules())
+            self._print(overview.table())
         else:
             self._explain(project, overview, options["method"], options["path"], options["host"])
 
@@ -45,11 +50,12 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         with translation.override(language):
             route, _ = project.routes().find(path)
         view = route.views.for_method(method)
-        self._print(overview.explained(method, path, host, route.template, view))
-        if not overview.has_rules_for(method, path, host, view):
+        lines, is_limited = overview.explain(method, path, host, route.template, view)
+        self._print(lines)
+        if not is_limited:
             raise CommandError("no rule applies to this request")
 
-    def _print(self, lines: Iterator[str]) -> None:
+    def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.stdout.write(line)
 
