@@ -11,9 +11,8 @@ from urllib.parse import unquote
 import pytest
 
 from ratelimit_mw.cli.access_log import parse_line
-from ratelimit_mw.cli.demo.log import LOG_KINDS, read_requests
 from ratelimit_mw.cli.demo.player import Playback, play
-from ratelimit_mw.cli.demo.traffic import DemoRequest
+from ratelimit_mw.cli.demo.traffic import LOG_KINDS, DemoRequest, read_requests
 
 Received = tuple[str, dict[str, str], bytes]
 
@@ -56,9 +55,9 @@ def recorder() -> Iterator[tuple[str, list[Received]]]:
             thread.join()
 
 
-def send(*requests: DemoRequest, running: bool = True) -> tuple[Playback, list[Received]]:
+def send(*requests: DemoRequest) -> tuple[Playback, list[Received]]:
     with recorder() as (url, received):
-        playback = asyncio.run(play(url, list(requests), lambda: running, lambda _playback: None))
+        playback = asyncio.run(play(url, list(requests), lambda _playback: None))
     return playback, received
 
 
@@ -173,13 +172,6 @@ def test_a_closed_connection_is_counted_as_failed() -> None:
     """The other requests are sent."""
     playback, _ = send(request("/close"), request("/", at=0.05))
     assert (playback.kinds["a kind"].requests, playback.failed) == (1, 1)
-
-
-def test_playback_ends_with_the_server() -> None:
-    """At most one request per connection is tried after that."""
-    playback, _ = send(*(request("/close") for _ in range(500)), running=False)
-    assert not playback.kinds
-    assert 1 <= playback.failed <= 32
 
 
 def test_clients_of_a_log_are_grouped_by_their_requests() -> None:

@@ -1,25 +1,33 @@
-"""``ratelimit-mw demo``. Its libraries are an extra, so they are imported only when the command runs."""
+"""``ratelimit-mw demo``: a real server, real traffic, and a table of the allowed and rejected requests."""
 
 from __future__ import annotations
 
 import asyncio
-from importlib.util import find_spec
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import click
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
+from ...rules.ruleset import RuleSet
+from ...settings import load_settings
 from ..log_file import DamagedLogError
-from ..output import Failure, count_text, help_examples, note, progress_bar
-from .log import LOG_KINDS, read_requests
-from .server import start_server
-from .traffic import TRAFFIC_KINDS, DemoRequest, make_traffic
+from ..output import Failure, count_text, help_examples, note, print_table, print_text, progress_bar, terminal
+from .traffic import LOG_KINDS, TRAFFIC_KINDS, DemoRequest, make_traffic, read_requests
 
 if TYPE_CHECKING:
-    from .player import Playback
+    from collections.abc import Sequence
 
-_LIBRARIES: Final = ("httpx", "starlette", "uvicorn")
+    from ...rules.plan import CompiledRule
+    from .player import KindCount, Playback, RejectionSample
+
+_FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
+_COLUMNS: Final = ("kind of client", "clients", "requests", "allowed", "rejected", "rejected by")
 _REQUESTS: Final = 3000
 _MAX_REQUESTS: Final = 100_000
 _INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
@@ -49,20 +57,31 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
 
     The server runs on this machine only, and stops when the command ends.
     """
-    if any(find_spec(name) is None for name in _LIBRARIES):
-        raise MissingExtraError("the demo", "demo")
-    from .report import show_files, show_playback
-
+    try:
+        from .player import play
+        from .server import serve
+    except ModuleNotFoundError:
+        raise MissingExtraError("the demo", "demo") from None
     if access_log is None:
         planned = make_traffic(seed, requests or _REQUESTS)
     else:
         planned = _read_log(access_log, requests or _MAX_REQUESTS)
+    _show_files()
+    columns = (
+        TextColumn("{task.completed:,} of {task.total:,} requests"),
+        TextColumn("[red]{task.fields[rejected]:,} rejected"),
+        TimeElapsedColumn(),
+    )
     try:
-        show_files()
-        show_playback(_play(planned, port), TRAFFIC_KINDS if access_log is None else LOG_KINDS)
+        with serve(port) as url:
+            note(f"serving at {url}")
+            with progress_bar("sending", len(planned), *columns, rejected=0) as update:
+                progress = lambda playback: update(advance=1, rejected=playback.rejected)  # noqa: E731
+                playback = asyncio.run(play(url, planned, progress))
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
         raise click.exceptions.Exit(_INTERRUPTED) from None
+    _show_playback(playback)
 
 
 def _read_log(file: IO[bytes], most: int) -> list[DemoRequest]:
@@ -79,19 +98,67 @@ def _read_log(file: IO[bytes], most: int) -> list[DemoRequest]:
     return requests
 
 
-def _play(planned: list[DemoRequest], port: int) -> Playback:
-    from .player import play
+def _show_files() -> None:
+    """Print the settings and the application as they are in their files."""
+    from rich.syntax import Syntax
 
-    columns = (
-        TextColumn("{task.completed:,} of {task.total:,} requests"),
-        TextColumn("[red]{task.fields[rejected]:,} rejected"),
-        TimeElapsedColumn(),
-    )
-    with start_server(port) as server:
-        note(f"serving at {server.url}")
-        with progress_bar("sending", len(planned), *columns, rejected=0) as update:
-            progress = lambda playback: update(advance=1, rejected=playback.rejected)  # noqa: E731
-            playback = asyncio.run(play(server.url, planned, server.is_running, progress))
-        if not server.is_running():
-            raise server.failure("ended early")
-    return playback
+    for title, path in _FILES.items():
+        print_text(f"The {title}: {_short(path)}", "bold")
+        code = Syntax("", path.suffix.replace("py", "python")[1:], theme="ansi_dark", background_color="default")
+        terminal().print(code.highlight(path.read_text("utf-8").strip()))
+        click.echo()
+
+
+def _show_playback(playback: Playback) -> None:
+    counts = [(kind, playback.kinds[kind]) for kind in TRAFFIC_KINDS + LOG_KINDS if kind in playback.kinds]
+    requests = sum(count.requests for _, count in counts)
+    clients = count_text(sum(len(count.clients) for _, count in counts), "client")
+    print_text(f"{count_text(requests, 'request')} from {clients} in {playback.seconds:.1f} s", "bold")
+    print_text(f"{requests - playback.rejected:,} allowed, {playback.rejected:,} rejected")
+    if playback.failed:
+        print_text(f"{count_text(playback.failed, 'request')} without a response", "bold red")
+    click.echo()
+    rules = RuleSet(load_settings(_FILES["settings"]).rules).rules
+    print_table("By kind of client", _COLUMNS, [_row(kind, count, rules) for kind, count in counts], _COLUMNS[1:5])
+    if playback.sample is not None:
+        _show_sample(playback.sample)
+    _show_next_commands()
+
+
+def _row(kind: str, count: KindCount, rules: Sequence[CompiledRule]) -> tuple[str, ...]:
+    numbers = (len(count.clients), count.requests, count.requests - count.rejected, count.rejected)
+    names = [rule.name for rule in rules if any(limit.policy in count.policies for limit in rule.limits)]
+    return (kind, *(f"{number:,}" for number in numbers), ", ".join(names))
+
+
+def _show_sample(sample: RejectionSample) -> None:
+    print_text("A rejection, as it was sent", "bold")
+    print_text(f"{sample.request.method} {sample.request.target} from {sample.request.client}")
+    click.echo()
+    for line in sample.response.splitlines():
+        print_text(line, "cyan")
+    if sample.retried:
+        click.echo()
+        print_text(f"The same request after Retry-After ({sample.retry_after} s): {sample.retried}", "green")
+    click.echo()
+
+
+def _show_next_commands() -> None:
+    settings = shlex.quote(_short(_FILES["settings"]))
+    # The program as you can type it, also when its virtual environment is not active.
+    program = "ratelimit-mw"
+    program = program if shutil.which(program) else shlex.quote(_short(Path(sys.executable).with_name(program)))
+    print_text("Try next", "bold")
+    for arguments in (
+        f"check {settings}",
+        f"explain {settings} POST /login --feature ip=192.0.2.7",
+        f"replay {settings} /var/log/nginx/access.log",
+        "demo --log /var/log/nginx/access.log",
+    ):
+        print_text(f"  {program} {arguments}")
+    print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/.")
+
+
+def _short(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -58,13 +58,8 @@ class Playback:
         return sum(count.rejected for count in self.kinds.values())
 
 
-async def play(
-    url: str, requests: list[DemoRequest], is_running: Callable[[], bool], progress: Callable[[Playback], None]
-) -> Playback:
-    """Send the requests in order, each at its time, over up to 32 connections.
-
-    ``progress`` is called after each response. The playback ends early when the server is not running any more.
-    """
+async def play(url: str, requests: list[DemoRequest], progress: Callable[[Playback], None]) -> Playback:
+    """Send the requests in order, each at its time, over 32 connections. Call ``progress`` after each response."""
     playback, pending = Playback(), iter(requests)
     limits = httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS)
     # Without trust_env=False the requests could go to a proxy that the environment names.
@@ -79,13 +74,10 @@ async def play(
                 except (httpx.HTTPError, httpx.InvalidURL):
                     playback.failed += 1
                 progress(playback)
-                if not is_running():
-                    return
 
         await asyncio.gather(*(work() for _ in range(_CONNECTIONS)))
         playback.seconds = time.monotonic() - started
-        if is_running():
-            await _retry(client, playback.sample)
+        await _retry(client, playback.sample)
     return playback
 
 

@@ -1,19 +1,26 @@
-"""Generated traffic for the demo. The same seed gives the same requests.
+"""The requests that the demo sends: generated, or those of an access log.
 
-Its shape is that of a real access log of 10,000 requests (elastic/examples, Apache-2.0). In that log 39% of the
-clients send one request, the busiest 1% send 25% of all requests and the busiest 10% send 55%. Half of the requests of
-a client follow within seconds: a page, then its files. The days of the log are seconds here.
+The same seed generates the same requests. They have the shape of a real access log of 10,000 requests
+(elastic/examples, Apache-2.0). In that log 39% of the clients send one request, the busiest 1% send 25% of all requests
+and the busiest 10% send 55%. Half of the requests of a client follow within seconds: a page, then its files. The days
+of the log are seconds here.
 """
 
 from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from ipaddress import IPv4Address
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
+from urllib.parse import quote
 
+from ..access_log import LogEntry, Target
+from ..log_file import LogReader
+
+LOG_KINDS: Final = ("1 request", "2 to 9 requests", "10 to 99 requests", "100 requests or more")
 TRAFFIC_KINDS: Final = ("readers", "a crawler", "people logging in", "attack from one IP", "attack on one account")
 _READERS, _CRAWLER, _PEOPLE, _ONE_IP, _ONE_ACCOUNT = TRAFFIC_KINDS
 
@@ -27,6 +34,10 @@ _VISITS_EXPONENT: Final = 1.3  # A Pareto distribution of visits with this expon
 _LARGEST_SHARE: Final = 0.05  # Of all requests, by one client. It is 4.8% in the log.
 _FIRST_VISITS: Final = 0.25  # The share of pages that are followed by their files.
 _FILES: Final = ("style.css", "print.css", "site.js", "logo.png", "photo.jpg", "favicon.ico")
+
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;=~-._"
+# A percent sign of a query is in the log as it was sent.
+_QUERY_CHARACTERS: Final = _PATH_CHARACTERS + "?%[]"
 
 
 class DemoRequest(NamedTuple):
@@ -79,3 +90,26 @@ def _page(rng: random.Random, at: float) -> Iterator[tuple[float, str]]:
     yield at, f"/search?q=word{int(number * 100)}" if is_search else f"/articles/{int(number**2 * 200)}"
     if rng.random() < _FIRST_VISITS:
         yield from ((at + rng.random() * 0.5, f"/static/{name}") for name in _FILES)
+
+
+def read_requests(file: IO[bytes], most: int) -> tuple[list[DemoRequest], LogReader]:
+    """Return the first ``most`` requests of a log, without times, and the reader with its counts.
+
+    Tunnels (CONNECT) are left out, because they have no path.
+    """
+    reader = LogReader(file)
+    entries = list(islice((entry for entry in reader if entry.method != "CONNECT"), most))
+    sizes = Counter(entry.client for entry in entries)
+    return [_request(entry, sizes[entry.client]) for entry in entries], reader
+
+
+def _request(entry: LogEntry, client_requests: int) -> DemoRequest:
+    kind = LOG_KINDS[sum(client_requests >= least for least in (2, 10, 100))]
+    body = "{}" if entry.method == "POST" else None
+    return DemoRequest(0.0, entry.client or "-", kind, entry.method, _target(entry.target), body)
+
+
+def _target(target: Target) -> str:
+    """Encode a target for a request line, so that the server decodes the path of the log."""
+    path = quote(target.path if target.path.startswith("/") else f"/{target.path}", _PATH_CHARACTERS, errors="replace")
+    return f"{path}?{quote(target.query, _QUERY_CHARACTERS, errors='replace')}" if target.query else path
