@@ -28,7 +28,7 @@ def check_project(**_: Any) -> list[Any]:
     """
     try:
         project = conf.project_limits()
-        marked = project.routes().marked
+        marked = project.routes().has_marks
     except RateLimitError as error:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
     return [*_missing_middleware(marked), *_missing_user(project), *_missing_language()]
@@ -37,7 +37,7 @@ def check_project(**_: Any) -> list[Any]:
 def check_deployment(**_: Any) -> list[Any]:
     """W002: each worker process counts for itself."""
     try:
-        store = conf.project_limits().limiter.settings.store
+        store = conf.project_limits().limits.limiter.settings.store
     except RateLimitError:
         return []  # reported as E001
     if not store.startswith("memory:"):

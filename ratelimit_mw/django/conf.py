@@ -20,7 +20,7 @@ from django.utils.module_loading import import_string
 from ..errors import ConfigError, placed
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
-from ..settings import Settings, load_settings
+from ..settings import Settings
 from ..settings.framework import SETTING, check_slips
 from .limits import ProjectLimits
 from .request import SCOPE, django_user
@@ -35,29 +35,29 @@ def limiter() -> Limiter:
     Raises:
         ConfigError: A setting cannot work.
     """
-    return project_limits().limiter
+    return project_limits().limits.limiter
 
 
 def project_limits() -> ProjectLimits:
     """Return the limits of this process. Overridden settings apply from the next request on, with fresh counts."""
     source = getattr(django.conf.settings, SETTING, None)
-    for known, limits in _current:
-        if known is source:
-            return limits
+    for current, project in _current:
+        if current is source:
+            return project
     with _lock:
         if not _current or _current[0][0] is not source:
-            limits = _build(source)
+            project = _build(source)
             _close()
-            _current.append((source, limits))
+            _current.append((source, project))
         return _current[0][1]
 
 
 def _close() -> None:
     """Close the limiter of the previous settings, unless the project has built it."""
     while _current:
-        _, limits = _current.pop()
-        if limits.owned:
-            limits.limiter.close()
+        _, project = _current.pop()
+        if project.owned:
+            project.limits.limiter.close()
 
 
 @receiver(setting_changed)  # type: ignore[untyped-decorator] # Django has no types
@@ -71,9 +71,12 @@ def _forget(setting: str, **_: Any) -> None:
 def _build(source: Any) -> ProjectLimits:
     if source is None:
         check_slips(dir(django.conf.settings))
-    kind = "limiter" if isinstance(source, Limiter) else "settings"
-    table = dict(source) if isinstance(source, Mapping) else {kind: source}
+        source = {}
     with placed(SETTING):
+        if not isinstance(source, Limiter | Settings | str | PathLike | Mapping):
+            raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {source!r}")
+        kind = "limiter" if isinstance(source, Limiter) else "settings"
+        table = dict(source) if isinstance(source, Mapping) else {kind: source}
         features = table.pop("features", {})
         if not isinstance(features, Mapping):
             raise ConfigError(f"expected a table of functions by feature; got {features!r}", "features")
@@ -83,16 +86,8 @@ def _build(source: Any) -> ProjectLimits:
         if settings is None and limiter is None:
             settings, table = table, {}
         adapter = {"user": django_user, SCOPE: lambda request: request.throttle_scope}
-        limits = HttpLimiter(_load(settings), limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
+        limits = HttpLimiter(settings, limiter, functions, rejection, adapter, table, routes=True)  # type: ignore[arg-type]
         return ProjectLimits(limits, "user" in functions, owned=limiter is None)
-
-
-def _load(settings: Any) -> Settings | None:
-    if settings is None or isinstance(settings, Settings):
-        return settings
-    if not isinstance(settings, str | PathLike | Mapping):
-        raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {settings!r}")
-    return load_settings(settings)
 
 
 def _import(value: Any, path: str) -> Any:

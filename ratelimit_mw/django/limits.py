@@ -14,8 +14,7 @@ from django.urls import get_resolver
 from ..errors import ConfigError
 from ..http.limiter import HttpLimiter, plan_without
 from ..http.rejection import Rejection
-from ..http.route_checks import RouteInfo, all_marks, check_parameters
-from ..limiter.limiter import Limiter
+from ..http.route_checks import check_parameters
 from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
@@ -41,10 +40,6 @@ class ProjectLimits:
         """How often Django chose another route than this package's index of its routes."""
 
     @property
-    def limiter(self) -> Limiter:
-        return self.limits.limiter
-
-    @property
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
         rules, scoped = self.limits.rules, self._facts().scoped
@@ -63,9 +58,8 @@ class ProjectLimits:
 
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
-        self.limits.adopt(routes.views())
-        infos = [RouteInfo(route.template, route.parameters, all_marks(route.views.all())) for route in routes.all]
-        check_parameters(infos, self.limits.rules, resolver is get_resolver())
+        self.limits.adopt(routes.views)
+        check_parameters(routes.all, self.limits.rules, resolver is get_resolver())
         for route in routes.all:
             for scope in scopes_of(route.callback):
                 self.rules_of(scope, class_behind(route.callback))
@@ -83,10 +77,10 @@ class ProjectLimits:
         """Return Django's request as one that features are read from, with its route where a rule needs it."""
         routes = self.routes(getattr(native, "urlconf", None))
         request = wrap_request(native, may_await)
-        if routes.marked or self._facts().by_route:
+        if routes.has_marks or self._facts().by_route:
             request.route, request.path_params = routes.find(request.path)
             request.endpoint = request.route.template
-            request.marks = request.route.views.for_method(request.method)
+            request.marks = request.route.marked.for_method(request.method)
         return request
 
     def plan(self, request: Any) -> Plan:

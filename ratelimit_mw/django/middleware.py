@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ..errors import MissingMiddlewareError
 from ..rules.guard import mark_decided, restore_decided
+from ..rules.plan import Plan
 from . import conf
-from .admission import DjangoAdmission, resolve, resolve_async
+from .admission import DjangoAdmission, ends_later, resolve, resolve_async
 from .limits import ProjectLimits
-from .streaming import ends_later
 
 _HINT: Final = (
     "RateLimitMiddleware runs, but does not see this limit. Check for a decorator above @limit that does not use"
@@ -46,24 +46,8 @@ class RateLimitMiddleware:
         conf.project_limits().routes()
 
     def __call__(self, native: Any) -> Any:
-        if self._is_async:
-            return self._acall(native)
-        project = conf.project_limits()
-        request = project.match(native)
-        before = mark_decided(request.marks)
-        try:
-            return self._handle(project, request)
-        finally:
-            restore_decided(before)
-
-    async def _acall(self, native: Any) -> Any:
-        project = conf.project_limits()
-        request = project.match(native, may_await=True)
-        before = mark_decided(request.marks)
-        try:
-            return await self._ahandle(project, request)
-        finally:
-            restore_decided(before)
+        handling = self._handle(native)
+        return handling if self._is_async else _run_without_loop(handling)
 
     @staticmethod
     def process_exception(_: Any, error: Exception) -> None:
@@ -71,55 +55,58 @@ class RateLimitMiddleware:
         if isinstance(error, MissingMiddlewareError):
             error.add_note(_HINT)
 
-    def _handle(self, project: ProjectLimits, request: Any) -> Any:
-        plan = project.plan(request)
-        admission = DjangoAdmission(project.limits, request)
-        if not plan.is_empty:
-            admission.decide(plan, request)
-            admission.note_in(request.native)
-        if admission.verdict:
-            try:
-                if plan.may_delay and admission.verdict.delay:
-                    time.sleep(admission.verdict.delay)
-                response = self.get_response(request.framework_request)
-                project.compare(request)
-            except BaseException as error:
-                admission.end(_status_of(error))
-                raise
-        else:
-            reject = project.limits.reject
-            own = reject and resolve(reject(request.framework_request, admission.verdict))
-            response = project.rejection(admission, own)
-        admission.add_headers(response)
-        if not ends_later(response, admission):
-            admission.end(response.status_code)
-        return response
+    async def _handle(self, native: Any) -> Any:
+        """Return the response. In a sync stack no step awaits an event loop."""
+        project = conf.project_limits()
+        request = project.match(native, self._is_async)
+        before = mark_decided(request.marks)
+        try:
+            plan, admission = project.plan(request), DjangoAdmission(project.limits, request)
+            if not plan.is_empty:
+                await self._decide(plan, request, admission)
+            if admission.verdict:
+                response = await self._run(project, request, admission, plan.may_delay)
+            else:
+                own = project.limits.reject and project.limits.reject(native, admission.verdict)
+                response = project.rejection(admission, await resolve_async(own) if self._is_async else resolve(own))
+            admission.add_headers(response)
+            if not ends_later(response, admission):
+                await self._end(admission, response.status_code)
+            return response
+        finally:
+            restore_decided(before)
 
-    async def _ahandle(self, project: ProjectLimits, request: Any) -> Any:
-        plan = project.plan(request)
-        admission = DjangoAdmission(project.limits, request)
-        if not plan.is_empty:
+    async def _decide(self, plan: Plan, request: Any, admission: DjangoAdmission) -> None:
+        if self._is_async:
             await admission.adecide(plan, request)
-            admission.note_in(request.native)
-        if admission.verdict:
-            try:
-                if plan.may_delay and admission.verdict.delay:
-                    await asyncio.sleep(admission.verdict.delay)
-                response = await self.get_response(request.framework_request)
-                project.compare(request)
-            except BaseException as error:
-                await admission.aend(_status_of(error))
-                raise
         else:
-            reject = project.limits.reject
-            own = reject and await resolve_async(reject(request.framework_request, admission.verdict))
-            response = project.rejection(admission, own)
-        admission.add_headers(response)
-        if not ends_later(response, admission):
-            await admission.aend(response.status_code)
+            admission.decide(plan, request)
+        admission.note_in(request.native)
+
+    async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, may_delay: bool) -> Any:
+        try:
+            if may_delay and (delay := admission.verdict.delay):
+                await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
+            response = self.get_response(request.framework_request)
+            if self._is_async:
+                response = await response
+            project.compare(request)
+        except BaseException as error:  # where the server stops, the outcome is not known
+            await self._end(admission, 500 if isinstance(error, Exception) else None)
+            raise
         return response
 
+    async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
+        if self._is_async:
+            await admission.aend(status)
+        else:
+            admission.end(status)
 
-def _status_of(error: BaseException) -> int | None:
-    """Return the status that the server sends; None where it stops, so that the outcome is not known."""
-    return 500 if isinstance(error, Exception) else None
+
+def _run_without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that awaits no event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a sync middleware cannot await an event loop")

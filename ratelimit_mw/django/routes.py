@@ -7,7 +7,7 @@ the path, at each level of ``include``, and a route has one template in all lang
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -19,29 +19,33 @@ from django.utils import translation
 
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
+from ..rules.describe import Route
 from ..rules.marks import ViewMarks
-from .views import UNMARKED, marked_view
+from ..rules.match import METHODS
+from ..rules.names import class_behind
+from .views import marked_view
 
 _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _LANGUAGE: Final = "<language>/"
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.
 _PARAMETER: Final = re.compile(r"(?<!\(\?P)<(?:[^>:]+:)?([^>]+)>")
 _REGEX: Final = re.compile(r"^\^|\(\?|\\|\$$")
-_NAMED_GROUP: Final = re.compile(r"\?P<(\w+)>")
-_QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?")
+_REGEX_PART: Final = re.compile(
+    r"(?P<start>\((?:\?P<(?P<name>\w+)>|\?:?)?)|(?P<end>\))|\\[AZzbB]|[\^$]|(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?"
+    r"|(?P<text>\[\^?\]?(?:\\.|[^\]\\])*\]?|\\?.)",
+    re.DOTALL,
+)
 
 
-@dataclass(frozen=True)
-class DjangoRoute:
-    """One route: its template, its view, the marks on the view, and the names of its parameters."""
+@dataclass(frozen=True, kw_only=True)
+class DjangoRoute(Route):
+    """One route, with its view."""
 
-    template: str
     callback: Any
-    views: ViewMarksByMethod
-    parameters: frozenset[str] = frozenset()
+    marked: ViewMarksByMethod
 
 
-NO_ROUTE: Final = DjangoRoute(UNMATCHED, None, ViewMarksByMethod(None))
+NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
 """The route of requests that no route matches."""
 
 _Match = tuple[DjangoRoute, dict[str, Any]]
@@ -52,15 +56,11 @@ class URLRoutes:
     """The routes behind Django's resolver."""
 
     def __init__(self, resolver: Any) -> None:
+        self.all: list[DjangoRoute] = []
         with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Include(resolver, "", frozenset())
-        self.all = list(self._top.routes())
-        self.marked = any(view != UNMARKED for view in self.views())
-
-    def views(self) -> Iterator[ViewMarks]:
-        """Yield the marks of every possible request."""
-        for route in self.all:
-            yield from route.views.all()
+            self._top = _Include(resolver, "", frozenset(), self.all)
+        self.views = [view for route in self.all for view in route.marked.all()]
+        self.has_marks = any(view != ViewMarks() for view in self.views)
 
     def find(self, path: str) -> _Match:
         """Return the route of a path in the current language."""
@@ -70,33 +70,36 @@ class URLRoutes:
 class _Pattern:
     """One route, and how it is matched."""
 
-    def __init__(self, pattern: Any, template: str, parameters: frozenset[str]) -> None:
+    def __init__(self, pattern: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute]) -> None:
+        view, marked = pattern.callback, marked_view(pattern.callback)
+        views = {method: marked.for_method(method) for method in _methods_of(view)}
         parameters |= _parameters_of(pattern.pattern, pattern.default_args)
-        self._route = DjangoRoute(route_template(template), pattern.callback, marked_view(pattern.callback), parameters)
+        self._route = DjangoRoute(route_template(template), views, parameters, callback=view, marked=marked)
         self._match = pattern.pattern.match
         self._defaults = pattern.default_args
+        routes.append(self._route)
 
     def find(self, path: str) -> _Match | None:
         match = self._match(path)
         return None if match is None else (self._route, {**match[2], **self._defaults})
 
-    def routes(self) -> Iterator[DjangoRoute]:
-        yield self._route
-
 
 class _Include:
     """The routes of one ``include``. Children keep their position, because the first match wins."""
 
-    def __init__(self, resolver: Any, template: str, parameters: frozenset[str]) -> None:
+    def __init__(self, resolver: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute]) -> None:
         parameters |= _parameters_of(resolver.pattern, resolver.default_kwargs)
         self._match = resolver.pattern.match
         self._defaults = resolver.default_kwargs
         self._anywhere: list[tuple[int, _Include | _Pattern]] = []
         self._by_segment: dict[str, list[tuple[int, _Include | _Pattern]]] = {}
         for position, pattern in enumerate(resolver.url_patterns):
+            part = _LANGUAGE if isinstance(pattern.pattern, LocalePrefixPattern) else str(pattern.pattern)
+            kind = _Include if isinstance(pattern, URLResolver) else _Pattern
+            child = kind(pattern, template + part.removeprefix("^" if template else ""), parameters, routes)
             segment = _segment_of(pattern.pattern)
             children = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
-            children.append((position, _child(pattern, template, parameters)))
+            children.append((position, child))
 
     def find(self, path: str) -> _Match | None:
         """Resolve as ``URLResolver.resolve`` does, without its data for reverse and error pages."""
@@ -109,15 +112,13 @@ class _Include:
                 return inner[0], {**parameters, **self._defaults, **inner[1]}
         return None
 
-    def routes(self) -> Iterator[DjangoRoute]:
-        for _, child in sorted((*self._anywhere, *(child for some in self._by_segment.values() for child in some))):
-            yield from child.routes()
 
-
-def _child(pattern: Any, template: str, parameters: frozenset[str]) -> _Include | _Pattern:
-    part = _LANGUAGE if isinstance(pattern.pattern, LocalePrefixPattern) else str(pattern.pattern)
-    route = template + part.removeprefix("^" if template else "")
-    return (_Include if isinstance(pattern, URLResolver) else _Pattern)(pattern, route, parameters)
+def _methods_of(callback: Any) -> tuple[str, ...]:
+    """Return the methods of a class-based view; all methods for a function."""
+    cls = class_behind(callback)
+    actions = getattr(callback, "actions", None) or ()
+    handled = [name for name in METHODS if name.lower() in actions or hasattr(cls, name.lower())]
+    return tuple(handled if {*handled} - {"OPTIONS"} else METHODS)
 
 
 def _parameters_of(pattern: Any, defaults: Mapping[str, Any]) -> frozenset[str]:
@@ -146,64 +147,26 @@ def route_template(route: str) -> str:
     """
     text = _PARAMETER.sub(r"{\1}", route)
     if _REGEX.search(text):
-        text = _RegexTemplate(text).text
+        text = _regex_template(text)
     return text if text.startswith("/") else f"/{text}"
 
 
-class _RegexTemplate:
-    """A regular expression as a template: groups become parameters, numbered where they have no name.
+def _regex_template(pattern: str) -> str:
+    """Return a regular expression as a template: groups become parameters, numbered where they have no name.
 
     Text outside of groups is kept, so that different routes have different templates.
     """
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._position = 0
-        self._unnamed = 0
-        self.text = self._read()
-
-    def _read(self) -> str:
-        """Read to the end, or to the parenthesis that closes the current group."""
-        text = ""
-        while self._position < len(self._pattern) and self._pattern[self._position] != ")":
-            text += self._part()
-            if quantifier := _QUANTIFIER.match(self._pattern, self._position):
-                self._position = quantifier.end()
-        return text
-
-    def _part(self) -> str:
-        character = self._pattern[self._position]
-        self._position += 1
-        if character == "(":
-            return self._group()
-        if character == "[":
-            return self._character_class()
-        if character == "\\" and self._position < len(self._pattern):
-            self._position += 1
-            escaped = self._pattern[self._position - 1]
-            return "" if escaped in "AZzbB" else f"\\{escaped}" if escaped.isalnum() else escaped
-        return "" if character in "^$" else character
-
-    def _group(self) -> str:
-        start = self._position
-        if named := _NAMED_GROUP.match(self._pattern, start):
-            name = named[1]
-        elif self._pattern.startswith("?", start):
-            name = ""
-        else:
-            name, self._unnamed = str(self._unnamed), self._unnamed + 1
-        is_transparent = self._pattern.startswith("?:", start)
-        self._position = start + 2 if is_transparent else named.end() if named else start
-        unnamed = self._unnamed
-        inner = self._read()
-        self._position += 1
-        if is_transparent:
-            return inner
-        self._unnamed = unnamed if name else self._unnamed  # groups inside a parameter are part of it
-        return f"{{{name}}}" if name else ""
-
-    def _character_class(self) -> str:
-        start = self._position - 1
-        end = self._pattern.find("]", self._position + 1)
-        self._position = len(self._pattern) if end < 0 else end + 1
-        return self._pattern[start : self._position]
+    template = ""
+    count = 0
+    shown = [True]  # for each open group, whether its text is kept
+    for part in _REGEX_PART.finditer(pattern):
+        if part["end"]:
+            shown = shown[:-1] or [True]
+        elif part["start"]:
+            if all(shown) and (part["name"] or part["start"] == "("):
+                template += f"{{{part['name'] or count}}}"
+                count += not part["name"]
+            shown.append(part["start"] == "(?:")
+        elif all(shown) and (text := part["text"]):
+            template += text[1:] if text[0] == "\\" and not text[1:].isalnum() else text
+    return template

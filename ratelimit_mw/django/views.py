@@ -12,7 +12,7 @@ from ..rules.marks import ViewMarks, marked_form
 from ..rules.names import class_behind
 from .decorators import own_marks
 
-UNMARKED: Final = ViewMarks()
+_UNMARKED: Final = ViewMarks()
 _NO_METHOD: Final = "django.utils.decorators."
 
 
@@ -46,10 +46,10 @@ def _is_of_ninja(cls: type) -> bool:
 def _marks_of(thing: Any) -> ViewMarks:
     """Return the marks of an object, else those of the one marked function behind a decorator that hides them."""
     marks = own_marks(thing)
-    if marks != UNMARKED:
+    if marks != _UNMARKED:
         return marks
     functions = [part for part in _parts_of(thing) if isinstance(part, FunctionType)]
-    behind = [inner for inner in map(own_marks, functions) if inner != UNMARKED]
+    behind = [inner for inner in map(own_marks, functions) if inner != _UNMARKED]
     return behind[0] if len(behind) == 1 else marks
 
 

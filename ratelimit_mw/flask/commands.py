@@ -10,10 +10,10 @@ from werkzeug.exceptions import HTTPException
 from ..errors import ConfigError
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
-from ..rules.describe import Overview, Route
+from ..rules.describe import Overview
 from ..rules.marks import ViewMarks
 from .hooks import FlaskHooks
-from .routes import route_template
+from .routes import route_template, routes_of
 
 EXTENSION = "ratelimit_mw"
 
@@ -50,18 +50,7 @@ def _overview() -> tuple[Overview, dict[str, ViewMarksByMethod]]:
         views = hooks.read_views()
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
-    routes = [
-        Route(
-            route_template(rule.rule),
-            {
-                method: views[rule.endpoint].for_method(method)
-                for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"})
-            },
-        )
-        for rule in current_app.url_map.iter_rules()
-        if rule.endpoint in views
-    ]
-    return Overview(hooks.limiter.rules, hooks.limiter.settings.overrides, routes), views
+    return Overview(hooks.limiter.rules, hooks.limiter.settings.overrides, routes_of(current_app, views)), views
 
 
 def _route_of(views: dict[str, ViewMarksByMethod], method: str, path: str, host: str) -> tuple[str, ViewMarks]:

@@ -22,7 +22,7 @@ from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT
 from .request import FlaskRequest
-from .routes import read_views, route_infos
+from .routes import read_views, routes_of
 
 _UNMARKED: Final = ViewMarks()
 _HINT: Final = (
@@ -52,7 +52,7 @@ class FlaskHooks:
         views = read_views(self._app)
         self._limits.adopt(marks for view in views.values() for marks in view.all())
         if not self._app.url_value_preprocessors:  # these may add parameters
-            check_parameters(route_infos(self._app, views), self._limits.rules)
+            check_parameters(routes_of(self._app, views), self._limits.rules)
         return views
 
     def _current_views(self) -> dict[str, ViewMarksByMethod]:

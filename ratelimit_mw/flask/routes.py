@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from flask import Flask
 
-from ..http.route_checks import RouteInfo, all_marks
 from ..http.views import ViewMarksByMethod
+from ..rules.describe import Route
 from ..rules.marks import ViewMarks, marked_form, marks_of
+from ..rules.match import METHODS
 
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
 _PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
@@ -32,10 +35,16 @@ def read_views(app: Flask) -> dict[str, ViewMarksByMethod]:
     return {endpoint: _marks_of(app, endpoint) for endpoint in app.view_functions}
 
 
-def route_infos(app: Flask, views: dict[str, ViewMarksByMethod]) -> list[RouteInfo]:
-    rules = [rule for rule in app.url_map.iter_rules() if rule.endpoint in views]
+def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
+    """Return the routes of these views."""
     return [
-        RouteInfo(route_template(rule.rule), rule.arguments, all_marks(views[rule.endpoint].all())) for rule in rules
+        Route(
+            route_template(rule.rule),
+            {method: views[rule.endpoint].for_method(method) for method in sorted(rule.methods or METHODS)},
+            rule.arguments,
+        )
+        for rule in app.url_map.iter_rules()
+        if rule.endpoint in views
     ]
 
 
@@ -44,7 +53,6 @@ def _marks_of(app: Flask, endpoint: str) -> ViewMarksByMethod:
     form = marked_form(view)
     if form is not None and marks_of(view) == _UNMARKED and form not in app.view_functions.values():
         view = form  # @limit is above @app.route, which registered the view before it was marked
-    names = endpoint.split(".")[:-1]
-    outer = [".".join(names[: i + 1]) for i in range(len(names))]
+    outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
     blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
     return ViewMarksByMethod(view, [app, *blueprints])

@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from ..errors import ConfigError
-from ..rules.marks import Mark, ViewMarks
+from ..rules.describe import Route
+from ..rules.marks import Mark
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet
 
 _FAMILY: Final = "path:"
 
 
-@dataclass(frozen=True)
-class RouteInfo:
-    """One route: its template, the names of its parameters, and all marks on the way to its view."""
-
-    endpoint: str
-    parameters: Collection[str]
-    marks: Collection[Mark]
-
-
-def all_marks(views: Iterable[ViewMarks]) -> tuple[Mark, ...]:
-    """Return all marks of the views that a route may lead to, each once."""
-    return tuple(dict.fromkeys(mark for view in views for mark in view.every))
-
-
-def check_parameters(routes: Collection[RouteInfo], rules: RuleSet, complete: bool = True) -> None:
+def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool = True) -> None:
     """Raise ``ConfigError`` for a limit by a path parameter that none of its routes has.
 
     Rules of the settings are checked only where ``routes`` are all routes.
     """
     for mark, marked in _routes_by_mark(routes).items():
         if missing := _missing_parameters(rules.rule_of(mark).source, marked):
-            paths = ", ".join(dict.fromkeys(route.endpoint for route in marked))
+            paths = ", ".join(dict.fromkeys(route.template for route in marked))
             raise ConfigError(f"{paths} has no parameter {_quoted(missing)}", "key", f"the limit on {mark.view}")
     for rule in rules.everywhere if routes and complete else ():
         missing = _missing_parameters(rule.source, routes)
@@ -44,15 +30,15 @@ def check_parameters(routes: Collection[RouteInfo], rules: RuleSet, complete: bo
             raise ConfigError(message, "key", f"rule {rule.name!r}")
 
 
-def _routes_by_mark(routes: Iterable[RouteInfo]) -> dict[Mark, list[RouteInfo]]:
-    by_mark: dict[Mark, list[RouteInfo]] = {}
+def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:
+    by_mark: dict[Mark, list[Route]] = {}
     for route in routes:
-        for mark in route.marks:
+        for mark in dict.fromkeys(mark for view in route.views.values() for mark in view.every):
             by_mark.setdefault(mark, []).append(route)
     return by_mark
 
 
-def _missing_parameters(rule: Rule, routes: Iterable[RouteInfo]) -> set[str]:
+def _missing_parameters(rule: Rule, routes: Iterable[Route]) -> set[str]:
     """Return the path parameters that a rule needs and that no route has."""
     needed = {name for name in rule.needs if name.startswith(_FAMILY)}
     return needed - {_FAMILY + name for route in routes for name in route.parameters} if needed else needed

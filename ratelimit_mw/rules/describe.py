@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..keys.features import Features
 from ..keys.networks import is_in
@@ -14,6 +15,7 @@ from .paths import PathTree
 from .plan import CompiledRule
 from .ruleset import Override, RuleSet
 
+_IMPLIED: Final = ("HEAD", "OPTIONS")
 _SHOWN_VALUES: Final = 3
 _PRECEDENCE: Final = (
     "All rules that apply to a request hold together: those of the settings and those of decorators.",
@@ -21,11 +23,13 @@ _PRECEDENCE: Final = (
 )
 
 
-class Route(NamedTuple):
-    """One route of an application: its template, and the marks of its view by the method of the request."""
+@dataclass(frozen=True)
+class Route:
+    """One route of an application: its template, the marks of its view by method, the names of its parameters."""
 
     template: str
     views: Mapping[str, ViewMarks]
+    parameters: Collection[str] = ()
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""
@@ -49,8 +53,9 @@ class Overview:
         self._routes_by_mark: dict[Mark, list[str]] = {}
         self.exempt: list[str] = []
         for route in routes or ():
-            self._add_marks(route)
-            self._add_exemptions(route)
+            shown = {method: view for method, view in route.views.items() if method not in _IMPLIED}
+            self._add_marks(replace(route, views=shown))
+            self._add_exemptions(replace(route, views=shown))
         self._marks = {rules.rule_of(mark): mark for mark in self._routes_by_mark}
 
     def _add_marks(self, route: Route) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from ...http.limiter import HttpLimiter
+from ...http.route_checks import check_parameters
 from ..error_handlers import find_handler, handles_status
 from ..openapi import OpenAPIWithLimits
 from .index import RouteIndex, outer_router
@@ -32,7 +33,7 @@ def open_index(limits: HttpLimiter, inner: object, scope: Mapping[str, Any]) -> 
 
 def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     limits.adopt(reader.marks.views, reader.marks.provided)
-    reader.marks.check_parameters(limits.rules)
+    check_parameters(list(reader.routes()), limits.rules)
     limited = frozenset(
         (node.endpoint, method)
         for node in reader.marks.nodes

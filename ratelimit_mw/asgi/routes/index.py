@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
 from ...rules.describe import Route
 from ...rules.marks import ViewMarks
-from ...rules.match import METHODS
+from .marks import every_mark
 from .match import ROUTES_UNKNOWN, RouteMatch
 from .reader import RouteReader
-from .tree import FULL, Lookup, path_below
+from .tree import Lookup, path_below
 
 if TYPE_CHECKING:
     from ..error_handlers import RejectionHandler
@@ -120,16 +119,13 @@ class RouteIndex:
         return scope.get("app_root_path", root) if root and self._is_outermost else root
 
     def routes(self) -> Iterator[Route]:
-        """Yield all routes in their order, for commands. The handshake of a WebSocket is a GET."""
-        for node in self.reader.marks.nodes:
-            methods = node.methods or {*METHODS}
-            shown = ("GET",) if node.kind == "websocket" else tuple(sorted(methods - {"HEAD", "OPTIONS"}))
-            yield Route(node.endpoint, {method: _every_mark(node.match_for(method, FULL)) for method in shown})
+        """Yield all routes in their order, for commands."""
+        return self.reader.routes()
 
     def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
         """Return the template, the marks and the path parameters of a request, for commands."""
         match = self.find(request)
-        return str(match.endpoint), _every_mark(match), self.params(request)
+        return str(match.endpoint), every_mark(match), self.params(request)
 
 
 class RouteIndexes:
@@ -176,9 +172,3 @@ def outer_router(scope: Mapping[str, Any]) -> Any:
     """Return the router of the application that the current one is mounted in; None outside of a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router
-
-
-def _every_mark(match: RouteMatch) -> ViewMarks:
-    """Return the marks of a view with the deferred ones."""
-    marks = match.marks or ViewMarks()
-    return replace(marks, marks=(*marks.marks, *match.deferred))

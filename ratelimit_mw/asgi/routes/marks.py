@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from ...errors import ConfigError
-from ...http.route_checks import RouteInfo, all_marks, check_parameters
 from ...rules.marks import Mark, ViewMarks, marked_form, marks_of, view_of
 from ...rules.match import METHODS
-from ...rules.ruleset import RuleSet
 from ..dependencies import DependencyLimit, share_mark
+from .match import RouteMatch
 from .tree import RouteNode
 
 _UNMARKED: Final = ViewMarks()
@@ -82,14 +82,11 @@ class RouteMarks:
             if form is not None and marks_of(node.target) == _UNMARKED and id(form) not in registered:
                 self._note(node, calls, [form])
 
-    def check_parameters(self, rules: RuleSet) -> None:
-        """Raise ``ConfigError`` for a limit by a path parameter that no route has."""
-        check_parameters([_route_info(node) for node in self.nodes], rules)
 
-
-def _route_info(node: RouteNode) -> RouteInfo:
-    marks = all_marks(marks for marks in node.marks.values() if marks is not None)
-    return RouteInfo(node.endpoint, node.parameters, (*marks, *(limit.mark for limit in node.limits)))
+def every_mark(match: RouteMatch) -> ViewMarks:
+    """Return the marks of a view with the deferred ones."""
+    marks = match.marks or ViewMarks()
+    return replace(marks, marks=(*marks.marks, *match.deferred))
 
 
 def _calls_of(dependant: Any) -> Iterator[object]:

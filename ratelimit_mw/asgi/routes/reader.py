@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from .marks import RouteMarks
+from ...rules.describe import Route
+from ...rules.match import METHODS
+from .marks import RouteMarks, every_mark
 from .match import NO_ROUTE, OPAQUE, RouteMatch
 from .shape import path_shape
 from .tree import FULL, NONE, PARTIAL, CustomMatch, RouteNode, RouteTree, Scope
@@ -57,6 +59,13 @@ class RouteReader:
     def contains(self, app: object) -> bool:
         """Return whether the routes include those of another application."""
         return any(owner is app or owner is _router_of(app) for _, owner in self.owners)
+
+    def routes(self) -> Iterator[Route]:
+        """Yield all routes in their order. The handshake of a WebSocket is a GET."""
+        for node in self.marks.nodes:
+            methods = ("GET",) if node.kind == "websocket" else sorted(node.methods or METHODS)
+            views = {method: every_mark(node.match_for(method, FULL)) for method in methods}
+            yield Route(node.endpoint, views, node.parameters)
 
     def _tree(self, owner: Any, location: _Location, missed: RouteMatch) -> RouteTree:
         router = _router_of(owner)

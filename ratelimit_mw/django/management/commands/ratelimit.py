@@ -10,9 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 
 from ....errors import RateLimitError
-from ....rules.describe import Overview, Route
-from ....rules.match import METHODS
-from ....rules.names import class_behind
+from ....rules.describe import Overview
 from ... import conf
 from ...limits import ProjectLimits
 
@@ -31,13 +29,8 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     def handle(self, *_: Any, command: str, **options: Any) -> None:
         try:
             project = conf.project_limits()
-            routes = [
-                Route(
-                    route.template, {method: route.views.for_method(method) for method in _methods_of(route.callback)}
-                )
-                for route in project.routes().all
-            ]
-            overview = Overview(project.limiter.rules, project.limiter.settings.overrides, routes)
+            routes, limiter = project.routes().all, project.limits.limiter  # the routes add rules to the limiter
+            overview = Overview(limiter.rules, limiter.settings.overrides, routes)
         except RateLimitError as error:
             raise CommandError(str(error)) from None
         if command == "rules":
@@ -49,20 +42,11 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         language = translation.get_language_from_path(path) or settings.LANGUAGE_CODE
         with translation.override(language):
             route, _ = project.routes().find(path)
-        view = route.views.for_method(method)
+        view = route.marked.for_method(method)
         lines, is_limited = overview.explain(method, path, host, route.template, view)
         self._print(lines)
         if not is_limited:
             raise CommandError("no rule applies to this request")
 
     def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.stdout.write(line)
-
-
-def _methods_of(callback: Any) -> tuple[str, ...]:
-    """Return the methods of a class-based view; all methods for a function."""
-    cls = class_behind(callback)
-    handled = getattr(callback, "actions", None) or [name for name in METHODS if hasattr(cls, name.lower())]
-    methods = {name.upper() for name in handled} - {"HEAD", "OPTIONS"}
-    return tuple(sorted(methods)) or tuple(name for name in METHODS if name not in ("HEAD", "OPTIONS"))
+        self.stdout.write("\n".join(lines))
