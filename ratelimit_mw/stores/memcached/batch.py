@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Final
 
 from ...decision import Decision
-from .steps import RacingCall, pause
+from .call import RacingCall
+from .steps import pause
 
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
@@ -52,7 +53,7 @@ class OptimisticBatch:
         """Wait for the result of a call, at most as long as its time budget."""
         call.finished = asyncio.get_running_loop().create_future()
         self._wait([call])
-        if call.races.lost:
+        if call.lost:
             self._start(lost=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(call.due - time.monotonic()):
@@ -106,7 +107,7 @@ class OptimisticBatch:
             await self._attempt(batch, max(call.due for call in batch))
             losers = [call for call in batch if not call.is_done]
             for call in losers:
-                call.races.lose(time.monotonic() - began)
+                call.lose(time.monotonic() - began)
         except Exception as error:
             for call in batch:
                 call.fail(error)
@@ -115,11 +116,11 @@ class OptimisticBatch:
                 _finish(call)
             others, self._waiting = self._waiting, []
             self._wait(losers + others)
-            self.leave(tokens, lost=any(call.races.lost > 1 for call in losers))
+            self.leave(tokens, lost=any(call.lost > 1 for call in losers))
 
 
 def _finish(call: RacingCall) -> bool:
     """End the wait for a call that is done, or has lost a race and has no time for another attempt."""
-    if not call.finished.done() and (call.is_done or (call.races.lost and not call.races.has_time)):
+    if not call.finished.done() and (call.is_done or (call.lost and not call.has_time)):
         call.finished.set_result(None)
     return call.finished.done()

@@ -7,26 +7,30 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series
+from ...clock import Clock
 from ...decision import Decision
 from ...receipt import Correction
-from .client.protocol import (
-    EXPIRED,
-    STORED,
-    KeyCommands,
-    KeyReply,
-    ProtocolError,
-    StoredValue,
-    write_unchanged,
-)
-from .client.servers import MemcachedServer
+from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, write_unchanged
+from .client.servers import Rendezvous
 from .keys import Expiry, KeyNames
 
 MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
+
+
+class StepContext(NamedTuple):
+    """The parts of the store that a call needs. ``due`` and ``timeout`` are in seconds of ``time.monotonic``."""
+
+    rendezvous: Rendezvous
+    names: KeyNames
+    clock: Clock
+    generations: MutableMapping[bytes, bytes]
+    due: float
+    timeout: float
 
 
 class Write(NamedTuple):
@@ -46,25 +50,21 @@ class Record:
 
     has_counters: ClassVar[bool] = False  # a write that did not succeed is counted all the same
 
-    def __init__(self, limit: Limit, server: MemcachedServer, names: KeyNames, token: bytes, now: int) -> None:
+    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int) -> None:
         self.limit = limit
-        self.server = server
-        self.names = names
+        self.names = context.names
+        self.server = context.rendezvous.server_of(token)
         self.token = token
         self.now = now
         self.state: Any = None
         self.is_loaded = False
         self._stored: StoredValue | None = None
 
-    def missing(self) -> Sequence[bytes]:
-        """Return the names to read before a decision."""
+    def missing(self, changes: Sequence[Correction] | None = None) -> Sequence[bytes]:
+        """Return the names to read before a decision, or before corrections."""
         return () if self.is_loaded else (self.names.state(self.token),)
 
-    def missing_for(self, _changes: Sequence[Correction]) -> Sequence[bytes]:
-        """Return the names to read before corrections."""
-        return self.missing()
-
-    def ambiguous(self, _decisions: Sequence[Decision]) -> Sequence[bytes]:
+    def ambiguous(self, decisions: Sequence[Decision]) -> Sequence[bytes]:
         """Return the names to read before the times of rejections and peeks are exact."""
         return ()
 

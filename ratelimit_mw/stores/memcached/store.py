@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from ssl import SSLContext
 from typing import Final, TypeVar, cast
 
 from ...algorithms.limit import Limit
 from ...clock import Clock
 from ...decision import Decision, Hit
-from ...errors import ConfigError, StoreError
+from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..base import Store
@@ -21,13 +22,13 @@ from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress
 from .batch import OptimisticBatch
+from .call import RacingCall, as_store_error, check_entries
 from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
-from .client.protocol import KeyCommands, KeyReply
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
-from .record import MAX_ENTRIES
-from .steps import Backoff, RacingCall, StepContext, Steps
+from .record import StepContext
+from .steps import Backoff, Steps
 from .tls import build_tls_context
 
 T = TypeVar("T")
@@ -90,92 +91,79 @@ class MemcachedStore(Store):
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def check(self, limit: Limit) -> None:
-        if limit.limit > MAX_ENTRIES and type(limit.algorithm) in steps.LOGS:
-            raise ConfigError(
-                f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
-                ' Use algorithm = "tiered-window"'
-            )
+        check_entries(limit)
 
     # -- blocking ------------------------------------------------------------------------------------------
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not hits:
-            return []
-        context = self._context()
-        return self._run(steps.decide(self._call(hits, now, context), consume, context), context.due)
+        return self._run(partial(steps.decide, hits, now, consume)) if hits else []
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        context = self._context()
-        return self._run(steps.correct(changes, now, context), context.due)
+        return self._run(partial(steps.correct, changes, now))
 
     def forget(self, keys: Iterable[str]) -> None:
-        context = self._context()
-        self._run(steps.forget(keys, context), context.due)
+        self._run(partial(steps.forget, keys))
 
     def ping(self) -> None:
-        context = self._context()
-        self._run(steps.ping(context), context.due)
+        self._run(steps.ping)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _run(self, flow: Steps[T], due: float) -> T:
+    def _run(self, start: Callable[[StepContext], Steps[T]]) -> T:
+        context = self._context()
+        flow = start(context)
         try:
             with ExitStack() as locks:
                 step = next(flow)
                 while True:
-                    step = flow.send(self._carry_out(step, due, locks))
+                    if isinstance(step, list):
+                        step = flow.send(self._pool.exchange(step, context.due))
+                    else:
+                        self._wait(step, locks)
+                        step = flow.send([])
         except StopIteration as done:
             return cast(T, done.value)
-        except StoreError:
-            raise
         except Exception as error:
             return _end(flow, error)
 
-    def _carry_out(self, step: list[KeyCommands] | Backoff, due: float, locks: ExitStack) -> list[KeyReply]:
-        if isinstance(step, list):
-            return self._pool.exchange(step, due)
+    def _wait(self, step: Backoff, locks: ExitStack) -> None:
         for index in sorted({hash(token) % _LOCKS for token in step.tokens}):  # all threads use this order
             if not self._locks[index].acquire(timeout=max(0, step.until - time.monotonic())):
                 break
             locks.callback(self._locks[index].release)
         if not step.tokens:
             time.sleep(steps.pause())
-        return []
 
     # -- awaiting ------------------------------------------------------------------------------------------
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not hits:
             return []
-        context = self._context()
-        call = self._call(hits, now, context)
         if not consume:
-            await self._arun(steps.attempt([call], context, consume=False), context.due)
-            return call.result()
+            return await self._arun(partial(steps.decide, hits, now, False))
+        context = self._context()
+        call = RacingCall(context, hits, now)
         batch = self._batch(call.tokens)
         if batch.enter(call.tokens):
             began = time.monotonic()
             try:
-                await self._arun(steps.attempt([call], context), context.due)
+                await self._arun(partial(steps.attempt, [call]), context)
             finally:
                 batch.leave(call.tokens)
             if call.is_done:
                 return call.result()
-            call.races.lose(time.monotonic() - began)
+            call.lose(time.monotonic() - began)
         return await batch.decide(call)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        context = self._context()
-        return await self._arun(steps.correct(changes, now, context), context.due)
+        return await self._arun(partial(steps.correct, changes, now))
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        context = self._context()
-        await self._arun(steps.forget(keys, context), context.due)
+        await self._arun(partial(steps.forget, keys))
 
     async def aping(self) -> None:
-        context = self._context()
-        await self._arun(steps.ping(context), context.due)
+        await self._arun(steps.ping)
 
     async def aclose(self) -> None:
         self._connections.get().close()
@@ -191,12 +179,13 @@ class MemcachedStore(Store):
         return batch
 
     async def _attempt(self, calls: Sequence[RacingCall], due: float) -> None:
-        await self._arun(steps.attempt(calls, self._context(due)), due)
+        await self._arun(partial(steps.attempt, calls), self._context()._replace(due=due))
 
-    async def _arun(self, flow: Steps[T], due: float) -> T:
-        connections = self._connections.get()
+    async def _arun(self, start: Callable[[StepContext], Steps[T]], context: StepContext | None = None) -> T:
+        context = context or self._context()
+        flow, connections = start(context), self._connections.get()
         try:
-            async with asyncio.timeout(due - time.monotonic()):
+            async with asyncio.timeout(context.due - time.monotonic()):
                 step = next(flow)
                 while True:
                     if isinstance(step, list):
@@ -206,36 +195,29 @@ class MemcachedStore(Store):
                         step = flow.send([])
         except StopIteration as done:
             return cast(T, done.value)
-        except StoreError:
-            raise
         except Exception as error:
             return _end(flow, error)
 
     # -- both ----------------------------------------------------------------------------------------------
 
-    def _call(self, hits: Sequence[Hit], now: int | None, context: StepContext) -> RacingCall:
-        for hit in hits:
-            if hit.limit.limit > MAX_ENTRIES:
-                self.check(hit.limit)
-        return context.call(hits, now)
-
-    def _context(self, due: float | None = None) -> StepContext:
+    def _context(self) -> StepContext:
         if len(self._generations) > _MAX_GENERATIONS:
             self._generations.clear()  # they are read again
-        due = time.monotonic() + self._timeout if due is None else due
+        due = time.monotonic() + self._timeout
         return StepContext(self._rendezvous, self._names, self._clock, self._generations, due, self._timeout)
 
 
 def _end(flow: Steps[T], error: Exception) -> T:
     """End the steps after an error: with a result where the time is over and a race was lost before."""
+    if isinstance(error, RateLimitError):
+        raise error
     try:
-        if isinstance(error, TimeoutError):
-            flow.throw(error)
+        flow.throw(error)
     except StopIteration as done:
         return cast(T, done.value)
-    except TimeoutError:
-        pass
-    raise steps.as_store_error(error) from error
+    except Exception as problem:
+        raise as_store_error(problem) from error
+    raise as_store_error(error) from error
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:

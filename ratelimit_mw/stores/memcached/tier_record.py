@@ -11,7 +11,7 @@ end of a rejection depends on single buckets, so those blocks are read in parts.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple, cast
@@ -20,17 +20,9 @@ from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series, TieredWindow
 from ...decision import Decision
 from ...receipt import Correction
-from .client.protocol import (
-    KeyCommands,
-    KeyReply,
-    ProtocolError,
-    StoredValue,
-    command,
-    write,
-)
-from .client.servers import MemcachedServer
-from .keys import Expiry, KeyNames
-from .record import Record, Write
+from .client.protocol import KeyCommands, KeyReply, ProtocolError, StoredValue, command, write
+from .keys import Expiry
+from .record import Record, StepContext, Write
 
 _FACTOR: Final = 60  # blocks of one tier per block of the next
 _MAX_BLOCKS: Final = 64  # blocks of the last tier in a window
@@ -49,22 +41,14 @@ class TieredRecord(Record):
 
     has_counters = True
 
-    def __init__(
-        self,
-        limit: Limit,
-        server: MemcachedServer,
-        names: KeyNames,
-        token: bytes,
-        now: int,
-        generations: MutableMapping[bytes, bytes],
-    ) -> None:
-        super().__init__(limit, server, names, token, now)
+    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int) -> None:
+        super().__init__(context, limit, token, now)
         self.algorithm = cast(TieredWindow, limit.algorithm)
         self._sizes = tiers(self.algorithm.span)
         self._bucket = now // self.algorithm.precision
-        self._cover = cover(self._sizes, self.algorithm.span, self._bucket)
-        self._generations = generations
-        self._use_generation(generations.get(token, b""))
+        self._generations = context.generations
+        self._generation_name = self.names.generation(token)
+        self._use_generation(context.generations.get(token, b""))
         self._values: Mapping[bytes, StoredValue] = {}
         self._counts: dict[TierBlock, int] = {}
         self._split: list[TierBlock] = []
@@ -72,48 +56,46 @@ class TieredRecord(Record):
 
     def _use_generation(self, generation: bytes) -> None:
         self._generation = generation
-        self._cover_names = [self._name(block) for block in self._cover]
+        self._cover = self._named(cover(self._sizes, self.algorithm.span, self._bucket))
+
+    def _named(self, blocks: Iterable[TierBlock]) -> dict[bytes, TierBlock]:
+        return {self._name(block): block for block in blocks}
 
     def _name(self, block: TierBlock) -> bytes:
         return self.names.counter(block.tier, block.number, self._generation, self.token)
 
     # -- reads ---------------------------------------------------------------------------------------------
 
-    def missing(self) -> Sequence[bytes]:
-        return () if self.is_loaded else self._all_names()
-
-    def _all_names(self) -> Sequence[bytes]:
-        return (self.names.generation(self.token), *self._cover_names)
-
-    def missing_for(self, changes: Sequence[Correction]) -> Sequence[bytes]:
+    def missing(self, changes: Sequence[Correction] | None = None) -> Sequence[bytes]:
         if self.is_loaded:
             return ()
-        fine = [self._name(TierBlock(0, self._bucket_of(change))) for change in changes if change.consumed]
-        return (self.names.generation(self.token), *fine)
+        if changes is None:
+            return (self._generation_name, *self._cover)
+        refunds = [change for change in changes if change.consumed]
+        return (self._generation_name, *(self._name(self._fine_block(change)) for change in refunds))
 
-    def _bucket_of(self, change: Correction) -> int:
+    def _fine_block(self, change: Correction) -> TierBlock:
         at = self.now if change.consumed is None else change.consumed.at_us
-        return at // self.algorithm.precision
+        return TierBlock(0, at // self.algorithm.precision)
 
     def load(self, values: Mapping[bytes, StoredValue]) -> None:
         for block in self._split:
-            parts = self._parts(block)
-            self._replace(block, _counts(values, parts, [self._name(part) for part in parts]))
+            self._replace(block, _counts(values, self._named(self._parts(block))))
         self._split = []
-        generation = self._generation_in(values)
-        if not self.is_loaded and generation != self._generation:
-            # Another process has reset the key since this process knew its generation.
-            self._use_generation(generation)
-            self._generations[self.token] = generation
-            return
         if not self.is_loaded:
+            generation = self._generation_in(values)
+            if generation != self._generation:
+                # Another process has reset the key since this process knew its generation.
+                self._use_generation(generation)
+                self._generations[self.token] = generation
+                return
             self.is_loaded = True
             self._values = values
-            self._counts = _counts(values, self._cover, self._cover_names)
+            self._counts = _counts(values, self._cover)
         self.state = self._series()
 
     def _generation_in(self, values: Mapping[bytes, StoredValue]) -> bytes:
-        stored = values.get(self.names.generation(self.token))
+        stored = values.get(self._generation_name)
         return b"." + stored.value if stored else b""
 
     def _series(self) -> Series | None:
@@ -152,21 +134,21 @@ class TieredRecord(Record):
 
     def _replace(self, block: TierBlock, parts: dict[TierBlock, int]) -> None:
         """Replace a block by its parts. The newest part takes the changes of other clients since the first read."""
-        left = self._counts.pop(block)
+        total = self._counts.pop(block)
         newest = self._parts(block)[-1]
         for part, count in parts.items():
-            if counted := min(left, count):
-                self._counts[part], newest = counted, part
-                left -= counted
-        if left:
-            self._counts[newest] = self._counts.get(newest, 0) + left
+            if used := min(total, count):
+                self._counts[part], newest = used, part
+                total -= used
+        if total:
+            self._counts[newest] = self._counts.get(newest, 0) + total
 
     # -- writes --------------------------------------------------------------------------------------------
 
     def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
         cost = sum(each.decision.hit[2] for each in writes)
         self._max_total = max(sum(self._counts.values()) + cost, min(each.decision.limit for each in writes))
-        return KeyCommands(self.server, self._add(self._bucket, cost, expiry), self._all_names())
+        return KeyCommands(self.server, self._add(self._bucket, cost, expiry), (self._generation_name, *self._cover))
 
     def _add(self, bucket: int, cost: int, expiry: Expiry) -> list[bytes]:
         commands = []
@@ -181,8 +163,9 @@ class TieredRecord(Record):
         commands: list[bytes] = []
         counts: dict[int, int] = {}  # of the fine buckets, after the changes so far
         for change in changes:
-            bucket = self._bucket_of(change)
-            count = counts[bucket] if bucket in counts else self._fine_count(bucket)
+            block = self._fine_block(change)
+            bucket = block.number
+            count = counts[bucket] if bucket in counts else _counts(self._values, self._named([block])).get(block, 0)
             if change.consumed is None:
                 commands += self._add(bucket, change.cost, expiry)
                 counts[bucket] = count + change.cost
@@ -194,22 +177,15 @@ class TieredRecord(Record):
                 counts[bucket] = count - back
         return KeyCommands(self.server, commands) if commands else None
 
-    def _fine_count(self, bucket: int) -> int:
-        block = TierBlock(0, bucket)
-        return _counts(self._values, [block], [self._name(block)]).get(block, 0)
-
     def succeeded(self, reply: KeyReply) -> bool:
-        if self._generation_in(reply.values) != self._generation:
-            return False
-        return sum(_counts(reply.values, self._cover, self._cover_names).values()) <= self._max_total
+        is_current = self._generation_in(reply.values) == self._generation
+        return is_current and sum(_counts(reply.values, self._cover).values()) <= self._max_total
 
 
-def _counts(
-    values: Mapping[bytes, StoredValue], blocks: Sequence[TierBlock], names: Sequence[bytes]
-) -> dict[TierBlock, int]:
+def _counts(values: Mapping[bytes, StoredValue], blocks: Mapping[bytes, TierBlock]) -> dict[TierBlock, int]:
     """Return the counts of the blocks that are not empty."""
     try:
-        counts = {block: int(values[name].value) for block, name in zip(blocks, names, strict=True) if name in values}
+        counts = {block: int(values[name].value) for name, block in blocks.items() if name in values}
     except ValueError as error:
         raise ProtocolError(f"a value that is no counter: {error}") from error
     return {block: count for block, count in counts.items() if count}

@@ -1,0 +1,104 @@
+"""A call, the races that it loses to other clients, and its result. No I/O.
+
+A call that loses a race is attempted again while there is time. After that it is rejected: a store that replies has not
+failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from ...algorithms.limit import Limit
+from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog
+from ...decision import Decision, Hit
+from ...errors import ConfigError, StoreError
+from .client.protocol import ProtocolError
+from .record import MAX_ENTRIES, StepContext
+
+LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
+
+_DECIDING: Final = 0.7  # The part of the time budget for attempts. The rest undoes the last one.
+_RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
+
+
+class Races:
+    """The lost races of a call. Another attempt is made while it can end within a part of the time budget."""
+
+    def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
+        self.due = context.due
+        self.last = context.due - (1 - part) * context.timeout
+        self.lost = lost
+        self._longest = 0.0
+
+    def lose(self, seconds: float) -> None:
+        """Note a lost race that took ``seconds``. The next one may take as long."""
+        self.lost += 1
+        self._longest = max(self._longest, seconds)
+
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() + self._longest < self.last
+
+
+class RacingCall(Races):
+    """The hits of one request, and their decisions: final ones when ``is_done``."""
+
+    finished: asyncio.Future[None]
+    """Ends the wait in a batch."""
+
+    def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:
+        super().__init__(context, _DECIDING)
+        self.hits = hits
+        self.tokens = [context.names.token(hit.key) for hit in hits]
+        self.explicit_now = explicit_now
+        self.decisions: list[Decision] = []
+        self.error: StoreError | None = None
+        self.is_done = False
+        for hit in hits:
+            if hit.limit.limit > MAX_ENTRIES:
+                check_entries(hit.limit)
+
+    def fail(self, error: Exception) -> None:
+        """End the call, unless it is done. A timeout after a lost race is no error, because the server did reply."""
+        if not self.is_done and not (self.lost and isinstance(error.__cause__ or error, TimeoutError)):
+            self.error, self.is_done = as_store_error(error), True
+
+    def result(self) -> list[Decision]:
+        """Return the final decisions, or the rejection of a call that lost all of its races."""
+        if not self.is_done and not self.lost:
+            self.fail(TimeoutError())
+        if self.error is not None:
+            raise self.error
+        if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
+            return self.decisions
+        return [_lost_decision(decision) for decision in self.decisions]
+
+
+def check_entries(limit: Limit) -> None:
+    """Raise ``ConfigError`` for a log with more entries than one value may have."""
+    if limit.limit > MAX_ENTRIES and type(limit.algorithm) in LOGS:
+        raise ConfigError(
+            f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
+            ' Use algorithm = "tiered-window"'
+        )
+
+
+def as_store_error(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, TimeoutError):
+        return StoreError("Memcached did not reply within the time budget")
+    verb = " replied" if isinstance(error, ProtocolError) else ""
+    kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
+    return StoreError(f"Memcached{verb}: {kind}{error}")
+
+
+def _lost_decision(decision: Decision) -> Decision:
+    if not decision.allowed:
+        return decision
+    lost = Decision(False, 0, _RETRY, max(_RETRY, decision.reset_us), decision.at_us)
+    lost.hit = decision.hit
+    return lost
