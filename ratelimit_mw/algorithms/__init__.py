@@ -92,7 +92,7 @@ def build(spec: object, quota: Quota) -> Algorithm:
     """Build the algorithm of a rule for one quota.
 
     Args:
-        spec: A name, or a table with ``name`` and at most one option.
+        spec: A name, a registered class, or a table with ``name`` and at most one option.
         quota: The quota.
 
     Raises:
@@ -128,6 +128,8 @@ def _builder(spec: object) -> Builder:
 
 
 def _split(spec: object) -> tuple[str, Mapping[str, object]]:
+    if isinstance(spec, type) and issubclass(spec, Algorithm):
+        spec = spec.name
     if isinstance(spec, str):
         return spec, {}
     if isinstance(spec, Mapping) and isinstance(spec.get("name"), str):

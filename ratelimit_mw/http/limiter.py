@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..decision import Verdict
 from ..errors import ConfigError, placed
@@ -17,7 +17,7 @@ from ..rules.declaration import check_names
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
 from ..rules.ruleset import RuleSet
-from ..settings import HttpOptions, Settings, SettingsSource, load_settings
+from ..settings import HttpOptions, Settings, SettingsDict, SettingsSource, load_settings
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader, Read
@@ -49,7 +49,7 @@ class HttpLimiter:
         self.limiter = _limiter(settings, limiter)
         with placed("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
-        overridden = load_settings(dict(options))
+        overridden = load_settings(cast(SettingsDict, options))
         self.settings = http = dataclasses.replace(
             self.limiter.settings, **{name: getattr(overridden, name) for name in options}
         )

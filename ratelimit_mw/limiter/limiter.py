@@ -5,8 +5,7 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from os import PathLike
+from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock, now_us
@@ -18,7 +17,7 @@ from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
-from ..settings import Settings, load_settings
+from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .breaker import Breaker
@@ -90,9 +89,7 @@ class Limiter:
         return FailoverStore(shared, shared.breaker, policy, self.settings.fleet_size, self._clock or process_clock)
 
     @classmethod
-    def from_settings(
-        cls, settings: str | PathLike[str] | Mapping[str, Any] | Settings, clock: Clock | None = None
-    ) -> Limiter:
+    def from_settings(cls, settings: SettingsSource, clock: Clock | None = None) -> Limiter:
         """Build a limiter from settings.
 
         Args:

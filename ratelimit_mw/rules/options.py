@@ -1,17 +1,13 @@
-"""The options of a rule: name, type, default and meaning of each, declared once.
-
-``Rule``, the decorators, the settings file, its JSON schema, the tables in the docs and the type hints use this
-declaration.
-"""
+"""The options of a rule: name, type, default and meaning of each. See ``declaration.py``."""
 
 # Annotations are evaluated here, because msgspec reads them.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 import msgspec
 
-from ..algorithms import DEFAULT
+from .. import algorithms
 from ..quota import Quota
 from .declaration import option
 
@@ -26,10 +22,21 @@ AlgorithmName = Literal[
 ]
 OnStoreError = Literal["allow", "deny", "local"]
 
+
+class AlgorithmTable(TypedDict, total=False):
+    """An algorithm with one of its options."""
+
+    name: Required[AlgorithmName]
+    count_rejected: bool
+    precision: str | float
+    refill: Literal["continuous", "interval"]
+    mode: Literal["meter", "queue"]
+
+
 if TYPE_CHECKING:
     Limits = str | Quota | Iterable[str | Quota] | tuple[int, int]
     Match = Mapping[str, str | int | Iterable[str | int]]
-    Algorithm = AlgorithmName | str | Mapping[str, Any]
+    Algorithm = AlgorithmName | AlgorithmTable | type[algorithms.Algorithm]
     Cost = int | Callable[[Any], int]
     LimitsByValue = Mapping[str, Limits]
     LimitsByFeature = Mapping[str, LimitsByValue]
@@ -55,28 +62,21 @@ class RuleOptions(TypedDict, total=False):
 
     name: Annotated[
         str | None,
-        option(
-            "The rule's name in headers, responses and commands: 1 to 200 printable ASCII characters without spaces."
-            " Default: `rule-1`, by its position, or `module.view` for a decorator."
-        ),
+        option("The name in headers and commands, printable ASCII without spaces. Default: `rule-1` or `module.view`."),
     ]
     key: Annotated[
         str | Sequence[str],
-        option(
-            'The features to count by, joined. `"user|ip"` is the first of both that is present. `[]` is one count'
-            " for all clients.",
-            ["ip"],
-        ),
+        option('The features to count by. `"user|ip"` is the first that is present, `[]` one count for all.', ["ip"]),
     ]
     match: Annotated[Match, option("The requests that the rule applies to. Default: every request.", {})]
     algorithm: Annotated[
         Algorithm,
-        option('The algorithm: a name, or a table such as `{name = "token-bucket", refill = "interval"}`.', DEFAULT),
+        option('A name, or a table such as `{name = "token-bucket", refill = "interval"}`.', algorithms.DEFAULT),
     ]
     cost: Annotated[Cost, option("The cost of one request, a whole number. In Python, also a function of it.", 1)]
     when_missing: Annotated[
         Literal["skip", "reject"],
-        option("Whether to skip the rule or to reject the request when all alternatives of a key are missing.", "skip"),
+        option("Skip the rule or reject the request, when all alternatives of a key are missing.", "skip"),
     ]
     mode: Annotated[
         Literal["enforce", "shadow"],
@@ -85,11 +85,7 @@ class RuleOptions(TypedDict, total=False):
     count_when: Annotated[CountWhen | None, option("Count only requests whose response is one of these.")]
     per_key: Annotated[
         str | LimitsByValue,
-        option(
-            "Limits for single clients, by the value of a key of one part: a table, or in a settings file the name of"
-            " a file with one. They replace `limits` for these clients.",
-            {},
-        ),
+        option("Limits that replace `limits` for single values of a key of one part: a table, or a file with one.", {}),
     ]
     per: Annotated[
         LimitsByFeature,
@@ -100,10 +96,7 @@ class RuleOptions(TypedDict, total=False):
     ]
     lease: Annotated[
         str | None,
-        option(
-            'The share of a busy limit, from `"1%"` to `"50%"`, that a process takes from a shared store in advance and'
-            " counts by itself. Without effect on `memory://`."
-        ),
+        option('The share of a limit, `"1%"` to `"50%"`, that a process takes from a shared store in advance.'),
     ]
 
 
@@ -112,8 +105,5 @@ class RuleSettings(RuleOptions, total=False):
 
     limits: Annotated[Limits, option("The quotas of the rule. All of them hold. Required without `overrides`.")]
     overrides: Annotated[
-        str | None,
-        option(
-            "The name of a decorator's rule to change. The fields given here replace the decorator's, the others stay."
-        ),
+        str | None, option("The decorator's rule whose options the options given here replace. The others stay.")
     ]

@@ -106,7 +106,7 @@ class Rule:
         match = _PERCENT.fullmatch(str(lease))
         if match is None or not 1 <= int(match[1]) <= 50:
             raise ConfigError(f'expected a share from "1%" to "50%"; got {lease!r}')
-        if self.mode == "shadow" or self.statuses is not None or not isinstance(self.algorithm, str):
+        if self.mode == "shadow" or self.statuses is not None or isinstance(self.algorithm, Mapping):
             raise ConfigError('lease cannot be combined with mode = "shadow", count_when or an algorithm with options')
         return int(match[1])
 

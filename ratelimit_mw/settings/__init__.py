@@ -79,10 +79,11 @@ class Settings:
         self.__dict__.update(values)
 
 
-SettingsSource = str | PathLike[str] | SettingsDict | Mapping[str, Any] | Settings
+SettingsFile = str | PathLike[str] | SettingsDict
+SettingsSource = SettingsFile | Settings
 
 
-def load_settings(source: str | PathLike[str] | SettingsDict | Mapping[str, Any]) -> Settings:
+def load_settings(source: SettingsFile) -> Settings:
     """Load settings from a file or a dictionary.
 
     Args:

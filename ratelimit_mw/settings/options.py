@@ -1,7 +1,4 @@
-"""The settings: name, type, default and meaning of each, declared once.
-
-``load_settings``, the middlewares, the JSON schema, the tables in the docs and the type hints use this declaration.
-"""
+"""The settings: name, type, default and meaning of each. See ``rules/declaration.py``."""
 
 # Annotations are evaluated here, because msgspec reads them.
 
@@ -12,7 +9,7 @@ from ..rules.declaration import option
 from ..rules.options import OnStoreError, RuleSettings
 
 Duration = str | float
-Size = str | int
+Values = Mapping[str, str | Sequence[str]]
 
 
 class HttpOptions(TypedDict, total=False):
@@ -20,44 +17,30 @@ class HttpOptions(TypedDict, total=False):
 
     trusted_proxies: Annotated[
         Sequence[str],
-        option('Proxies whose header with the client IP is trusted: IP addresses, networks or `"unix"`.', []),
+        option('Proxies whose header with the client IP is trusted: addresses, networks or `"unix"`.', []),
     ]
     forwarded_header: Annotated[
         Literal["x-forwarded-for", "forwarded"],
         option("The header in which the trusted proxies send the client IP.", "x-forwarded-for"),
     ]
     ipv6_prefix: Annotated[
-        int,
-        option(
-            "The number of bits of an IPv6 address that identify a client, from 1 to 128.", 64, minimum=1, maximum=128
-        ),
+        int, option("The number of bits of an IPv6 address that identify a client.", 64, minimum=1, maximum=128)
     ]
     headers: Annotated[
         Sequence[Literal["x-ratelimit", "ratelimit"]],
-        option(
-            "The families of headers in responses. An empty list sends only `Retry-After`.",
-            ["x-ratelimit", "ratelimit"],
-        ),
+        option("The families of headers. An empty list sends only `Retry-After`.", ["x-ratelimit", "ratelimit"]),
     ]
     reset: Annotated[
         Literal["delta", "epoch"],
         option("Whether `X-RateLimit-Reset` is in seconds from now or in seconds since 1970.", "delta"),
     ]
     retry_jitter: Annotated[
-        Duration,
-        option(
-            "The longest random time added to `Retry-After` and `RateLimit`, in whole seconds, so that clients do not"
-            " all retry at once.",
-            0,
-        ),
+        Duration, option("The longest random time added to the time to wait, so that clients do not retry at once.", 0)
     ]
     email_field: Annotated[
-        str,
-        option("The field of a form or of JSON that holds `email`. `a.b` is `b` inside `a` in JSON.", "email"),
+        str, option("The field of a form or of JSON that holds `email`. `a.b` is `b` inside `a` in JSON.", "email")
     ]
-    body_limit: Annotated[
-        Size, option("The longest body that is read for a rule that needs a field of the body.", "64KiB")
-    ]
+    body_limit: Annotated[str | int, option("The longest body that is read for a rule that needs a field.", "64KiB")]
     body_timeout: Annotated[
         Duration, option("The longest time to wait for such a body under ASGI. Under WSGI the server decides.", "1s")
     ]
@@ -70,13 +53,8 @@ class HttpOptions(TypedDict, total=False):
 class ListSettings(TypedDict, total=False):
     """Clients that are always or never served."""
 
-    allow: Annotated[
-        Mapping[str, str | Sequence[str]], option("Values by feature. A request with one of them is never limited.", {})
-    ]
-    deny: Annotated[
-        Mapping[str, str | Sequence[str]],
-        option("Values by feature. A request with one of them is rejected with 403.", {}),
-    ]
+    allow: Annotated[Values, option("Values by feature. A request with one of them is never limited.", {})]
+    deny: Annotated[Values, option("Values by feature. A request with one of them is rejected with 403.", {})]
 
 
 class SettingsDict(HttpOptions, total=False):
@@ -86,36 +64,18 @@ class SettingsDict(HttpOptions, total=False):
     store: Annotated[str, option("The URL of the store that keeps the counts.", "memory://")]
     on_store_error: Annotated[
         OnStoreError,
-        option(
-            "What to do when the store is unreachable: allow all requests, reject them with 503, or count in this"
-            " process. Without effect on `memory://`.",
-            "local",
-        ),
+        option("Without the store, allow all requests, reject them with 503, or count in this process.", "local"),
     ]
-    store_timeout: Annotated[
-        Duration, option("The longest time that a call to the store may take. Without effect on `memory://`.", "50ms")
-    ]
+    store_timeout: Annotated[Duration, option("The longest time that a call to a shared store may take.", "50ms")]
     fleet_size: Annotated[
-        int,
-        option(
-            "The number of processes that share the store. When the store is unreachable and a rule has"
-            ' `on_store_error = "local"`, each process counts to this share of the limit.',
-            1,
-            minimum=1,
-        ),
+        int, option("The number of processes. Without the store, `local` counts to this share.", 1, minimum=1)
     ]
     rejection_cache: Annotated[
-        Duration,
-        option(
-            "The longest time that a process repeats a rejection of a shared store without asking the store again."
-            " 0 always asks. Without effect on `memory://`.",
-            "1s",
-        ),
+        Duration, option("The longest time that a process repeats a rejection of a shared store. 0 always asks.", "1s")
     ]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]
     secret: Annotated[
-        str | None,
-        option("The secret of the digests that replace personal features in the store, at least 16 characters."),
+        str | None, option("The secret of the digests that replace personal features, at least 16 characters.")
     ]
     secret_file: Annotated[str | None, option("A file that holds only the secret, relative to the settings file.")]
     keyed: Annotated[

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ratelimit_mw import ConfigError, Limiter, Quota, Rule
+from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.keys.features import INVALID
@@ -368,3 +369,12 @@ def test_the_first_condition_that_a_request_does_not_meet_is_the_reason(request_
     match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
     [rule] = RuleSet([Rule(limits="5/minute", match=match)]).rules
     assert mismatch(rule.source.matches, *request_of) == reason
+
+
+def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
+    """A class is the same as its name; a class that is not registered is unknown."""
+    assert Rule(limits="5/minute", algorithm=Gcra, lease="2%").lease_percent == 2
+    assert RuleSet([Rule(limits="5/minute", algorithm=Gcra)]).rules[0].limits[0].algorithm.name == "gcra"
+    unregistered = type("Own", (Gcra,), {"name": "own"})
+    with pytest.raises(ConfigError, match=r"^algorithm: unknown algorithm 'own'"):
+        Rule(limits="5/minute", algorithm=unregistered)

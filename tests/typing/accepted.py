@@ -1,10 +1,13 @@
 """Uses of the public names that mypy --strict accepts."""
 
+import tomllib
 from typing import Any
 
 from starlette.applications import Starlette
 
 from ratelimit_mw import Limiter, Quota, Rule, SettingsDict, load_settings
+from ratelimit_mw.algorithms import register
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.fastapi import RateLimit
 from ratelimit_mw.flask import RateLimiter
@@ -41,12 +44,19 @@ settings: SettingsDict = {
 }
 RATELIMIT_MW: SettingsDict = {"rules": [{"overrides": "login", "limits": ["3/minute"]}]}
 
+
+@register
+class MyOwn(FixedWindow):
+    name = "my-own"
+
+
 rule = Rule(limits=Quota("5/minute"), algorithm={"name": "token-bucket", "refill": "interval"}, mode="shadow")
-own = Rule(limits=(5, 60), algorithm="my-own", per={"plan": {"pro": "1000/minute"}})
+own = Rule(limits=(5, 60), algorithm=MyOwn, per={"plan": {"pro": "1000/minute"}})
 limiter = Limiter([rule, own])
 dependency = RateLimit("5/minute", algorithm="gcra", features={"user": health})
 app = RateLimitMiddleware(Starlette(), settings=settings, reset="epoch", retry_jitter="2s", ipv6_prefix=56)
-plain = {"rules": [{"name": "api", "limits": "100/minute"}]}
+plain: SettingsDict = {"rules": [{"name": "api", "limits": "100/minute"}]}
 load_settings(plain)
+load_settings(tomllib.loads('[limits]\nstore = "memory://"')["limits"])
 other = WSGIMiddleware(lambda environ, start_response: [b""], settings=plain, body_limit=1024)
 extension = RateLimiter(settings="ratelimit.toml", trusted_proxies=["10.0.0.0/8"])

@@ -1,6 +1,6 @@
 """Misuses of the public names. Each line of code is an error for mypy --strict."""
 
-from ratelimit_mw import Rule, SettingsDict
+from ratelimit_mw import Limiter, Rule, SettingsDict, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.django import limit as django_limit
 from ratelimit_mw.fastapi import RateLimit
@@ -31,6 +31,19 @@ RateLimitMiddleware(lambda scope, receive, send: send({}), settings={}, reset="n
 RateLimitMiddleware(lambda scope, receive, send: send({}), settings={}, rest="delta")
 WSGIMiddleware(lambda environ, start_response: [], settings={}, headers=["x-rate-limit"])
 RateLimiter(settings={}, forwarded_header="x-real-ip")
+RateLimitMiddleware(lambda scope, receive, send: send({}), settings={"stor": "memory://"})
+RateLimitMiddleware(lambda scope, receive, send: send({}), settings={"rules": [{"limits": "5/minute", "ky": "ip"}]})
+WSGIMiddleware(lambda environ, start_response: [], settings={"rule": []})
+RateLimiter(settings={"trusted_proxy": ["unix"]})
+Limiter.from_settings({"stor": "memory://"})
+load_settings({"stor": "memory://"})
+load_settings({"rules": [{"limits": "5/minute", "algorithm": "gcraa"}]})
+limit("5/minute", algorithm="gcraa")
+RateLimit("5/minute", algorithm="gcraa")
+Rule(limits="5/minute", algorithm="gcraa")
+Rule(limits="5/minute", algorithm={"name": "token-bukket"})
+Rule(limits="5/minute", algorithm={"name": "token-bucket", "refil": "interval"})
+Rule(limits="5/minute", algorithm=str)
 a: SettingsDict = {"stor": "memory://"}
 b: SettingsDict = {"rules": [{"limits": "5/minute", "ky": "ip"}]}
 c: SettingsDict = {"on_store_error": "retry"}
