@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
 
-_UNITS: Final = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_UNITS: Final = {None: 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _MIN_SIZE: Final = 4 << 20
 
 OPTIONS: Final = ("size", "durable")
 
 
-class LmdbAddress(NamedTuple):
-    """The directory, its largest size in bytes, and whether each change is synced to the disk."""
-
-    path: str
-    size: int
-    durable: bool
-
-
-def parse_address(url: SplitResult, options: dict[str, str]) -> LmdbAddress:
-    """Parse a store URL; ``ConfigError`` for one that cannot be used."""
+def parse_address(url: SplitResult, options: dict[str, str]) -> tuple[str, int, bool]:
+    """The directory, its largest size in bytes, and whether each change is synced; ``ConfigError`` for a wrong URL."""
     path = unquote(url.path)
     if url.netloc or url.fragment or not path.startswith("/") or "\0" in path:
         raise ConfigError("lmdb:// needs the absolute path of a directory. Write lmdb:///var/lib/app/ratelimit")
     durable = options.get("durable", "false")
     if durable not in ("true", "false"):
         raise ConfigError(f"lmdb:// option durable: got {durable!r}. Expected true or false")
-    return LmdbAddress(path, check_size(_parse_size(options.get("size", "1GiB"))), durable == "true")
+    size = options.get("size", "1GiB")
+    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", size.strip().lower(), re.ASCII)
+    if match is None:
+        raise ConfigError(f'lmdb:// option size: cannot parse {size!r}. Expected bytes, such as "1GiB" or "1048576"')
+    return path, check_size(int(match[1]) * _UNITS[match[2]]), durable == "true"
 
 
 def check_size(size: int) -> int:
@@ -38,10 +34,3 @@ def check_size(size: int) -> int:
     if type(size) is not int or size < _MIN_SIZE:
         raise ConfigError(f"lmdb:// option size: got {size!r}. Expected a whole number of bytes, at least 4 MiB")
     return size
-
-
-def _parse_size(text: str) -> int:
-    match = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", text.strip().lower(), re.ASCII)
-    if match is None:
-        raise ConfigError(f'lmdb:// option size: cannot parse {text!r}. Expected bytes, such as "1GiB" or "1048576"')
-    return int(match[1]) * _UNITS[match[2] or ""]

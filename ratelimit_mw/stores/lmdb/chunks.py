@@ -52,7 +52,9 @@ class _Chunks:
         return chunk
 
     def until(self, end: int) -> _Chunks:
-        """The buckets before the place ``end``, with arrays of their own."""
+        """The buckets before the place ``end``."""
+        if end == self.full * CHUNK + len(self.newest[0]):
+            return self
         full = min(self.full, end // CHUNK)
         arrays = self.newest if full == self.full else _halves(self.chunk(full).tobytes())
         kept = slice(0, end - full * CHUNK)
@@ -107,8 +109,7 @@ class ChunkedSeries(Series):
 
 def load(data: bytes, records: Records) -> Series:
     """The state of a record; ``ValueError`` for anything else."""
-    size = len(data) - _RECORD.size
-    if size < 0 or size % 16:
+    if len(data) < _RECORD.size or len(data) % 16:
         raise ValueError(f"expected the record of a log, got {len(data)} bytes")
     series, start, end, base, last, total = _RECORD.unpack_from(data)
     newest = _halves(data[_RECORD.size :])
@@ -126,36 +127,26 @@ def dump(state: Series, records: Records) -> bytes:
     if state.total > _REBASED_ABOVE:
         state = Series.from_entries(state.entries()) or state
     chunks, start = _chunks_of(state, records)
-    for number in range(min(start // CHUNK, chunks.full, _DELETED_AT_ONCE)):
-        records.delete_chunk(chunks.series, chunks.first + number)
-    _write_full_chunks(chunks)
+    series, first, full = chunks.series, chunks.first, chunks.full
+    for number in range(min(start // CHUNK, full, _DELETED_AT_ONCE)):
+        records.delete_chunk(series, first + number)
     buckets, totals = chunks.newest
-    before = chunks.first * CHUNK
-    end = before + chunks.full * CHUNK + len(buckets)
-    record = _RECORD.pack(chunks.series, before + start, end, state.base, state.open, state.total)
+    while len(buckets) >= CHUNK:
+        series = series or int.from_bytes(os.urandom(8), "big") | 1
+        records.write_chunk(series, first + full, buckets[:CHUNK].tobytes() + totals[:CHUNK].tobytes())
+        full, buckets, totals = full + 1, buckets[CHUNK:], totals[CHUNK:]
+    end = (first + full) * CHUNK + len(buckets)
+    record = _RECORD.pack(series, first * CHUNK + start, end, state.base, state.open, state.total)
     return record + buckets.tobytes() + totals.tobytes()
 
 
 def _chunks_of(state: Series, records: Records) -> tuple[_Chunks, int]:
     """The buckets of a state, and the place where it starts in them."""
-    columns = state.buckets, state.totals
-    if isinstance(columns[0], _ChunkColumn):
-        chunks = columns[0].chunks
-        return (chunks if len(columns[0]) == state.end else chunks.until(state.end)), state.start
+    if isinstance(state.buckets, _ChunkColumn):
+        return state.buckets.chunks.until(state.end), state.start
     seen = slice(state.start, state.end)
-    buckets, totals = cast("_Arrays", columns)
+    buckets, totals = cast("_Arrays", (state.buckets, state.totals))
     return _Chunks(records, 0, 0, 0, (buckets[seen], totals[seen])), 0
-
-
-def _write_full_chunks(chunks: _Chunks) -> None:
-    buckets, totals = chunks.newest
-    while len(buckets) >= CHUNK:
-        chunks.series = chunks.series or int.from_bytes(os.urandom(8), "big") | 1
-        data = buckets[:CHUNK].tobytes() + totals[:CHUNK].tobytes()
-        chunks.records.write_chunk(chunks.series, chunks.first + chunks.full, data)
-        chunks.full += 1
-        buckets, totals = buckets[CHUNK:], totals[CHUNK:]
-    chunks.newest = buckets, totals
 
 
 def _halves(data: bytes) -> _Arrays:

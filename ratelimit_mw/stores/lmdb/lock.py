@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import chain, islice, repeat
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ...errors import StoreError
@@ -34,8 +35,8 @@ _Result = TypeVar("_Result")
 class FileLock:
     """A lock on the first byte of the file at ``path``, which is created at first use."""
 
-    def __init__(self, path: str, after_fork: Callable[[bool], object] = bool) -> None:
-        self.path = path
+    def __init__(self, path: Path, after_fork: Callable[[bool], object] = bool) -> None:
+        self._path = path
         self.fd = -1
         self._after_fork = after_fork
         self._threads = create_lock(self, "_threads", threading.Lock, FileLock._forget_parent)
@@ -70,9 +71,12 @@ class FileLock:
                 self._threads.release()
         return taken
 
-    def release(self) -> None:
+    def release(self, close: bool = False) -> None:
         try:
-            fcntl.lockf(self.fd, fcntl.LOCK_UN, 1)
+            if close:
+                self.close()
+            else:
+                fcntl.lockf(self.fd, fcntl.LOCK_UN, 1)
         finally:
             self._threads.release()
 
@@ -83,16 +87,18 @@ class FileLock:
             os.close(fd)
 
     def timed_out(self) -> StoreError:
-        return StoreError(f"{self.path} was locked by other workers for longer than the time budget (store_timeout)")
+        return StoreError(f"{self._path} was locked by other workers for longer than the time budget (store_timeout)")
 
     def _take(self) -> bool:
-        if self.fd < 0:
-            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH120 - paths are text here
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            if self.fd < 0:
+                self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
+                self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
-        except (BlockingIOError, PermissionError):
+        except BlockingIOError:
             return False
+        except OSError as error:
+            raise StoreError(f"lmdb://{self._path.parent} failed: {type(error).__name__}: {error}") from error
         return True
 
     def _forget_parent(self, intact: bool) -> None:
@@ -110,26 +116,22 @@ class LockQueue:
         self._calls: dict[asyncio.Future[Any], Callable[[], Any]] = {}
 
     async def run(self, work: Callable[[], _Result], seconds: float) -> _Result:
-        """Run the work under the lock and return its result; ``TimeoutError`` if the lock is not free in time."""
+        """Run the work under the lock and return its result; ``StoreError`` if the lock is not free in time."""
         call: asyncio.Future[_Result] = asyncio.get_running_loop().create_future()
         self._calls[call] = work
         try:
             if not self._run_all(call):
                 async with asyncio.timeout(seconds), self._turn:
-                    await self._wait(call)
+                    pauses = chain(repeat(0.0, _TRIES), repeat(_LOOP_PAUSE))
+                    while not call.done() and not self._run_all(call):
+                        await asyncio.sleep(next(pauses))
         except TimeoutError:
             if not call.done():
-                raise
+                raise self._lock.timed_out() from None
         finally:
             del self._calls[call]
             call.cancel()  # Without effect on a result. Without it, asyncio logs errors of calls that were cancelled.
         return call.result()
-
-    async def _wait(self, call: asyncio.Future[Any]) -> None:
-        tries = _TRIES
-        while not call.done() and not self._run_all(call):
-            await asyncio.sleep(0 if tries > 0 else _LOOP_PAUSE)
-            tries -= 1
 
     def _run_all(self, call: asyncio.Future[Any]) -> bool:
         """If the lock is free, run this call and the calls that wait longest."""

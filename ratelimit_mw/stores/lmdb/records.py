@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import lmdb
 
@@ -34,26 +34,19 @@ class NoRoomError(Exception):
     """A record would have to grow, but nothing may."""
 
 
-class Identity(NamedTuple):
-    """The secret of the environment and the number of shared states of a limit, equal in all processes."""
-
-    secret: bytes
-    shared_states: int
-
-
 StoredState = tuple[bytes, int, Any]
-"""The name of a key's own record, the length of that record (0: there is none), and the own or shared state."""
+"""The name of the record to write, its length (0: there is none), and the own or shared state of the key."""
 
 
 class Records:
-    """The states that the current write transaction sees. ``changed`` asks for a commit."""
+    """The states that the current write transaction sees. ``changed`` asks for a commit.
 
-    __slots__ = ("_chunk_expiry", "_deadline", "_identity", "_room", "_txn", "changed", "now")
+    All processes use the same ``secret`` and the same number of shared states of a limit.
+    """
 
-    _txn: lmdb.Transaction[bytes]
-
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
+    def __init__(self, secret: bytes, shared_states: int) -> None:
+        self._secret = secret
+        self._shared_states = shared_states
         self._chunk_expiry = b""
 
     def begin(self, txn: lmdb.Transaction[bytes], room: int, now: int, deadline: float) -> None:
@@ -64,26 +57,24 @@ class Records:
         self.changed = False
 
     def find(self, limit: Limit, key: str) -> StoredState:
-        name = state_name(STATE, key, self._identity.secret)
+        name = state_name(STATE, key, self._secret)
         data = self._txn.get(name)
-        if data is not None:
-            return name, len(data), self._load(limit, data)
-        data = self._txn.get(self._shared_name(limit.prefix, key))
-        return name, 0, None if data is None else self._load(limit, data)
+        length = len(data or b"")
+        if data is None:
+            shared_name = self._shared_name(limit.prefix, key)
+            data = self._txn.get(shared_name)
+            if self._room != ROOMY:
+                name, length = shared_name, len(data or b"")
+        return name, length, None if data is None else self._load(limit, data)
 
     def keep(self, limit: Limit, key: str, stored: StoredState, state: Any, span: int) -> None:
         """Write a state that expires in ``span`` microseconds. None is the fresh state."""
+        if state is None:
+            self.delete([key])
+            return
         self.changed = True
         name, length, _ = stored
-        if state is None:
-            self._txn.delete(name if length else self._shared_name(limit.prefix, key))
-            return
-        until = min(max(self.now, self.now + span), _MAX_TIME)
-        if not length and self._room != ROOMY:
-            name = self._shared_name(limit.prefix, key)
-            length = len(self._txn.get(name) or b"")
-            if self._room == FROZEN and not length:
-                raise NoRoomError
+        until = min(self.now + span, _MAX_TIME)
         expiry = until.to_bytes(_EXPIRY, "big")
         if isinstance(state, Series):
             # A chunk in the window must not expire before the newest bucket that is ever beside it.
@@ -91,7 +82,7 @@ class Records:
             data = expiry + _LOG + chunks.dump(state, self)
         else:
             data = expiry + _COMPACT + limit.algorithm.dump(state)
-        if self._room == FROZEN and len(data) > max(length, _SMALL):
+        if self._room == FROZEN and len(data) > (length and max(length, _SMALL)):
             raise NoRoomError
         self._txn.put(name, data)
 
@@ -99,7 +90,7 @@ class Records:
         """Make keys fresh, and with them the keys that share their states. Chunks are left to the sweep."""
         self.changed = True
         for key in keys:
-            if not self._txn.delete(state_name(STATE, key, self._identity.secret)):
+            if not self._txn.delete(state_name(STATE, key, self._secret)):
                 self._txn.delete(self._shared_name(prefix_of(key), key))
 
     def ping(self) -> None:
@@ -114,29 +105,23 @@ class Records:
 
     def _shared_name(self, prefix: str, key: str) -> bytes:
         """A keyed hash chooses the state, so no client can choose whom it shares with."""
-        secret, shared_states = self._identity
-        number = int.from_bytes(digest(key.encode("utf-8", "surrogatepass"), secret)[:8], "big") % shared_states
-        return state_name(SHARE, f"{prefix}{number:04x}", secret)
-
-    # -- chunks ---------------------------------------------------------------------------------------------
+        hashed = digest(key.encode("utf-8", "surrogatepass"), self._secret)
+        number = int.from_bytes(hashed[:8], "big") % self._shared_states
+        return state_name(SHARE, f"{prefix}{number:04x}", self._secret)
 
     def read_chunk(self, series: int, number: int) -> bytes:
         # A long log is the only work whose length depends on data, so the time budget is checked here.
-        self._check_deadline()
+        if time.monotonic() > self._deadline:
+            raise StoreError("the time budget (store_timeout) ended in the transaction, so nothing was changed")
         data = self._txn.get(chunk_name(series, number))
         if data is None:
             raise ValueError("a chunk of the log is missing")
         return data[_EXPIRY:]
 
     def write_chunk(self, series: int, number: int, data: bytes) -> None:
-        self._check_deadline()
         if self._room == FROZEN:
             raise NoRoomError
         self._txn.put(chunk_name(series, number), self._chunk_expiry + data)
 
     def delete_chunk(self, series: int, number: int) -> None:
         self._txn.delete(chunk_name(series, number))
-
-    def _check_deadline(self) -> None:
-        if time.monotonic() > self._deadline:
-            raise StoreError("the time budget (store_timeout) ended in the transaction, so nothing was changed")

@@ -20,12 +20,12 @@ def boot_id() -> str:
 
 def is_unclean(fd: int, boot: str) -> bool:
     """Whether the mark was set, in whole or in part, before the machine started."""
-    return _read(fd) not in (b"", boot.encode())
+    return os.pread(fd, 200, 0) not in (b"", boot.encode())
 
 
 def set_mark(fd: int, boot: str, folder: Path) -> None:
     """Set the mark, and sync it and the names of the files in the folder to the disk."""
-    if _read(fd) != boot.encode():
+    if os.pread(fd, 200, 0) != boot.encode():
         os.ftruncate(fd, 0)
         os.pwrite(fd, boot.encode(), 0)
         os.fsync(fd)
@@ -37,10 +37,6 @@ def clear_mark(fd: int, data: Path) -> None:
     _sync(data)
     os.ftruncate(fd, 0)
     os.fsync(fd)
-
-
-def _read(fd: int) -> bytes:
-    return os.pread(fd, 200, 0)
 
 
 def _sync(path: Path) -> None:

@@ -16,9 +16,10 @@ from typing import Final, TypeVar
 
 import lmdb
 
+from ...clock import Clock
 from ...errors import StoreError
 from .keys import END, FIRST_SWEPT, META
-from .records import FROZEN, ROOMY, SHARING, Identity, Records
+from .records import FROZEN, ROOMY, SHARING, Records
 
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
@@ -32,60 +33,55 @@ _log = logging.getLogger("ratelimit_mw")
 class Transactions:
     """The transactions of an environment, for the holder of its lock."""
 
-    def __init__(self, env: lmdb.Environment, identity: Identity, pages: int) -> None:
-        self.env = env
-        self._records = Records(identity)
+    def __init__(self, env: lmdb.Environment, records: Records, pages: int) -> None:
+        self._env = env
+        self._records = records
         self._pages = pages
         self._room = ROOMY
         self._logged = {ROOMY}
         self._writes = 0
 
-    def run(self, work: Callable[[Records], _Result], now: int, deadline: float) -> _Result:
+    def run(self, work: Callable[[Records], _Result], clock: Clock, deadline: float) -> _Result:
         """Do the work, and commit its changes. When the map is full, try again with less room."""
-        sweeps = True
+        now, sweeps = clock(), True
         while True:
-            txn = self.env.begin(write=True)
+            txn = self._env.begin(write=True)
             try:
                 self._records.begin(txn, self._room, now, deadline)
                 result = work(self._records)
                 if self._records.changed:
-                    writes, self._writes = self._writes, self._writes + 1
-                    if sweeps and writes % _SWEPT_EVERY == 0:
+                    self._writes += 1
+                    if sweeps and self._writes % _SWEPT_EVERY == 1:
                         _sweep(txn, now)
-                        if writes % _MEASURED_EVERY == 0:
+                        if self._writes % _MEASURED_EVERY == 1:
                             self._measure()
                     txn.commit()
-                else:
-                    txn.abort()
                 return result
             except lmdb.MapFullError:
-                txn.abort()
                 sweeps = False
-            except BaseException:
-                txn.abort()
-                raise
+            finally:
+                txn.abort()  # Without effect after a commit.
             self._find_room()
 
     def _measure(self) -> None:
-        counts = self.env.stat()
+        counts = self._env.stat()
         used = counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"]
         shares, is_full = used * 4 >= self._pages * 3, used * 8 >= self._pages * 7
         self._set_room(FROZEN if is_full else SHARING if shares else ROOMY)
 
     def _find_room(self) -> None:
         """The map is full. A reader that died may keep old pages, or other data may fill the map."""
-        if self.env.reader_check():
+        if self._env.reader_check():
             return
         if self._room == FROZEN:
-            raise StoreError(
-                f"lmdb://{self.env.path()} is full: other data fills it, or a reader that does not end keeps old pages"
-            )
+            name = f"lmdb://{self._env.path()}"
+            raise StoreError(f"{name} is full: other data fills it, or a reader that does not end keeps old pages")
         self._set_room(self._room + 1)
 
     def _set_room(self, room: int) -> None:
         if room not in self._logged:
             self._logged.add(room)
-            _log.warning("lmdb://%s is nearly full: until records expire, %s", self.env.path(), _EFFECTS[room])
+            _log.warning("lmdb://%s is nearly full: until records expire, %s", self._env.path(), _EFFECTS[room])
         self._room = room
 
 

@@ -12,7 +12,7 @@ from ratelimit_mw.stores.lmdb.lock import FileLock
 
 @pytest.fixture
 def lock(tmp_path: Path) -> FileLock:
-    return FileLock(str(tmp_path / "folder" / "lock"))
+    return FileLock(tmp_path / "folder" / "lock")
 
 
 def test_one_thread_at_a_time(lock: FileLock) -> None:
@@ -54,7 +54,7 @@ def test_failed_wait_leaves_the_lock_free(lock: FileLock, tmp_path: Path) -> Non
     """An error, such as a folder that cannot be created, does not lock out the next caller."""
     (tmp_path / "folder").write_text("in the way")
     for _ in range(2):
-        with pytest.raises(OSError, match="folder"):
+        with pytest.raises(StoreError, match="folder"):
             lock.acquire(time.monotonic() + 0.001)
     (tmp_path / "folder").unlink()
     lock.acquire(0)

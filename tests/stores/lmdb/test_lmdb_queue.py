@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb.lock import FileLock, LockQueue
 
 
 @pytest.fixture
 def lock(tmp_path: Path) -> Iterator[FileLock]:
-    lock = FileLock(str(tmp_path / "lock"))
+    lock = FileLock(tmp_path / "lock")
     yield lock
     assert lock.try_acquire(), "the lock is free again"
     lock.release()
@@ -48,7 +49,7 @@ def test_call_that_times_out_does_no_work(lock: FileLock) -> None:
         lock.acquire(0)
         calls = asyncio.gather(*(queue.run(lambda: done.append(1), 0.02) for _ in range(3)), return_exceptions=True)
         await turns(100)
-        assert [type(result) for result in await calls] == [TimeoutError] * 3
+        assert [type(result) for result in await calls] == [StoreError] * 3
         lock.release()
         await queue.run(lambda: done.append(2), 0)
 

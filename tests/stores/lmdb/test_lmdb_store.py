@@ -128,18 +128,6 @@ def test_other_platforms_are_an_error(path: Path, monkeypatch: pytest.MonkeyPatc
         LmdbStore(str(path))
 
 
-def test_call_that_waited_for_a_closed_store_is_an_error(store: LmdbStore) -> None:
-    """A late call does not open again what was closed."""
-    hit(store, limit_of())
-    environment = store._environment
-    assert environment is not None
-    store.close()
-    store._environment = environment
-    with pytest.raises(StoreError, match="closed while a call waited"):
-        hit(store, limit_of())
-    store._environment = None
-
-
 def test_full_disk_is_a_store_error_and_loses_nothing(path: Path) -> None:
     """A hit that cannot be written is neither counted nor allowed. When there is space again the store goes on."""
     code = (
