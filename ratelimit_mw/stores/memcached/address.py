@@ -1,36 +1,35 @@
-"""The store URL of Memcached: ``memcached://user:password@h1:11211,h2:11211?prefix=rl:``. Opens nothing.
+"""The store URL of Memcached: ``memcached://user:password@h1:11211,h2:11211?prefix=rl:``, and its TLS options.
 
 No message shows a part of the URL that may hold a password.
 """
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote
 
 from ...errors import ConfigError
 from .client.servers import MemcachedAccess, MemcachedServer, parse_servers
-from .tls import TLS_OPTIONS, check_tls_options
 
-OPTIONS: Final = ("prefix", *TLS_OPTIONS)
+_TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+_TLS_VALUES: Final = {"ssl_cert_reqs": ("required", "none"), "ssl_check_hostname": ("true", "false")}
+OPTIONS: Final = ("prefix", *_TLS_OPTIONS)
 
 
 def takes(scheme: str, option: str) -> bool:
     """Return whether URLs of this scheme may have this option."""
-    return scheme == "memcacheds" or option not in TLS_OPTIONS
+    return scheme == "memcacheds" or option not in _TLS_OPTIONS
 
 
 class MemcachedAddress(NamedTuple):
-    """The parts of a store URL."""
+    """The parts of a store URL. ``tls`` has the options of ``memcacheds://``."""
 
     servers: tuple[MemcachedServer, ...]
     prefix: str
-    username: str
-    password: str
-    tls: dict[str, str] | None
-
-    def __repr__(self) -> str:
-        return f"MemcachedAddress({', '.join(map(str, self.servers))})"
+    access: MemcachedAccess
+    tls: Mapping[str, str] | None
 
 
 def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddress:
@@ -45,12 +44,30 @@ def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddre
             " Write special characters of a password as %2F, %23 and so on"
         )
     is_encrypted = split.scheme == "memcacheds"
-    tls = {name: value for name, value in options.items() if name in TLS_OPTIONS}
+    tls = {name: value for name, value in options.items() if name in _TLS_OPTIONS}
     if tls and not is_encrypted:
         raise ConfigError(f"{split.scheme}:// has no option {', '.join(tls)}. Use memcacheds:// for TLS")
-    check_tls_options(tls)
+    for name, values in _TLS_VALUES.items():
+        if name in tls and tls[name] not in values:
+            raise ConfigError(f"{name} is one of {', '.join(values)}; got {tls[name]!r}")
+    if "ssl_keyfile" in tls and not tls.get("ssl_certfile"):
+        raise ConfigError("ssl_keyfile is set without ssl_certfile. Set both")
     login, _, hosts = split.netloc.rpartition("@")
     username, _, password = login.partition(":")
-    access = MemcachedAccess(None, unquote(username), unquote(password))  # checks them
-    address = parse_servers(hosts), options.get("prefix", "rl:"), access.username, access.password
-    return MemcachedAddress(*address, tls if is_encrypted else None)
+    access = MemcachedAccess(None, unquote(username), unquote(password))
+    return MemcachedAddress(parse_servers(hosts), options.get("prefix", "rl:"), access, tls if is_encrypted else None)
+
+
+def build_tls_context(options: Mapping[str, str]) -> ssl.SSLContext:
+    """Build the context of all connections of a store. It reads files, so it is built once, off the event loop."""
+    authorities, certificate, key = files = [options.get(name) for name in _TLS_OPTIONS[:3]]
+    is_checked = options.get("ssl_cert_reqs") != "none"
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+        if certificate:
+            context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ConfigError(f"expected PEM files; got {', '.join(filter(None, files))}: {error}") from None
+    context.check_hostname = is_checked and options.get("ssl_check_hostname") != "false"
+    context.verify_mode = ssl.CERT_REQUIRED if is_checked else ssl.CERT_NONE
+    return context

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -36,28 +36,17 @@ class OptimisticBatch:
     def is_idle(self) -> bool:
         return not (self._busy or self._waiting or self._tasks)
 
-    def enter(self, tokens: Sequence[bytes]) -> bool:
-        """Take the keys until ``leave``. False when another call has or awaits one of them."""
-        if self._busy.isdisjoint(tokens) and self._awaited.isdisjoint(tokens):
-            self._busy.update(tokens)
-            return True
-        return False
-
-    def leave(self, tokens: Collection[bytes], lost: bool = False) -> None:
-        """Release keys, and start a batch when calls wait for them. ``lost``: after a pause."""
-        self._busy.difference_update(tokens)
-        if not self._awaited.isdisjoint(tokens):
-            self._start(lost)
-
     async def decide(self, call: RacingCall) -> list[Decision]:
-        """Wait for the result of a call, at most as long as its time budget."""
+        """Return the result of a call, at the end of its time budget at the latest."""
         call.finished = asyncio.get_running_loop().create_future()
-        self._wait([call])
-        if call.lost:
-            self._start(lost=False)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(call.due - time.monotonic()):
-                await call.finished
+        if self._busy.isdisjoint(call.tokens) and self._awaited.isdisjoint(call.tokens):
+            await self._attempt_all([call])
+        else:
+            self._wait([call])
+        if not call.finished.done():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(call.due - time.monotonic()):
+                    await call.finished
         return call.result()
 
     def _wait(self, calls: Sequence[RacingCall]) -> None:
@@ -97,26 +86,28 @@ class OptimisticBatch:
                 self._wait([call])
         return batch
 
-    async def _attempt_all(self, batch: Sequence[RacingCall]) -> None:
+    async def _attempt_all(self, calls: Sequence[RacingCall]) -> None:
         """Make one attempt. The losing calls wait in front of the calls that arrived meanwhile."""
-        tokens = {token for call in batch for token in call.tokens}
+        tokens = {token for call in calls for token in call.tokens}
         self._busy |= tokens
         began = time.monotonic()
         losers: list[RacingCall] = []
         try:
-            await self._attempt(batch, max(call.due for call in batch))
-            losers = [call for call in batch if not call.is_done]
+            await self._attempt(calls, max(call.due for call in calls))
+            losers = [call for call in calls if not call.is_done]
             for call in losers:
                 call.lose(time.monotonic() - began)
         except Exception as error:
-            for call in batch:
+            for call in calls:
                 call.fail(error)
         finally:
-            for call in batch:
+            for call in calls:
                 _finish(call)
             others, self._waiting = self._waiting, []
             self._wait(losers + others)
-            self.leave(tokens, lost=any(call.lost > 1 for call in losers))
+            self._busy -= tokens
+            if not self._awaited.isdisjoint(tokens):
+                self._start(lost=any(call.lost > 1 for call in losers))
 
 
 def _finish(call: RacingCall) -> bool:

@@ -25,6 +25,7 @@ class KeyNames:
             raise ConfigError(f"expected a prefix of 1 to {_MAX_PREFIX} printable ASCII characters; got {prefix!r}")
         self._prefix = prefix.encode()
         self._max_key = _MAX_NAME - _MAX_HEAD - len(prefix)
+        self.ping = self._prefix + b"p"
 
     def token(self, key: str) -> bytes:
         """Return ``:`` and the key, or ``#`` and a hash of 128 bits for a key that Memcached does not accept."""
@@ -35,33 +36,20 @@ class KeyNames:
     def state(self, token: bytes) -> bytes:
         return self._prefix + token
 
-    def ping(self) -> bytes:
-        """Return the name that a ping writes."""
-        return self._prefix + b"p"
-
     def generation(self, token: bytes) -> bytes:
-        """Return the name of the generation of a key's counters."""
         return b"%bg%b" % (self._prefix, token)
 
     def counter(self, tier: int, block: int, generation: bytes, token: bytes) -> bytes:
-        """Return the name of the counter of one block."""
         return b"%bt%d.%d%b%b" % (self._prefix, tier, block, generation, token)
 
 
-class Expiry:
-    """Computes expiry times. With an explicit time they are at least a day: that clock may run at any speed."""
+def expiry(us: int, is_explicit: bool = False) -> int:
+    """Return the expiry of a value that must live for ``us`` microseconds, with an explicit clock at least a day.
 
-    def __init__(self, explicit: bool) -> None:
-        self._least = DAY if explicit else 0
-
-    def __call__(self, us: int) -> int:
-        """Return the expiry of a value that must live for ``us`` microseconds.
-
-        The result is in whole seconds plus one, because the server's clock ticks once a second. Beyond 30 days it is
-        a date.
-        """
-        seconds = -(-max(us, self._least) // SECOND) + 1
-        return seconds if seconds <= _MAX_RELATIVE else int(time.time()) + 1 + seconds
+    The result is in whole seconds plus one, because the server's clock ticks once a second; beyond 30 days, a date.
+    """
+    seconds = -(-max(us, DAY if is_explicit else 0) // SECOND) + 1
+    return seconds if seconds <= _MAX_RELATIVE else int(time.time()) + 1 + seconds
 
 
 def _is_printable(text: str) -> bool:

@@ -17,7 +17,7 @@ from ...decision import Decision
 from ...receipt import Correction
 from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, write_unchanged
 from .client.servers import Rendezvous
-from .keys import Expiry, KeyNames
+from .keys import KeyNames, expiry
 
 MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
 
@@ -50,12 +50,13 @@ class Record:
 
     has_counters: ClassVar[bool] = False  # a write that did not succeed is counted all the same
 
-    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int) -> None:
+    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int, is_explicit: bool) -> None:
         self.limit = limit
         self.names = context.names
         self.server = context.rendezvous.server_of(token)
         self.token = token
         self.now = now
+        self.is_explicit = is_explicit
         self.state: Any = None
         self.is_loaded = False
         self._stored: StoredValue | None = None
@@ -85,12 +86,12 @@ class Record:
     def pack(self, state: Any) -> bytes:
         return self.limit.algorithm.dump(state)
 
-    def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
+    def consume(self, writes: Sequence[Write]) -> KeyCommands:
         """Return the commands for the writes of an attempt, which were decided one after the other."""
         last = writes[-1]
-        return self._write(self.pack(last.state), expiry(last.decision.reset_us))
+        return self._write(last.state, last.decision.reset_us)
 
-    def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
+    def correct(self, changes: Sequence[Correction]) -> KeyCommands | None:
         """Return the commands for corrections in their order; None when there is nothing to write."""
         algorithm, state = self.limit.algorithm, self.state
         for _, _, cost, consumed in changes:
@@ -101,11 +102,14 @@ class Record:
         if state is self.state:
             return None
         if state is None:
-            return self._write(b"", EXPIRED)
-        return self._write(self.pack(state), expiry(self.limit.decide(state, self.now, 0)[1].reset_us))
+            return self._swap(b"", EXPIRED)
+        return self._write(state, self.limit.decide(state, self.now, 0)[1].reset_us)
 
-    def _write(self, value: bytes, expiry: int) -> KeyCommands:
-        return KeyCommands(self.server, (write_unchanged(self.names.state(self.token), value, expiry, self._stored),))
+    def _write(self, state: Any, reset_us: int) -> KeyCommands:
+        return self._swap(self.pack(state), expiry(reset_us, self.is_explicit))
+
+    def _swap(self, value: bytes, expires: int) -> KeyCommands:
+        return KeyCommands(self.server, (write_unchanged(self.names.state(self.token), value, expires, self._stored),))
 
     def succeeded(self, reply: KeyReply) -> bool:
         """Return whether no other client was faster."""

@@ -19,7 +19,7 @@ from ...quota import MAX_PERIOD
 from ...receipt import Charge, Correction
 from .call import LOGS, Races, RacingCall
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
-from .keys import Expiry
+from .keys import expiry
 from .record import LogRecord, Record, StepContext, Write
 from .tier_record import TieredRecord
 
@@ -65,10 +65,10 @@ def _retry(once: Callable[[], Steps[bool]], tokens: Sequence[bytes], races: Race
             return False
 
 
-def _new_record(context: StepContext, hit: Hit | Correction, token: bytes, now: int) -> Record:
+def _new_record(context: StepContext, hit: Hit | Correction, token: bytes, now: int, is_explicit: bool) -> Record:
     algorithm = type(hit.limit.algorithm)
     kind = TieredRecord if algorithm is TieredWindow else LogRecord if algorithm in LOGS else Record
-    return kind(context, hit.limit, token, now)
+    return kind(context, hit.limit, token, now, is_explicit)
 
 
 def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[list[tuple[Record, ProtocolError]]]:
@@ -103,33 +103,31 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
 
     All keys are read once and written once. Calls that were given different times are decided at the latest one.
     """
-    yield from _Attempt(calls, context).run(consume)
+    one = _Attempt(calls, context)
+    yield from one.read()
+    yield from one.decide()
+    lost = (yield from one.write()) if consume else {}
+    undone: list[Correction] = []
+    for call in one.calls:
+        call.is_done = lost.keys().isdisjoint(call.tokens)
+        if not call.is_done:
+            own = [each for token in call.tokens if lost.get(token, True) for each in one.writes.get(token, ())]
+            undone += [_undo(each.decision) for each in own if each.call is call]
+    if undone:
+        yield from correct(undone, one.explicit_now, context, is_undo=True)
 
 
 class _Attempt:
     def __init__(self, calls: Sequence[RacingCall], context: StepContext) -> None:
         self.calls = calls
-        self.context = context
         self.explicit_now = max((call.explicit_now for call in calls if call.explicit_now is not None), default=None)
         self.now = context.clock() if self.explicit_now is None else self.explicit_now
+        is_explicit = self.explicit_now is not None
         hits = {token: hit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
-        self.records = {token: _new_record(context, hit, token, self.now) for token, hit in hits.items()}
+        self.records = {token: _new_record(context, hit, token, self.now, is_explicit) for token, hit in hits.items()}
         self.writes: dict[bytes, list[Write]] = {}
 
-    def run(self, consume: bool) -> Steps[None]:
-        yield from self._read()
-        yield from self._decide()
-        lost = (yield from self._write()) if consume else {}
-        undone: list[Correction] = []
-        for call in self.calls:
-            call.is_done = lost.keys().isdisjoint(call.tokens)
-            if not call.is_done:
-                own = [each for token in call.tokens if lost.get(token, True) for each in self.writes.get(token, ())]
-                undone += [_undo(each.decision) for each in own if each.call is call]
-        if undone:
-            yield from correct(undone, self.explicit_now, self.context, is_undo=True)
-
-    def _read(self) -> Steps[None]:
+    def read(self) -> Steps[None]:
         """Read the states. A value that is no state fails the calls for its key, and no other calls."""
         while missing := [(record, names) for record in self.records.values() if (names := record.missing())]:
             for record, error in (yield from _load(missing)):
@@ -139,7 +137,7 @@ class _Attempt:
                         call.fail(error)
         self.calls = [call for call in self.calls if call.error is None]
 
-    def _decide(self) -> Steps[None]:
+    def decide(self) -> Steps[None]:
         """Decide, and read more until the times of rejections and peeks are exact."""
         self._decide_all()
         while ambiguous := self._ambiguous():
@@ -168,12 +166,11 @@ class _Attempt:
         records = [(self.records[token], decisions) for token, decisions in inexact.items()]
         return [(record, names) for record, decisions in records if (names := record.ambiguous(decisions))]
 
-    def _write(self) -> Steps[dict[bytes, bool]]:
+    def write(self) -> Steps[dict[bytes, bool]]:
         """Write all keys. Return the keys whose race was lost, and whether their writes count all the same.
 
         A queue is written after the other keys: nothing can refund a place with another request behind it.
         """
-        expiry = Expiry(self.explicit_now is not None)
         queues = [token for token, group in self.writes.items() if group[0].decision.source.algorithm.delays]
         lost: dict[bytes, bool] = {}
         for wave in ([token for token in self.writes if token not in queues], *([token] for token in queues)):
@@ -181,7 +178,7 @@ class _Attempt:
             if lost:
                 lost |= dict.fromkeys(wave, False)
             elif wave:
-                replies = yield [record.consume(self.writes[record.token], expiry) for record in records]
+                replies = yield [record.consume(self.writes[record.token]) for record in records]
                 pairs = zip(records, replies, strict=True)
                 lost = {record.token: record.has_counters for record, reply in pairs if not record.succeeded(reply)}
         return lost
@@ -207,8 +204,10 @@ def correct(
     def once() -> Steps[bool]:
         nonlocal now, unwritten
         now = context.clock() if explicit_now is None else explicit_now
-        records = [(_new_record(context, group[0], token, now), group) for token, group in unwritten.items()]
-        lost = yield from _correct(records, Expiry(explicit_now is not None))
+        is_explicit = explicit_now is not None
+        groups = unwritten.items()
+        records = [(_new_record(context, group[0], token, now, is_explicit), group) for token, group in groups]
+        lost = yield from _correct(records)
         unwritten = {record.token: unwritten[record.token] for record in lost}
         return not unwritten
 
@@ -218,12 +217,12 @@ def correct(
     return [now] * len(changes)
 
 
-def _correct(records: Sequence[tuple[Record, list[Correction]]], expiry: Expiry) -> Steps[list[Record]]:
+def _correct(records: Sequence[tuple[Record, list[Correction]]]) -> Steps[list[Record]]:
     """Write the corrections of each record. Return the records whose race was lost."""
     while missing := [(record, names) for record, changes in records if (names := record.missing(changes))]:
         for _, error in (yield from _load(missing)):
             raise error
-    writes = [(record, each) for record, changes in records if (each := record.correct(changes, expiry))]
+    writes = [(record, each) for record, changes in records if (each := record.correct(changes))]
     replies = (yield [commands for _, commands in writes]) if writes else []
     pairs = zip(writes, replies, strict=True)
     return [record for (record, _), reply in pairs if not record.has_counters and not record.succeeded(reply)]
@@ -234,7 +233,7 @@ def _correct(records: Sequence[tuple[Record, list[Correction]]], expiry: Expiry)
 
 def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
     """Reset keys. A tiered window has too many counters to name them, so it gets a new generation of counters."""
-    names, expiry = context.names, Expiry(explicit=False)
+    names = context.names
     commands = []
     for key in keys:
         token = names.token(key)
@@ -254,7 +253,7 @@ def _is_tiered(key: str) -> bool:
 
 def ping(context: StepContext) -> Steps[None]:
     """Write to each server, as much as a state. A server without room for it replies to all other commands."""
-    payload = write(b"set", context.names.ping(), bytes(_PING_SIZE), 1)
+    payload = write(b"set", context.names.ping, bytes(_PING_SIZE), 1)
     for (line,), _ in (yield [KeyCommands(server, (payload,)) for server in context.rendezvous.servers]):
         if line != STORED:
             raise ProtocolError(f"expected STORED, got {line[:40]!r}")

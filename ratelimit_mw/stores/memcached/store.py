@@ -20,7 +20,7 @@ from ...receipt import Correction
 from ..base import Store
 from ..per_loop import PerLoop
 from . import steps
-from .address import MemcachedAddress
+from .address import MemcachedAddress, build_tls_context
 from .batch import OptimisticBatch
 from .call import RacingCall, as_store_error, check_entries
 from .client.aconnection import MemcachedConnections
@@ -29,7 +29,6 @@ from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_
 from .keys import KeyNames
 from .record import StepContext
 from .steps import Backoff, Steps
-from .tls import build_tls_context
 
 T = TypeVar("T")
 
@@ -142,19 +141,8 @@ class MemcachedStore(Store):
             return []
         if not consume:
             return await self._arun(partial(steps.decide, hits, now, False))
-        context = self._context()
-        call = RacingCall(context, hits, now)
-        batch = self._batch(call.tokens)
-        if batch.enter(call.tokens):
-            began = time.monotonic()
-            try:
-                await self._arun(partial(steps.attempt, [call]), context)
-            finally:
-                batch.leave(call.tokens)
-            if call.is_done:
-                return call.result()
-            call.lose(time.monotonic() - began)
-        return await batch.decide(call)
+        call = RacingCall(self._context(), hits, now)
+        return await self._batch(call.tokens).decide(call)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return await self._arun(partial(steps.correct, changes, now))
@@ -179,10 +167,10 @@ class MemcachedStore(Store):
         return batch
 
     async def _attempt(self, calls: Sequence[RacingCall], due: float) -> None:
-        await self._arun(partial(steps.attempt, calls), self._context()._replace(due=due))
+        await self._arun(partial(steps.attempt, calls), due)
 
-    async def _arun(self, start: Callable[[StepContext], Steps[T]], context: StepContext | None = None) -> T:
-        context = context or self._context()
+    async def _arun(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
+        context = self._context(due)
         flow, connections = start(context), self._connections.get()
         try:
             async with asyncio.timeout(context.due - time.monotonic()):
@@ -200,10 +188,10 @@ class MemcachedStore(Store):
 
     # -- both ----------------------------------------------------------------------------------------------
 
-    def _context(self) -> StepContext:
+    def _context(self, due: float | None = None) -> StepContext:
         if len(self._generations) > _MAX_GENERATIONS:
             self._generations.clear()  # they are read again
-        due = time.monotonic() + self._timeout
+        due = time.monotonic() + self._timeout if due is None else due
         return StepContext(self._rendezvous, self._names, self._clock, self._generations, due, self._timeout)
 
 
@@ -222,11 +210,8 @@ def _end(flow: Steps[T], error: Exception) -> T:
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:
     """Open the store of a parsed store URL."""
+    tls = None if parsed.tls is None else build_tls_context(parsed.tls)
+    access = parsed.access
     return MemcachedStore(
-        parsed.servers,
-        parsed.prefix,
-        timeout_us,
-        username=parsed.username,
-        password=parsed.password,
-        tls=None if parsed.tls is None else build_tls_context(parsed.tls),
+        parsed.servers, parsed.prefix, timeout_us, username=access.username, password=access.password, tls=tls
     )

@@ -21,7 +21,7 @@ from ...algorithms.window_log import Series, TieredWindow
 from ...decision import Decision
 from ...receipt import Correction
 from .client.protocol import KeyCommands, KeyReply, ProtocolError, StoredValue, command, write
-from .keys import Expiry
+from .keys import expiry
 from .record import Record, StepContext, Write
 
 _FACTOR: Final = 60  # blocks of one tier per block of the next
@@ -41,8 +41,8 @@ class TieredRecord(Record):
 
     has_counters = True
 
-    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int) -> None:
-        super().__init__(context, limit, token, now)
+    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int, is_explicit: bool) -> None:
+        super().__init__(context, limit, token, now, is_explicit)
         self.algorithm = cast(TieredWindow, limit.algorithm)
         self._sizes = tiers(self.algorithm.span)
         self._bucket = now // self.algorithm.precision
@@ -145,21 +145,22 @@ class TieredRecord(Record):
 
     # -- writes --------------------------------------------------------------------------------------------
 
-    def consume(self, writes: Sequence[Write], expiry: Expiry) -> KeyCommands:
+    def consume(self, writes: Sequence[Write]) -> KeyCommands:
         cost = sum(each.decision.hit[2] for each in writes)
         self._max_total = max(sum(self._counts.values()) + cost, min(each.decision.limit for each in writes))
-        return KeyCommands(self.server, self._add(self._bucket, cost, expiry), (self._generation_name, *self._cover))
+        return KeyCommands(self.server, self._add(self._bucket, cost), (self._generation_name, *self._cover))
 
-    def _add(self, bucket: int, cost: int, expiry: Expiry) -> list[bytes]:
+    def _add(self, bucket: int, cost: int) -> list[bytes]:
         commands = []
         for tier, size in enumerate(self._sizes):
             name = self._name(TierBlock(tier, bucket // size))
             # The block may last for its whole size, and counts for a period after that.
-            commands.append(write(b"add", name, b"0", expiry(self.algorithm.period + size * self.algorithm.precision)))
+            lifetime = self.algorithm.period + size * self.algorithm.precision
+            commands.append(write(b"add", name, b"0", expiry(lifetime, self.is_explicit)))
             commands.append(command(b"incr", name, cost))
         return commands
 
-    def correct(self, changes: Sequence[Correction], expiry: Expiry) -> KeyCommands | None:
+    def correct(self, changes: Sequence[Correction]) -> KeyCommands | None:
         commands: list[bytes] = []
         counts: dict[int, int] = {}  # of the fine buckets, after the changes so far
         for change in changes:
@@ -167,7 +168,7 @@ class TieredRecord(Record):
             bucket = block.number
             count = counts[bucket] if bucket in counts else _counts(self._values, self._named([block])).get(block, 0)
             if change.consumed is None:
-                commands += self._add(bucket, change.cost, expiry)
+                commands += self._add(bucket, change.cost)
                 counts[bucket] = count + change.cost
             elif back := min(count, change.cost):
                 commands += [

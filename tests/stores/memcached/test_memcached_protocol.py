@@ -22,7 +22,7 @@ from ratelimit_mw.stores.memcached.client.protocol import (
     write_unchanged,
 )
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
-from ratelimit_mw.stores.memcached.keys import DAY, Expiry, KeyNames
+from ratelimit_mw.stores.memcached.keys import DAY, KeyNames, expiry
 from ratelimit_mw.stores.memcached.tier_record import cover, tiers
 from ratelimit_mw.testing.store_keys import HOSTILE
 
@@ -138,20 +138,20 @@ def test_a_common_key_can_be_read_in_the_server() -> None:
 )
 def test_an_expiry_is_whole_seconds_plus_one(us: int, seconds: int) -> None:
     """Rounded up, plus one second for the server's clock, which ticks once a second."""
-    assert Expiry(explicit=False)(us) == seconds
+    assert expiry(us) == seconds
 
 
 @pytest.mark.parametrize("days", [30, 31, 366, 800])
 def test_beyond_thirty_days_an_expiry_is_a_date(days: int) -> None:
     """Memcached reads a larger number of seconds as a date in 1970."""
     before = time.time()
-    assert before + days * 86_400 < Expiry(explicit=False)(days * DAY) <= time.time() + days * 86_400 + 2
+    assert before + days * 86_400 < expiry(days * DAY) <= time.time() + days * 86_400 + 2
 
 
 def test_an_expiry_with_an_explicit_time_is_at_least_a_day() -> None:
     """The given clock may stop."""
-    assert Expiry(explicit=True)(1) == 86_401
-    assert Expiry(explicit=True)(2 * DAY) == 2 * 86_400 + 1
+    assert expiry(1, is_explicit=True) == 86_401
+    assert expiry(2 * DAY, is_explicit=True) == 2 * 86_400 + 1
 
 
 # -- commands and answers --------------------------------------------------------------------------------------
