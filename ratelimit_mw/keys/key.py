@@ -1,16 +1,15 @@
-"""Build keys from features, so that two different sets of values never share a key. Knows no secrets and no stores."""
+"""Build keys from features, so that two different sets of values never share a key. Knows no stores."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Final
 
 from ..errors import ConfigError, placed
 from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, checked_name, text_of
 from .networks import unmapped
+from .secret import NO_SECRET, Secret
 
 _LONGEST_PART: Final = 64  # bytes; a longer value is replaced by its digest
 _log = logging.getLogger("ratelimit_mw")
@@ -37,43 +36,43 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
     return tuple(parsed)
 
 
+def warn_of_unknown_ip() -> None:
+    """Log a warning for requests without a client address. A limiter calls it once."""
+    _log.warning(
+        "a request has no client address; all such requests are counted together as ip %r."
+        " Behind a Unix socket, add 'unix' to trusted_proxies",
+        UNKNOWN_IP,
+    )
+
+
 class Digest(str):
     """A digest that replaces a value in a key."""
 
     __slots__ = ()
 
 
-class UnknownIP:
-    """Logs one warning for requests without a client address, shared by all key makers of a limiter."""
-
-    def __init__(self) -> None:
-        self._has_warned = threading.Lock()
-
-    def warn(self) -> None:
-        if self._has_warned.acquire(blocking=False):
-            _log.warning(
-                "a request has no client address; all such requests are counted together as ip %r."
-                " Behind a Unix socket, add 'unix' to trusted_proxies",
-                UNKNOWN_IP,
-            )
-
-
 class KeyMaker:
-    """Builds the part of a key that identifies the client.
+    """Builds the part of a key that identifies the client. With a secret, it digests personal features.
 
     >>> KeyMaker(parse_key(["endpoint", "user|ip"]), "/login").build({"ip": "192.0.2.7"})
     'endpoint=6:/login&ip=192.0.2.7'
     """
 
     def __init__(
-        self, entries: tuple[tuple[str, ...], ...], endpoint: str = UNMATCHED, unknown_ip: UnknownIP | None = None
+        self,
+        entries: tuple[tuple[str, ...], ...],
+        endpoint: str = UNMATCHED,
+        secret: Secret = NO_SECRET,
+        warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
         last = len(entries) - 1
         self._entries = tuple(
             (_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries)
         )
-        self._unknown_ip = unknown_ip or UnknownIP()
-        self._only = entries[0][0] if len(entries) == 1 and len(entries[0]) == 1 else None
+        self._personal = secret.names.intersection(name for names in entries for name in names)
+        self._secret = secret
+        self._warn = warn
+        self._only = entries[0][0] if len(entries) == 1 == len(entries[0]) and not self._personal else None
 
     def with_prefix(self, prefix: str) -> Callable[[Features], str | None]:
         """Return ``build`` with a prefix. One feature with a short text, the most common key, takes a short path."""
@@ -91,6 +90,8 @@ class KeyMaker:
 
     def build(self, features: Features) -> str | None:  # noqa: C901 - on the path of every request, so one function
         """Build the key part; None when all alternatives of an entry are missing."""
+        if self._personal:
+            features = self._digest_personal(features)
         key = ""
         for names, fallback, last in self._entries:
             for name in names:
@@ -102,7 +103,7 @@ class KeyMaker:
                     return None
                 name, value = fallback
                 if name == "ip":
-                    self._unknown_ip.warn()
+                    self._warn()
             if type(value) is not str:
                 if value is INVALID:
                     key += f"{name}!&"
@@ -114,7 +115,7 @@ class KeyMaker:
             if name == "ip":
                 value = counted_as(name, value)
             if len(value) > 16 and len(value.encode("utf-8", "surrogatepass")) > _LONGEST_PART:
-                key += f"{name}#{self._digest(name, value)}"
+                key += f"{name}#{self._secret.digest(name, value)}"
             elif last:
                 key += f"{name}={value}"
             else:
@@ -122,8 +123,14 @@ class KeyMaker:
                 key += f"{name}={len(value)}:{value}&"
         return key
 
-    def _digest(self, _name: str, value: str) -> str:
-        return blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16, key=b"ratelimit_mw").hexdigest()
+    def _digest_personal(self, features: Features) -> Features:
+        digested = dict(features)
+        for name in self._personal:
+            value = digested.get(name)
+            if value is not None and value != "" and value is not INVALID:
+                text = counted_as(name, value if isinstance(value, str) else text_of(name, value))
+                digested[name] = Digest(self._secret.digest(name, text))
+        return digested
 
 
 def _reachable(names: tuple[str, ...]) -> tuple[str, ...]:

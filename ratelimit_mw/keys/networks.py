@@ -25,10 +25,10 @@ def parse_network(text: object) -> Network:
     >>> parse_network("::ffff:10.0.0.0/104")
     IPv4Network('10.0.0.0/8')
     """
-    if not isinstance(text, str):  # ipaddress would accept a number
-        raise ConfigError(f'expected an IP address or a network such as "10.0.0.0/8"; got {text!r}')
     try:
-        return _network(text)
+        if isinstance(text, str):  # ipaddress would accept a number
+            return _network(text)
+        raise ValueError(f"got {text!r}")
     except ValueError as error:
         raise ConfigError(f'expected an IP address or a network such as "10.0.0.0/8": {error}') from None
 

@@ -8,8 +8,7 @@ from typing import Any
 from ..algorithms.limit import Limit
 from ..decision import Decision, EarlyVerdict, Hit, Verdict, make_hit
 from ..keys.features import UNMATCHED, Features
-from ..keys.key import UnknownIP, counted_as
-from ..keys.secret import NO_SECRET, Secret, key_maker
+from ..keys.key import KeyMaker, counted_as
 from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
 from .rule import Rule
@@ -18,14 +17,14 @@ from .rule import Rule
 class CompiledRule:
     """A rule with its limits and its key maker built."""
 
-    def __init__(self, rule: Rule, name: str, secret: Secret = NO_SECRET, unknown_ip: UnknownIP | None = None) -> None:
+    def __init__(self, rule: Rule, name: str, make_key: Callable[..., KeyMaker] = KeyMaker) -> None:
         self.source = rule
         self.name = name
         self.shadow = rule.mode == "shadow"
         self.limits = self._limits(rule.quotas)
         self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
         patterns = rule.matches.paths
-        self.key = key_maker(rule.entries, patterns[0] if patterns else UNMATCHED, secret, unknown_ip)
+        self.key = make_key(rule.entries, patterns[0] if patterns else UNMATCHED)
         self.where = rule.matches.takes_features if rule.matches.needs else None
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost

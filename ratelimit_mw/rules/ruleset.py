@@ -1,10 +1,8 @@
-"""All rules of a limiter in one matcher: method, path and host in, a ``Plan`` out. Pure.
-
-A request looks up its path and its method in two dictionaries. The path tree is walked once for each new path.
-"""
+"""All rules of a limiter: method, path, host and view in, a cached ``Plan`` out. Pure."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from ..errors import ConfigError, placed, suggestion
 from ..keys.features import Features
-from ..keys.key import UnknownIP
+from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
 from .marks import Mark, ViewMarks
@@ -21,11 +19,8 @@ from .paths import PathTree
 from .plan import CompiledRule, Plan
 from .rule import Rule
 
-_PATHS_KEPT: Final = 10_000
-_PLANS_KEPT: Final = 10_000
-_LONGEST_PATH_KEPT: Final = 256
-_METHODS_KEPT: Final = 32
-_OTHER_METHOD: Final = "*"
+_MAX_CACHED: Final = 10_000
+_MAX_CACHED_TEXT: Final = 256
 
 
 class Override(NamedTuple):
@@ -68,8 +63,8 @@ class RuleSet:
         self._marked = names[len(rules) :]
         self._unused = {name: override for name, override in overrides.items() if name not in self._marked}
         rules += [_override(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
-        unknown_ip = UnknownIP()
-        self.rules = [CompiledRule(rule, name, secret, unknown_ip) for rule, name in zip(rules, names, strict=True)]
+        make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
+        self.rules = [CompiledRule(rule, name, make_key) for rule, name in zip(rules, names, strict=True)]
         _check_unique(
             (limit.policy, place) for rule, place in zip(self.rules, places, strict=True) for limit in rule.limits
         )
@@ -82,13 +77,9 @@ class RuleSet:
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
-        self._methods = frozenset({"OPTIONS"}.union(*(rule.matches.methods for rule in rules)))
-        self._anywhere: dict[str, _Choice] = {}
-        self._by_path: dict[str, dict[str, _Choice]] = {}
-        self._by_view: dict[tuple[_Choice, ViewMarks, str], _Choice] = {}
+        self._has_paths = any(rule.matches.paths for rule in rules)
+        self._by_request: dict[tuple[str, str, str, ViewMarks | None], Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
-        self._number_of = {rule: i for i, rule in enumerate(self.rules)}
-        self._any_path = all(not rule.matches.paths for rule in rules)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -97,24 +88,16 @@ class RuleSet:
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
+        path, host = path if self._has_paths else "", host if self.needs_host else ""
         try:
-            choice = (self._anywhere if self._any_path else self._by_path[path])[method]
+            return self._by_request[method, path, host, view]
         except KeyError:
-            choice = self._choose(method, path)
-        if view is not None:
-            choice = self._with_view(choice, view, method)
-        return choice if type(choice) is Plan else self._for_host(choice, host)  # type: ignore[arg-type]
+            return self._find_plan(method, path, host, view)
 
     def plan_for(self, request: Routed, view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request and the marks of its view."""
-        method = request.method
-        try:
-            choice = self._anywhere[method] if self._any_path else self._by_path[request.path][method]
-        except KeyError:
-            choice = self._choose(method, request.path)
-        if view is not None:
-            choice = self._with_view(choice, view, method)
-        return choice if isinstance(choice, Plan) else self._for_host(choice, request.host)
+        path = request.path if self._has_paths else ""
+        return self.plan(request.method, path, request.host if self.needs_host else "", view)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -142,21 +125,11 @@ class RuleSet:
         return None if rule is None else rule.source.statuses
 
     def rule_of(self, mark: Mark) -> CompiledRule:
-        """The compiled rule of a mark."""
         return self.rules[self._of_mark[mark]]
 
     def plan_of(self, marks: Iterable[Mark], method: str, host: str, view: ViewMarks | None) -> Plan:
         """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from."""
-        method = self._canonical(method)
-        numbers = sorted(self._of_mark[mark] for mark in marks)
-        rules = [(i, self.rules[i]) for i in numbers]
-        return self._plan_of(tuple(i for i, rule in rules if self._takes(rule, method, host, view)))
-
-    @staticmethod
-    def _takes(rule: CompiledRule, method: str, host: str, view: ViewMarks | None) -> bool:
-        matches = rule.source.matches
-        is_exempt = view is not None and view.is_exempt_from(rule.name)
-        return not is_exempt and matches.takes_method(method) and matches.takes_host(host)
+        return self._plan_of(sorted(self._of_mark[mark] for mark in marks), method, host, view)
 
     def check(self, view: ViewMarks) -> None:
         """``ConfigError`` when a view is exempt from a rule that does not exist."""
@@ -166,59 +139,33 @@ class RuleSet:
                     f"unknown rule {name!r}{suggestion(name, self.by_name)}", of=f"@exempt on {view.exempt_on}"
                 )
 
-    def _with_view(self, choice: _Choice, view: ViewMarks, method: str) -> _Choice:
-        """The rules of the settings, then those marked on the view, less those that the view is exempt from."""
-        method = self._canonical(method)
-        cached = self._by_view.get((choice, view, method))
-        if cached is None:
-            numbers = choice if isinstance(choice, tuple) else tuple(self._number_of[rule] for rule in choice.rules)
-            numbers += tuple(self._of_mark[mark] for mark in view.marks)
-            numbers = tuple(i for i in numbers if not view.is_exempt_from(self.rules[i].name))
-            numbers = tuple(i for i in numbers if self.rules[i].source.matches.takes_method(method))
-            cached = self._by_view[choice, view, method] = self._compiled(numbers)
-        return cached
-
-    def _choose(self, method: str, path: str) -> _Choice:
-        """Walk the tree and cache the result. The caches are bounded, whatever clients send."""
+    def _find_plan(self, method: str, path: str, host: str, view: ViewMarks | None) -> Plan:
+        """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
-        by_method = self._anywhere if self._any_path else self._by_path.get(path)
-        if by_method is None:
-            by_method = {}
-            if len(path) <= _LONGEST_PATH_KEPT:
-                if len(self._by_path) >= _PATHS_KEPT:
-                    self._by_path.clear()
-                self._by_path[path] = by_method
         numbers = sorted({*self._pathless, *self._tree.match(path)})
-        canonical = self._canonical(method)
-        choice = self._compiled(tuple(i for i in numbers if self.rules[i].source.matches.takes_method(canonical)))
-        if len(by_method) < _METHODS_KEPT:
-            by_method[method] = choice
-        return choice
-
-    def _canonical(self, method: str) -> str:
-        """The method in upper case, or one name for all methods that no rule names."""
-        method = method.upper()
-        return method if method in self._methods else _OTHER_METHOD
-
-    def _compiled(self, numbers: tuple[int, ...]) -> _Choice:
-        return numbers if any(self.rules[i].source.matches.hosts for i in numbers) else self._plan_of(numbers)
-
-    def _for_host(self, numbers: tuple[int, ...], host: str) -> Plan:
-        return self._plan_of(tuple(i for i in numbers if self.rules[i].source.matches.takes_host(host)))
-
-    def _plan_of(self, numbers: tuple[int, ...]) -> Plan:
-        plan = self._plans.get(numbers)
-        if plan is None:
-            if len(self._plans) >= _PLANS_KEPT:
-                # Rules that match independently have more combinations than fit into memory.
-                self._plans.clear()
-                self._by_view.clear()
-            plan = self._plans[numbers] = Plan([self.rules[i] for i in numbers], self.lists)
+        numbers += [self._of_mark[mark] for mark in view.marks] if view else []
+        plan = self._plan_of(numbers, method, host, view)
+        if len(method) + len(path) + len(host) <= _MAX_CACHED_TEXT:
+            if len(self._by_request) >= _MAX_CACHED:
+                self._by_request.clear()
+            self._by_request[method, path, host, view] = plan
         return plan
 
+    def _plan_of(self, numbers: Iterable[int], method: str, host: str, view: ViewMarks | None) -> Plan:
+        """The plan of those rules that apply. All caches are bounded, whatever clients send."""
+        applying = tuple(i for i in numbers if self._applies(self.rules[i], method.upper(), host, view))
+        plan = self._plans.get(applying)
+        if plan is None:
+            if len(self._plans) >= _MAX_CACHED:
+                self._plans.clear()
+            plan = self._plans[applying] = Plan([self.rules[i] for i in applying], self.lists)
+        return plan
 
-_Choice = Plan | tuple[int, ...]
-"""A plan, or the numbers of the rules from which the host selects."""
+    @staticmethod
+    def _applies(rule: CompiledRule, method: str, host: str, view: ViewMarks | None) -> bool:
+        matches = rule.source.matches
+        is_exempt = view is not None and view.is_exempt_from(rule.name)
+        return not is_exempt and matches.takes_method(method) and matches.takes_host(host)
 
 
 def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
