@@ -1,4 +1,4 @@
-"""The command ``ratelimit-mw``. Each of its commands has a file of its own and is registered here.
+"""The command ``ratelimit-mw``.
 
 click and rich are an extra. They are imported when the command runs, so that it can print how to install them.
 """
@@ -36,13 +36,6 @@ def commands() -> click.Group:
         import rich  # noqa: F401
     except ImportError:
         raise MissingExtraError("the command ratelimit-mw", "cli") from None
-    from .check import check
-    from .demo.command import demo
-    from .explain import explain
     from .group import ratelimit_mw
-    from .replay import replay
-    from .schema import schema
 
-    for command in (check, demo, explain, replay, schema):
-        ratelimit_mw.add_command(command)
     return ratelimit_mw

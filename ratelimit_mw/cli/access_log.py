@@ -1,22 +1,34 @@
-"""Parses lines of the access logs of Apache and nginx, in the common and the combined format.
+"""Reads the access logs of Apache and nginx, in the common and the combined format, plain or gzip.
 
-Clients write most of a log, so its text is hostile. Parsing takes time proportional to the length of the line.
+Clients write most of a log, so its text is hostile. Reading takes bounded memory, and time proportional to the length
+of each line.
 """
 
 from __future__ import annotations
 
+import gzip
+import heapq
+import io
 import re
-from datetime import UTC, datetime, timedelta
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from .output import Failure, note, printable
 
 LONGEST_LINE: Final = 65_536
 """In bytes, several times the longest request line and headers that Apache accepts."""
 
 _MISSING: Final = ("-", '""', "")
-_MONTHS: Final = ("", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MAX_FIELDS: Final = 1000
+_GZIP: Final = b"\x1f\x8b"
+_MAX_EXAMPLES: Final = 5
+_EXAMPLE_BYTES: Final = 200
+_PROGRESS_LINES: Final = 500
+_SORTED_LINES: Final = 10_000
 
 # Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
 _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
@@ -26,7 +38,6 @@ _LINE = re.compile(
     rf"(\S+) \S+ (.*?) ?\[([^\]\"]{{1,64}})\] {_QUOTED} (\d{{3}}) (?:\d+|-)(?: {_QUOTED} {_LAST_QUOTED})?", re.ASCII
 )
 _REQUEST = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,31}) (\S.*) HTTP/\d(?:\.\d)?", re.ASCII)
-_DAY_AND_TIME = re.compile(r"(\d\d)/(\w{3})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)", re.ASCII)
 _ESCAPE = re.compile(rb"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 _CONTROLS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"\v"}
 
@@ -116,6 +127,80 @@ def parse_target(target: str) -> Target:
     return Target(unquote(path) if "%" in path else path, query, host)
 
 
+class InvalidLine(NamedTuple):
+    number: int
+    reason: str
+    text: str
+
+
+class LogReader:
+    """Iterates over the requests of a log, counts its lines, and keeps examples of invalid lines.
+
+    ``progress`` is called every 500 lines with the number of lines and of bytes.
+    """
+
+    def __init__(self, file: IO[bytes], progress: Callable[[int, int], None] = lambda _lines, _bytes: None) -> None:
+        self._file = file
+        self._progress = progress
+        self.lines = 0
+        self.invalid = 0
+        self.examples: list[InvalidLine] = []
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        buffered = io.BufferedReader(cast(io.RawIOBase, self._file))
+        is_gzip = buffered.peek(2)[:2] == _GZIP
+        try:
+            yield from self._entries(gzip.GzipFile(fileobj=buffered) if is_gzip else buffered)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise Failure(f"{self._file.name}: cannot read the compressed file to its end: {error}") from None
+        finally:
+            buffered.detach()  # or it would close the file of the caller
+
+    def _entries(self, file: io.BufferedIOBase) -> Iterator[LogEntry]:
+        while line := file.readline(LONGEST_LINE + 1):
+            self.lines += 1
+            if self.lines % _PROGRESS_LINES == 0:
+                self._progress(self.lines, self._file.tell() if self._file.seekable() else 0)
+            try:
+                yield parse_line(line)
+            except InvalidLineError as error:
+                self._add_invalid(line, str(error))
+            while len(line) > LONGEST_LINE and not line.endswith(b"\n"):  # skip the rest of the line
+                line = file.readline(LONGEST_LINE + 1)
+
+    def _add_invalid(self, line: bytes, reason: str) -> None:
+        if not line.strip():
+            return
+        self.invalid += 1
+        if len(self.examples) < _MAX_EXAMPLES:
+            text = line[:_EXAMPLE_BYTES].decode("utf-8", "replace").rstrip()
+            self.examples.append(InvalidLine(self.lines, reason, text))
+
+    def note_invalid(self) -> None:
+        """Print the number of invalid lines, and the examples."""
+        if self.invalid:
+            note(f"{self.invalid:,} of {self.lines:,} lines cannot be parsed. The first of them:")
+        for line in self.examples:
+            note(f"  line {line.number}: {line.reason}: {printable(line.text, 100)}")
+
+
+def in_order(entries: Iterable[LogEntry], within: int = _SORTED_LINES) -> Iterator[LogEntry]:
+    """Yield the requests by time, when none of them is more than ``within`` lines out of place.
+
+    Servers write a line at the end of its request, and some logs are shuffled within each minute. A line with a wrong
+    time far in the future comes last and does not affect the others.
+    """
+    waiting: list[tuple[int, int, LogEntry]] = []
+    for number, entry in enumerate(entries):
+        item = (entry.time, number, entry)
+        if number < within:
+            heapq.heappush(waiting, item)
+        else:
+            yield heapq.heappushpop(waiting, item)[2]
+    while waiting:
+        yield heapq.heappop(waiting)[2]
+
+
 def _value(field: str | None) -> str | None:
     return None if field is None or field in _MISSING else _unescape(field)
 
@@ -135,19 +220,11 @@ def _unescape_match(escape: re.Match[bytes]) -> bytes:
 @lru_cache(1024)  # many lines have the same second
 def _seconds(text: str) -> int:
     """Parse "17/May/2015:10:05:03 +0000" into seconds since 1970."""
-    match = _DAY_AND_TIME.fullmatch(text)
-    if match is None:
-        raise InvalidLineError("the date is invalid")
-    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = match.groups()
     try:
         # datetime has no leap seconds, so a leap second becomes the second before.
-        moment = datetime(
-            int(year), _MONTHS.index(month), int(day), int(hour), int(minute), min(int(second), 59), tzinfo=UTC
-        )
-        offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
-        seconds = int((moment - offset if sign == "+" else moment + offset).timestamp())
+        moment = datetime.strptime(text.replace(":60 ", ":59 "), "%d/%b/%Y:%H:%M:%S %z").astimezone(UTC)
     except (ValueError, OverflowError):
-        seconds = -1
-    if seconds < 0 or int(second) > 60:
-        raise InvalidLineError("the date does not exist")
-    return seconds
+        raise InvalidLineError("the date is invalid") from None
+    if moment.year < 1970:
+        raise InvalidLineError("the date is before 1970")
+    return int(moment.timestamp())

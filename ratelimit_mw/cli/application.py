@@ -1,6 +1,7 @@
-"""``--app``: imports an application as a server does, and finds its limiter and its routes.
+"""FILE or ``--app``: where the rules of a command come from.
 
-The application is not started and gets no request. Its middleware is built, which opens no connection.
+An application is imported as a server does. It is not started and gets no request. Its middleware is built, which opens
+no connection.
 """
 
 from __future__ import annotations
@@ -8,80 +9,73 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
-from ..asgi.routes.index import RouteIndex
 from ..keys.features import UNMATCHED
-from ..limiter.limiter import Limiter
 from ..rules.describe import Overview
 from ..rules.marks import ViewMarks
+from ..rules.ruleset import RuleSet
+from ..settings import load_settings
+from ..stores import redacted_url
 from ..wsgi import middleware as wsgi
-from .output import Failure, Misuse
+from .output import FILE, Failure, Misuse
 
 _MAX_LAYERS: Final = 64
 _FRAMEWORK_COMMANDS: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
+_APP_HELP: Final = "Use an application with RateLimitMiddleware in place of FILE, with its decorators and routes."
 _HAS_APP: Final = "ratelimit_mw.app"
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-class ApplicationCommand(click.Command):
-    """A command that takes either FILE or ``--app``."""
+class Source:
+    """The rules of a settings file."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[_HAS_APP] = any(arg.partition("=")[0] == "--app" for arg in args)
-        return super().parse_args(ctx, args)
+    def __init__(self, file: Path) -> None:
+        self.settings = load_settings(file)
+        self.rules = RuleSet(self.settings.rules, lists=self.settings.lists, secret=self.settings.secret)
+        self.overview = Overview(self.rules, self.settings.overrides)
+        self.title = f"{self.settings.source}, store {redacted_url(self.settings.store)}"
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        params = super().get_params(ctx)
-        return [param for param in params if param.name != "file"] if ctx.meta.get(_HAS_APP) else params
-
-
-def application_option(function: AnyFunction) -> AnyFunction:
-    """Add ``--app``, which takes the place of FILE."""
-    help_text = "Use an application with RateLimitMiddleware in place of FILE, with its decorators and routes."
-    return click.option("--app", metavar="MODULE:NAME", callback=_open_application, help=help_text)(function)
+    def route(self, request: ASGIRequest) -> tuple[ViewMarks, dict[str, str]]:
+        """Return the marks of the view that a request is routed to, and the features ``endpoint`` and ``path:...``."""
+        return ViewMarks(), {}
 
 
-class Application:
-    """An application with the middleware of ASGI or WSGI. Raises `ConfigError` for invalid limits."""
+class Application(Source):
+    """The rules of an application with the middleware of ASGI or WSGI."""
 
-    def __init__(self, name: str, app: Any) -> None:
-        self.name = name
-        self._index: RouteIndex | None = None
+    def __init__(self, name: str) -> None:
         self._scope: dict[str, Any] = {}
-        middleware = self._find_middleware(app)
-        if isinstance(middleware, asgi.RateLimitMiddleware):
-            self._index = middleware.routes.index_of({"type": "http", **self._scope})
-        self.limiter: Limiter = middleware.limiter
+        middleware = self._find_middleware(name, _import(name))
+        is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
+        self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
+        self.settings, self.rules = middleware.limiter.settings, middleware.limiter.rules
         routes = () if self._index is None else self._index.routes()
-        self.overview = Overview(self.limiter.rules, self.limiter.settings.overrides, routes)
+        self.overview = Overview(self.rules, self.settings.overrides, routes)
+        self.title = name
 
-    def route(self, method: str, path: str, host: str) -> tuple[ViewMarks, dict[str, str]]:
-        """Return the marks of the view that a request is routed to, and its features ``endpoint`` and ``path:...``."""
+    def route(self, request: ASGIRequest) -> tuple[ViewMarks, dict[str, str]]:
         if self._index is None:
-            return ViewMarks(), {}
-        headers = [(b"host", host.encode("latin-1", "replace"))]
-        scope = {"method": method, "path": path, "query_string": b"", "headers": headers, **self._scope}
-        endpoint, view, params = self._index.describe(ASGIRequest({**scope, "type": "http"}))
-        if endpoint == UNMATCHED and method == "GET":  # it may be the handshake of a WebSocket
+            return super().route(request)
+        scope = {**request.native, **self._scope}
+        endpoint, view, params = self._index.describe(ASGIRequest(scope))
+        if endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
             endpoint, view, params = self._index.describe(ASGIRequest({**scope, "type": "websocket"}))
         return view, {"endpoint": endpoint, **{f"path:{name}": str(value) for name, value in params.items()}}
 
-    def _find_middleware(self, app: Any) -> asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware:
+    def _find_middleware(self, name: str, app: Any) -> Any:
         for layer in self._layers(app):
             if isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware):
                 return layer
         for cls in type(app).__mro__:
             if command := _FRAMEWORK_COMMANDS.get(cls.__module__.partition(".")[0]):
-                command = command.format(self.name.partition(":")[0])
-                raise Misuse(f"{self.name}: use the command of its framework: {command}")
-        raise Failure(f"{self.name} has no RateLimitMiddleware")
+                raise Misuse(f"{name}: use the command of its framework: {command.format(name.partition(':')[0])}")
+        raise Failure(f"{name} has no RateLimitMiddleware")
 
     def _layers(self, app: Any) -> Iterator[Any]:
         """Yield an application and everything that it wraps, the outermost layer first."""
@@ -94,20 +88,38 @@ class Application:
                 app = getattr(app, "app", None) or getattr(app, "wsgi_app", None)
 
 
-def _open_application(_ctx: click.Context, _param: click.Parameter, name: str | None) -> Application | None:
-    return None if name is None else Application(name, _import(name))
+class SourceCommand(click.Command):
+    """A command that takes either FILE or ``--app``. Its function gets a `Source`."""
+
+    def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
+        file = click.Argument(["file"], type=FILE)
+        app = click.Option(["--app"], metavar="MODULE:NAME", help=_APP_HELP)
+        super().__init__(params=[file, app, *params], **kwargs)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_HAS_APP] = any(arg.partition("=")[0] == "--app" for arg in args)
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        return [param for param in params if param.name != "file"] if ctx.meta.get(_HAS_APP) else params
+
+    def invoke(self, ctx: click.Context) -> Any:
+        file, app = ctx.params.pop("file", None), ctx.params.pop("app")
+        ctx.params["source"] = Source(file) if app is None else Application(app)
+        return super().invoke(ctx)
 
 
 def _import(name: str) -> Any:
     """Import "shop:app" or "shop:create()", as a server does. Text printed by the module goes to stderr."""
-    module, colon, attributes = name.partition(":")
-    if not (module and colon and attributes) or module.startswith("."):
-        raise click.BadParameter(f"expected MODULE:NAME, for example shop:app; got {name!r}")
+    module, _, attributes = name.partition(":")
+    if not (module and attributes) or module.startswith("."):
+        raise Misuse(f"--app: expected MODULE:NAME, for example shop:app; got {name!r}")
     with contextlib.redirect_stdout(sys.stderr):
         value = _import_module(module)
         for attribute in attributes.removesuffix("()").split("."):
             if not hasattr(value, attribute):
-                raise click.BadParameter(f"module {module!r} has no {attributes!r}")
+                raise Misuse(f"--app: module {module!r} has no {attributes!r}")
             value = getattr(value, attribute)
         return value() if attributes.endswith("()") else value
 
@@ -119,4 +131,4 @@ def _import_module(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        raise click.BadParameter(f"no module {error.name!r} in the current folder or installed") from None
+        raise Misuse(f"--app: no module {error.name!r} in the current folder or installed") from None

@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from ..algorithms.limit import Limit
+from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
 from ..http.client_ip import ip_key
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
-from ..rules.describe import Overview, algorithm_of, cost_of, describe_overrides
-from ..rules.marks import ViewMarks
+from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
-from ..rules.ruleset import RuleSet
-from ..settings import load_settings
 from .access_log import InvalidLineError, Target, parse_target
-from .application import Application, ApplicationCommand, application_option
-from .output import (
-    Cell,
-    help_examples,
-    json_option,
-    note,
-    print_json,
-    print_table,
-    print_text,
-    settings_file,
-)
+from .application import Source, SourceCommand
+from .output import Cell, help_examples, json_option, note, print_json, print_table, print_text
 
 _OTHER_INPUTS = {"method": "the argument METHOD", "path": "the argument PATH", "host": "the option --host"}
 _LISTS = {True: "allow", False: "deny", None: None}
-
-
-@dataclass(frozen=True)
-class _Explanation:
-    """The key and the limits of one rule for a request, or the reason why the rule does not apply."""
-
-    rule: CompiledRule
-    key: str | None = None
-    limits: tuple[Limit, ...] = ()
-    reason: str = ""
-    rejects: str = ""
-
-    @property
-    def applies(self) -> bool:
-        return not self.reason
 
 
 def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
@@ -63,6 +34,8 @@ def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[s
             raise click.BadParameter(str(error)) from None
         if name in _OTHER_INPUTS:
             raise click.BadParameter(f"set {name} with {_OTHER_INPUTS[name]}")
+        if name == "email" and (value := normalized_email(value)) is INVALID:
+            raise click.BadParameter("email has more than 320 characters")
         features[name] = value
     return features
 
@@ -78,7 +51,7 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Targ
 
 
 @click.command(
-    cls=ApplicationCommand,
+    cls=SourceCommand,
     epilog=help_examples(
         "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
         "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
@@ -86,8 +59,6 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Targ
         "ratelimit-mw explain --app shop:app GET /items/7",
     ),
 )
-@settings_file
-@application_option
 @click.argument("method")
 @click.argument("path", callback=_parse_path)
 @click.option(
@@ -100,117 +71,87 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Targ
 )
 @click.option("--host", default="", help="The host of the request.")
 @json_option
-def explain(
-    app: Application | None,
-    method: str,
-    path: Target,
-    features: dict[str, str],
-    host: str,
-    as_json: bool,
-    file: Path | None = None,
-) -> None:
+def explain(source: Source, method: str, path: Target, features: dict[str, str], host: str, as_json: bool) -> None:
     """Show which rules in FILE apply to a request for METHOD and PATH, with the key of each rule.
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
     With --app in place of FILE the command shows the rules of decorators and the exemptions, too. Features come from
     --feature; functions of the application are not called.
     """
-    if app is None:
-        assert file is not None  # ApplicationCommand requires one of the two
-        settings = load_settings(file)
-        rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
-        overview = Overview(rules, settings.overrides)
-    else:
-        settings, rules, overview = app.limiter.settings, app.limiter.rules, app.overview
-    request = _request_features(method, path, host or path.host, features, settings.ipv6_prefix)
-    place = request["method"], request["path"], request["host"]
-    view, routed = (ViewMarks(), {}) if app is None else app.route(*place)
-    request |= routed
-    if "ip" not in features and "ip" in rules.needs:
+    settings, overview = source.settings, source.overview
+    if "ip" not in features and "ip" in source.rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
-    explanations = [_explain(rule, request, overview.why_not(rule, *place, view, request)) for rule in rules.rules]
-    listed = settings.lists.allows(request)
+    headers = [(b"host", (host or path.host).encode("latin-1", "replace"))]
+    query = path.query.encode("utf-8", "replace")
+    scope = {"type": "http", "method": method, "path": path.path, "query_string": query, "headers": headers}
+    request = ASGIRequest(scope)
+    view, routed = source.route(request)
+    values = _features(request, features, settings.ipv6_prefix) | routed
+    rules = [
+        _explain(rule, values, overview.why_not(rule, request.method, request.path, request.host, view, values))
+        for rule in source.rules.rules
+    ]
+    listed = _LISTS[settings.lists.allows(values)]
     if as_json:
-        print_json({"features": request, "list": _LISTS[listed], "rules": [_as_json(each) for each in explanations]})
+        print_json({"features": values, "list": listed, "rules": rules})
     else:
-        _print(request, explanations)
-    overrides = list(describe_overrides(settings.overrides)) if app is None else []
+        _print(values, source.rules.rules, rules)
+    overrides = list(describe_overrides(settings.overrides)) if overview.is_file else []
     for line in overrides:
         note(line)
     if listed is not None:
-        note(f"the {_LISTS[listed]} list decides this request before any rule")
-    if listed or (listed is None and not any(each.applies for each in explanations)):
+        note(f"the {listed} list decides this request before any rule")
+    if listed == "allow" or (listed is None and not any(rule["applies"] for rule in rules)):
         note(f"no {'other ' if overrides else ''}rule limits this request")
         raise click.exceptions.Exit(1)
 
 
-def _request_features(
-    method: str, target: Target, host: str, features: dict[str, str], ipv6_prefix: int
-) -> dict[str, str]:
+def _features(request: ASGIRequest, features: dict[str, str], ipv6_prefix: int) -> dict[str, str]:
     """Return the features of the request as the middleware writes them."""
     ip = ip_key(features["ip"], ipv6_prefix) if "ip" in features else UNKNOWN_IP
     if ip is None:
         raise click.BadParameter(f"expected ip=ADDRESS; got ip={features['ip']}", param_hint="'--feature'")
-    if "email" in features:
-        features = {**features, "email": _email(features["email"])}
-    query = {f"query:{name}": value for name, value in (target.fields or {}).items()}
-    host = re.sub(r":\d+$", "", host.strip().lower()).rstrip(".")
-    return {**query, **features, "ip": ip, "method": method.upper(), "path": target.path, "host": host}
+    query = {f"query:{name}": value for name, value in (request.query or {}).items()}
+    return {**query, **features, "ip": ip, "method": request.method, "path": request.path, "host": request.host}
 
 
-def _email(text: str) -> str:
-    email = normalized_email(text)
-    if email is INVALID:
-        raise click.BadParameter("email has more than 320 characters", param_hint="'--feature'")
-    return str(email)
-
-
-def _explain(rule: CompiledRule, request: Features, reason: str) -> _Explanation:
+def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, Any]:
+    """Return the key and the limits of a rule for a request, or the reason why the rule does not apply."""
+    key = None if reason else rule.key.build(features)
+    missing = " and ".join("|".join(names) for names in rule.source.entries if not any(map(features.get, names)))
+    if not reason and key is None and (rule.source.when_missing != "reject" or rule.shadow):
+        reason = f"key: {missing} is missing"
     if reason:
-        return _Explanation(rule, reason=reason)
-    key = rule.key.build(request)
-    if key is not None:
-        return _Explanation(rule, key, rule.limits_for(request))
-    missing = " and ".join("|".join(names) for names in rule.source.entries if not any(map(request.get, names)))
-    if rule.source.when_missing == "reject" and not rule.shadow:
-        return _Explanation(rule, None, rule.limits, rejects=f"{missing} is missing")
-    return _Explanation(rule, reason=f"key: {missing} is missing")
-
-
-def _as_json(explanation: _Explanation) -> dict[str, Any]:
-    rule = explanation.rule
-    if not explanation.applies:
-        return {"rule": rule.name, "applies": False, "reason": explanation.reason}
+        return {"rule": rule.name, "applies": False, "reason": reason}
+    limits = rule.limits if key is None else rule.limits_for(features)
     cost = rule.source.cost
-    limits = [{"limit": str(limit.quota), "policy": limit.policy, "cost": cost} for limit in explanation.limits]
     return {
         "rule": rule.name,
         "applies": True,
         "mode": rule.source.mode,
-        "key": explanation.key,
-        "rejects": explanation.rejects or None,
+        "key": key,
+        "rejects": f"{missing} is missing" if key is None else None,
         "algorithm": algorithm_of(rule),
-        "limits": limits,
+        "limits": [{"limit": str(limit.quota), "policy": limit.policy, "cost": cost} for limit in limits],
     }
 
 
-def _print(request: Features, explanations: list[_Explanation]) -> None:
-    applying = [_row(each) for each in explanations if each.applies]
-    others = [(each.rule.name, each.reason) for each in explanations if not each.applies]
-    title = f"{request['method']} {request['path']}"
-    if "endpoint" in request:
-        print_text(f"{title} is routed to {request['endpoint']}")
-    if applying:
-        columns = ("rule", "key", "limits", "algorithm", "mode", "cost")
-        print_table(f"Rules that apply to {title}", columns, applying, numbers=("cost",))
-    if others:
-        print_table(f"Rules that do not apply to {title}", ("rule", "reason"), others)
+def _print(features: Features, rules: Sequence[CompiledRule], answers: list[dict[str, Any]]) -> None:
+    title = f"{features['method']} {features['path']}"
+    if "endpoint" in features:
+        print_text(f"{title} is routed to {features['endpoint']}")
+    applying = [_row(rule, answer) for rule, answer in zip(rules, answers, strict=True) if answer["applies"]]
+    print_table(f"Rules that apply to {title}", applying)
+    others = [{"rule": answer["rule"], "reason": answer["reason"]} for answer in answers if not answer["applies"]]
+    print_table(f"Rules that do not apply to {title}", others)
 
 
-def _row(explanation: _Explanation) -> tuple[Cell, ...]:
-    rule = explanation.rule
-    key = explanation.key or "(one for all clients)"
-    if explanation.rejects:
-        key = f"rejected: {explanation.rejects}"
-    limits = [str(limit.quota) for limit in explanation.limits]
-    return (rule.name, key, limits, algorithm_of(rule), rule.source.mode, cost_of(rule))
+def _row(rule: CompiledRule, answer: dict[str, Any]) -> dict[str, Cell]:
+    return {
+        "rule": rule.name,
+        "key": f"rejected: {answer['rejects']}" if answer["rejects"] else answer["key"] or "(one for all clients)",
+        "limits": [limit["limit"] for limit in answer["limits"]],
+        "algorithm": answer["algorithm"],
+        "mode": answer["mode"],
+        "cost": cost_of(rule),
+    }

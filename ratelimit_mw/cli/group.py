@@ -1,4 +1,4 @@
-"""The command ``ratelimit-mw`` itself, which turns errors into messages and exit codes."""
+"""The command ``ratelimit-mw`` itself, which turns errors into messages and exit codes, and ``ratelimit-mw schema``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import click
 
 from .. import __version__
 from ..errors import MissingExtraError, RateLimitError
-from .output import Failure, Misuse, print_json
+from ..settings import schema as settings_schema
+from .check import check
+from .demo.command import demo
+from .explain import explain
+from .output import Failure, Misuse, help_examples, print_json
+from .replay import replay
 
 
 class _Group(click.Group):
@@ -18,26 +23,25 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         as_json = "--json" in ctx.args
         try:
-            return self._invoke(ctx)
-        except click.ClickException as error:
-            if as_json:
-                print_json({"error": error.format_message()})
-            raise
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        try:
             result = super().invoke(ctx)
             sys.stdout.flush()  # a closed pipe raises here, where click ends quietly, and not at exit
             return result
         except BrokenPipeError:
             raise
-        except MissingExtraError as error:
-            raise Misuse(str(error)) from None
-        except RateLimitError as error:
-            raise Failure(str(error)) from None
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            raise Failure(f"{where}{error.strerror or error}") from None
+        except (click.ClickException, RateLimitError, OSError) as error:
+            failure = _failure(error)
+            if as_json:
+                print_json({"error": failure.format_message()})
+            raise failure from None
+
+
+def _failure(error: click.ClickException | RateLimitError | OSError) -> click.ClickException:
+    if isinstance(error, click.ClickException):
+        return error
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return Failure(f"{where}{error.strerror or error}")
+    return Misuse(str(error)) if isinstance(error, MissingExtraError) else Failure(str(error))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -47,3 +51,13 @@ def ratelimit_mw() -> None:
 
     Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
     """
+
+
+@ratelimit_mw.command(epilog=help_examples("ratelimit-mw schema > ratelimit.schema.json"))
+def schema() -> None:
+    """Print the JSON Schema of the settings file. Editors use it to complete and check your file."""
+    print_json(settings_schema())
+
+
+for _command in (check, demo, explain, replay):
+    ratelimit_mw.add_command(_command)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import gt
@@ -19,12 +20,12 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-Cell = str | list[str]
+Cell = str | Sequence[str] | int | float
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _FILE_WIDTH = 120
 _COLUMN_GAP = 2
 
-settings_file = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 
 
@@ -47,12 +48,9 @@ def printable(text: str, longest: int = 200) -> str:
     >>> printable("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
     """
-    safe = text if text.isprintable() else "".join(map(_escape, text[: longest + 1]))
-    return safe if len(safe) <= longest else safe[: longest - 1] + "…"
-
-
-def _escape(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: longest + 1])
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def count_text(number: int, noun: str) -> str:
@@ -79,29 +77,31 @@ def print_text(line: str, style: str = "") -> None:
     terminal().print(Text(printable(line, 1000), style), soft_wrap=True)
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iterable[str] = ()
-) -> None:
-    """Print a table. A cell is a line or a list of lines. The columns in ``numbers`` are aligned to the right."""
+def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
+    """Print a table with a column for each key of its rows, or nothing when there are no rows.
+
+    A cell is a text, a list of lines, a number, or a share between 0.0 and 1.0. Numbers are aligned to the right.
+    """
+    if not rows:
+        return
     console = terminal()
-    texts = [[_text(cell) for cell in row] for row in rows]
-    widths = _widths([[Text(name), *cells] for name, *cells in zip(columns, *texts, strict=True)], console.width)
+    columns = {name: [_text(row[name]) for row in rows] for name in rows[0]}
+    widths = _widths(["\n".join([name, *cells]) for name, cells in columns.items()], console.width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column, width in zip(columns, widths, strict=True):
-        justify: Literal["left", "right"] = "right" if column in numbers else "left"
-        table.add_column(Text(column), justify=justify, width=width, overflow="fold")
-    for cells in texts:
+    for name, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if isinstance(rows[0][name], int | float) else "left"
+        table.add_column(name, justify=justify, width=width, overflow="fold")
+    for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     print_text(title, "bold")  # rich would fold a title to the width of its table
     console.print(table)
     click.echo()
 
 
-def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int]:
+def _widths(columns: Sequence[str], room: int) -> list[int]:
     """Narrow the widest columns until all fit. Words are broken only when nothing else helps."""
-    lines = [[line for cell in column for line in cell.plain.split("\n")] for column in columns]
-    widths = [max(map(cell_len, column)) for column in lines]
-    longest_words = [max(cell_len(word) for line in column for word in line.split(" ")) for column in lines]
+    widths = [max(map(cell_len, column.split("\n"))) for column in columns]
+    longest_words = [max(map(cell_len, re.split("[ \n]", column))) for column in columns]
     for floors in (longest_words, [1] * len(widths)):
         while sum(widths) + _COLUMN_GAP * len(widths) > room and any(map(gt, widths, floors)):
             i = max(range(len(widths)), key=lambda i: widths[i] if widths[i] > floors[i] else 0)
@@ -109,8 +109,10 @@ def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int]:
     return widths
 
 
-def _text(cell: Cell) -> Text:
-    return Text("\n".join(map(printable, [cell] if isinstance(cell, str) else cell)))
+def _text(cell: Cell) -> str:
+    if isinstance(cell, int | float):
+        return f"{cell:,}" if isinstance(cell, int) else f"{cell:.1%}"
+    return "\n".join(map(printable, [cell] if isinstance(cell, str) else cell))
 
 
 def terminal() -> Console:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import Final
 
@@ -63,8 +63,7 @@ def _over_time(axes: Axes, report: ReplayReport) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.set_ylabel(f"requests per {_STEPS[step]}", color=_INK)
-    first, last = (datetime.fromtimestamp(time, UTC) for time in (report.first, report.last))
-    axes.set_xlabel(f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC", color=_INK)
+    axes.set_xlabel(report.period, color=_INK)
     total, lost = len(report.times), len(report.rejected_times)
     _set_title(axes, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
@@ -108,5 +107,5 @@ def _set_title(axes: Axes, title: str) -> None:
 
 def _step(report: ReplayReport) -> int:
     """Return the seconds per bar: the shortest step with at most 120 bars."""
-    span = report.last - report.first
+    span = (report.last - report.first).total_seconds()
     return next((step for step in _STEPS if span / step <= _MAX_BARS), max(_STEPS))

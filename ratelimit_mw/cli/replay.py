@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import click
 from rich.progress import TextColumn, TimeRemainingColumn
 
 from ..rules.describe import describe_overrides
-from ..rules.ruleset import RuleSet
-from ..settings import Settings, load_settings
-from .log_file import DamagedLogError, LogReader, in_order
+from ..settings import load_settings
+from .access_log import LogReader, in_order
 from .output import (
+    FILE,
     Cell,
     Failure,
     count_text,
@@ -26,11 +24,11 @@ from .output import (
     print_json,
     print_table,
     print_text,
-    printable,
     progress_bar,
-    settings_file,
 )
-from .simulation import ReplayReport, RuleReport, Simulation, log_has
+from .simulation import ReplayReport, Simulation
+
+_MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
 
 def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
@@ -49,7 +47,7 @@ def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Pat
         "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
     )
 )
-@settings_file
+@click.argument("file", type=FILE)
 @click.argument("access_log", type=click.File("rb"))
 @click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False, writable=True, path_type=Path), callback=_png,
               help="Draw requests and rejections over time, and the clients with most rejections.")  # fmt: skip
@@ -67,23 +65,27 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
     if plot is not None:
         from .plot import draw  # raises MissingExtraError without matplotlib
     settings = load_settings(file)
-    for line in _differences(settings):
+    simulation = Simulation(settings)
+    if not settings.store.startswith("memory:"):
+        note(f"counting in memory, not in {settings.store.partition(':')[0]}")
+    for line in describe_overrides(settings.overrides):
         note(line)
+    for name, rules in simulation.missing.items():
+        note(f"the log does not contain {name}: missing in every request for {', '.join(rules)}")
     columns = (TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
     with progress_bar("replaying", _size(access_log), *columns, lines=0) as update:
         reader = LogReader(access_log, lambda lines, position: update(lines=lines, completed=position))
-        try:
-            report = Simulation(settings).replay(in_order(reader))
-        except DamagedLogError as error:
-            raise Failure(f"{access_log.name}: cannot read the compressed file to its end: {error}") from None
-    for line in _invalid_lines(reader, report):
-        note(line)
+        report = simulation.replay(in_order(reader))
+    reader.note_invalid()
+    if report.out_of_order:
+        note(f"{report.out_of_order:,} requests are after much later ones. Give the oldest line first")
     if not report.times:
         raise Failure(f"{access_log.name}: contains no request")
+    answer = _as_json(report, reader, top)
     if as_json:
-        print_json(_as_json(report, reader, top))
+        print_json(answer)
     else:
-        _print(report, top)
+        _print(report, answer)
     if plot is not None:
         draw(report, plot, top)
         note(f"picture written to {plot}")
@@ -98,114 +100,82 @@ def _size(file: IO[bytes]) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _differences(settings: Settings) -> Iterator[str]:
-    """Yield how the replay differs from the application."""
-    if not settings.store.startswith("memory:"):
-        yield f"counting in memory, not in {settings.store.partition(':')[0]}"
-    yield from describe_overrides(settings.overrides)
-    missing: dict[str, list[str]] = {}
-    for rule in RuleSet(settings.rules).rules:
-        for name in (*rule.source.needs, *(["host"] if rule.source.matches.hosts else [])):
-            if not log_has(name) and rule.name not in missing.setdefault(name, []):
-                missing[name].append(rule.name)
-    for name, rules in missing.items():
-        yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
-
-
-def _invalid_lines(reader: LogReader, report: ReplayReport) -> Iterator[str]:
-    if reader.invalid:
-        yield f"{reader.invalid:,} of {reader.lines:,} lines cannot be parsed. The first of them:"
-    for line in reader.examples:
-        yield f"  line {line.number}: {line.reason}: {printable(line.text, 100)}"
-    if report.out_of_order:
-        yield f"{report.out_of_order:,} requests are after much later ones. Give the oldest line first"
-
-
 def _as_json(report: ReplayReport, reader: LogReader, top: int) -> dict[str, Any]:
     return {
         "requests": len(report.times),
         "rejected": len(report.rejected_times),
         "clients": len(report.requests),
         "clients_rejected": len(report.rejected),
-        "first": _moment(report.first).isoformat(),
-        "last": _moment(report.last).isoformat(),
+        "first": report.first.isoformat(),
+        "last": report.last.isoformat(),
         "lines": reader.lines,
         "invalid": reader.invalid,
         "invalid_examples": [line._asdict() for line in reader.examples],
         "out_of_order": report.out_of_order,
-        "rules": [_rule_as_json(rule) for rule in report.rules.values()],
+        "rules": [
+            {
+                "name": rule.name,
+                "mode": rule.mode,
+                "matched": rule.matched,
+                "rejected": rule.clients.total(),
+                "delayed": rule.delayed,
+                "clients_rejected": len(rule.clients),
+                "limits": [{"limit": limit, "rejected": n} for limit, n in rule.rejected_by_limit.items()],
+            }
+            for rule in report.rules.values()
+        ],
         "clients_rejected_most": [
             {
                 "client": client,
                 "requests": report.requests[client],
                 "rejected": report.rejected[client],
-                "rules": report.rejecting_rules(client),
+                "rules": [
+                    rule.name for rule in report.rules.values() if rule.mode == "enforce" and rule.clients[client]
+                ],
             }
             for client in report.most_rejected(top)
         ],
     }
 
 
-def _rule_as_json(rule: RuleReport) -> dict[str, Any]:
+def _print(report: ReplayReport, answer: dict[str, Any]) -> None:
+    """Print the same as text."""
+    total, rejected, clients = answer["requests"], answer["rejected"], answer["clients_rejected_most"]
+    print_text(report.period)
+    print_text(f"{count_text(total, 'request')} from {count_text(answer['clients'], 'client')}")
+    print_text(
+        f"{rejected:,} rejected ({rejected / total:.1%}) from {count_text(answer['clients_rejected'], 'client')}"
+    )
+    click.echo()
+    for mode, title, column in _MODES:
+        rules = [rule for rule in answer["rules"] if rule["mode"] == mode]
+        is_delayed = any(rule["delayed"] for rule in rules)
+        print_table(title, [_rule_row(rule, column, is_delayed) for rule in rules])
+    every = len(clients) == answer["clients_rejected"]
+    title = "Clients with most rejections" if every else f"{len(clients)} clients with most rejections"
+    print_table(title, [_client_row(**client) for client in clients])
+
+
+def _rule_row(rule: dict[str, Any], column: str, is_delayed: bool) -> dict[str, Cell]:
+    """One limit per line, with its rejections when there are several limits."""
+    limits = rule["limits"]
     return {
-        "name": rule.name,
-        "mode": "shadow" if rule.shadow else "enforce",
-        "matched": rule.matched,
-        "rejected": rule.rejected,
-        "delayed": rule.delayed,
-        "clients_rejected": len(rule.clients),
-        "limits": [{"limit": limit, "rejected": rejected} for limit, rejected in rule.rejected_by_limit.items()],
+        "rule": rule["name"],
+        "limit": [f"{each['limit']}: {each['rejected']:,}" if len(limits) > 1 else each["limit"] for each in limits],
+        "matched": rule["matched"],
+        column: rule["rejected"],
+        "share": rule["rejected"] / max(rule["matched"], 1),
+        "clients": rule["clients_rejected"],
+        **({"delayed": rule["delayed"]} if is_delayed else {}),
     }
 
 
-def _print(report: ReplayReport, top: int) -> None:
-    total, rejected = len(report.times), len(report.rejected_times)
-    print_text(f"{_moment(report.first):%Y-%m-%d %H:%M:%S} to {_moment(report.last):%Y-%m-%d %H:%M:%S} UTC")
-    print_text(f"{count_text(total, 'request')} from {count_text(len(report.requests), 'client')}")
-    print_text(f"{rejected:,} rejected ({_share(rejected, total)}) from {count_text(len(report.rejected), 'client')}")
-    click.echo()
-    enforced = [rule for rule in report.rules.values() if not rule.shadow]
-    if enforced:
-        _print_rules("Rules", "rejected", enforced)
-    shadows = [rule for rule in report.rules.values() if rule.shadow]
-    if shadows:
-        _print_rules("Shadow rules, which never reject", "would reject", shadows)
-    clients = report.most_rejected(top)
-    if clients:
-        title = "Clients with most rejections" if len(report.rejected) <= top else f"{top} clients with most rejections"
-        columns = ("client", "requests", "rejected", "share", "rejected by")
-        print_table(title, columns, [_client_row(report, client) for client in clients], columns[1:4])
-
-
-def _print_rules(title: str, rejected: str, rules: Sequence[RuleReport]) -> None:
-    columns = ["rule", "limit", "matched", rejected, "share", "clients"]
-    if any(rule.delayed for rule in rules):
-        columns.append("delayed")
-    print_table(title, columns, [_rule_row(rule)[: len(columns)] for rule in rules], columns[2:])
-
-
-def _rule_row(rule: RuleReport) -> list[Cell]:
-    """One limit per line, with its rejections when there are several limits."""
-    by_limit = rule.rejected_by_limit
-    limits = [f"{limit}: {rejected:,}" if len(by_limit) > 1 else limit for limit, rejected in by_limit.items()]
-    numbers = [f"{rule.matched:,}", f"{rule.rejected:,}", _share(rule.rejected, rule.matched), f"{len(rule.clients):,}"]
-    return [rule.name, limits, *numbers, f"{rule.delayed:,}"]
-
-
-def _client_row(report: ReplayReport, client: str) -> list[str]:
-    requests, rejected = report.requests[client], report.rejected[client]
-    return [
-        client,
-        f"{requests:,}",
-        f"{rejected:,}",
-        _share(rejected, requests),
-        ", ".join(report.rejecting_rules(client)),
-    ]
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else "-"
-
-
-def _moment(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _client_row(client: str, requests: int, rejected: int, rules: list[str]) -> dict[str, Cell]:
+    share = rejected / requests
+    return {
+        "client": client,
+        "requests": requests,
+        "rejected": rejected,
+        "share": share,
+        "rejected by": ", ".join(rules),
+    }

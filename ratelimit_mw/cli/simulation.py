@@ -6,7 +6,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 from ..clock import SECOND
@@ -18,12 +20,9 @@ from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import LogEntry
 
-_READERS: Final[dict[str, Callable[[LogEntry], Any]]] = {
-    "user": lambda entry: entry.user,
-    "header:user-agent": lambda entry: entry.user_agent,
-    "header:referer": lambda entry: entry.referer,
-}
-_ALWAYS_LOGGED: Final = ("ip", "method", "path")
+_LOGGED: Final = {"ip": "client", "method": "method", "path": "target.path", "user": "user"}
+_LOGGED_HEADERS: Final = {"header:user-agent": "user_agent", "header:referer": "referer"}
+_READERS: Final = {name: attrgetter(attribute) for name, attribute in {**_LOGGED, **_LOGGED_HEADERS}.items()}
 
 
 class RuleReport:
@@ -31,17 +30,13 @@ class RuleReport:
 
     def __init__(self, rule: CompiledRule) -> None:
         self.name = rule.name
-        self.shadow = rule.shadow
+        self.mode = rule.source.mode
         self.matched = 0
         self.delayed = 0
         # The limits of the rule first. A limit of a single client is added when it rejects.
         self.rejected_by_limit: Counter[str] = Counter({str(limit.quota): 0 for limit in rule.limits})
         self.clients: Counter[str] = Counter()
         """Rejections by client."""
-
-    @property
-    def rejected(self) -> int:
-        return self.clients.total()
 
 
 class ReplayReport:
@@ -54,55 +49,82 @@ class ReplayReport:
         self.times = array("q")
         self.rejected_times = array("q")
         self.out_of_order = 0
+        self._latest = 0
 
     @property
-    def first(self) -> int:
+    def first(self) -> datetime:
         """The time of the earliest request. The report must contain one."""
-        return min(self.times)
+        return datetime.fromtimestamp(min(self.times), UTC)
 
     @property
-    def last(self) -> int:
-        return max(self.times)
+    def last(self) -> datetime:
+        return datetime.fromtimestamp(max(self.times), UTC)
+
+    @property
+    def period(self) -> str:
+        return f"{self.first:%Y-%m-%d %H:%M:%S} to {self.last:%Y-%m-%d %H:%M:%S} UTC"
 
     def most_rejected(self, top: int) -> list[str]:
         """Return the clients with the most rejections; ties by number of requests, then by name."""
         return sorted(self.rejected, key=lambda client: (-self.rejected[client], -self.requests[client], client))[:top]
 
-    def rejecting_rules(self, client: str) -> list[str]:
-        """Return the enforced rules that rejected a client."""
-        return [rule.name for rule in self.rules.values() if not rule.shadow and rule.clients[client]]
+    def add(self, time: int, client: str, verdict: Verdict) -> None:
+        self.out_of_order += time < self._latest
+        self._latest = max(self._latest, time)
+        self.times.append(time)
+        self.requests[client] += 1
+        if not verdict.allowed:
+            self.rejected[client] += 1
+            self.rejected_times.append(time)
+        for name in verdict.rules:
+            self.rules[name].matched += 1
+        rejecting = [decision for decision in verdict.decisions if not decision.allowed]
+        for decision in rejecting:
+            self.rules[decision.rule].rejected_by_limit[str(decision.quota)] += 1
+        for name in {decision.rule for decision in rejecting}:
+            self.rules[name].clients[client] += 1
+        for name in {decision.rule for decision in verdict.decisions if verdict.delay and decision.delay_us}:
+            self.rules[name].delayed += 1
 
 
 class Simulation:
-    """Replays requests in the memory store. The clock has the time of each request."""
+    """Replays requests in the memory store. The clock has the time of each request.
+
+    Attributes:
+        missing: The features of rules that an access log does not contain, each with its rules.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._now = 0
-        self._latest = 0
         store = settings.store if settings.store.startswith("memory:") else "memory://"
         # Without the application there is no rule of a decorator to override.
         self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
-        self._readers = [(name, read) for name in self._limiter.rules.needs if (read := _reader(name))]
+        rules = self._limiter.rules
+        self._readers = {name: read for name in rules.needs if (read := _reader(name))}
         self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
-        self.report = ReplayReport(self._limiter.rules.rules)
+        self._report = ReplayReport(rules.rules)
+        self.missing: dict[str, list[str]] = {}
+        for rule in rules.rules:
+            for name in dict.fromkeys((*rule.source.needs, *(["host"] if rule.source.matches.hosts else []))):
+                if not _reader(name):
+                    self.missing.setdefault(name, []).append(rule.name)
 
     def replay(self, entries: Iterable[LogEntry]) -> ReplayReport:
         for entry in entries:
             self._replay(entry)
-        return self.report
+        return self._report
 
     def _replay(self, entry: LogEntry) -> None:
         target = entry.target
         client = self._client(entry.client)
-        features = {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
-        for name, read in self._readers:
-            features[name] = read(entry)
+        features = {name: read(entry) for name, read in self._readers.items()}
+        features |= {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
         self._now = entry.time * SECOND
         plan = self._limiter.match(features)
         verdict = self._limiter.decide(plan, features)
         if plan.needs_settlement:
             self._limiter.conclude(verdict, entry.status)
-        self._count(entry.time, client, verdict)
+        self._report.add(entry.time, client, verdict)
 
     def _client(self, text: str | None) -> str:
         """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
@@ -110,33 +132,9 @@ class Simulation:
             return UNKNOWN_IP
         return self._ip(text) or text.lower()
 
-    def _count(self, time: int, client: str, verdict: Verdict) -> None:
-        report = self.report
-        report.out_of_order += time < self._latest
-        self._latest = max(self._latest, time)
-        report.times.append(time)
-        report.requests[client] += 1
-        if not verdict.allowed:
-            report.rejected[client] += 1
-            report.rejected_times.append(time)
-        for name in verdict.rules:
-            report.rules[name].matched += 1
-        rejecting = [decision for decision in verdict.decisions if not decision.allowed]
-        for decision in rejecting:
-            report.rules[decision.rule].rejected_by_limit[str(decision.quota)] += 1
-        for name in {decision.rule for decision in rejecting}:
-            report.rules[name].clients[client] += 1
-        if verdict.delay:
-            for name in {decision.rule for decision in verdict.decisions if decision.delay_us}:
-                report.rules[name].delayed += 1
-
-
-def log_has(feature: str) -> bool:
-    """Return whether an access log contains a feature."""
-    return feature in _ALWAYS_LOGGED or _reader(feature) is not None
-
 
 def _reader(feature: str) -> Callable[[LogEntry], Any] | None:
+    """Return the function that reads a feature; None when no access log contains it."""
     family, _, name = feature.partition(":")
     return (lambda entry: _field(entry, name)) if family == "query" else _READERS.get(feature)
 

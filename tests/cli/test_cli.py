@@ -215,7 +215,7 @@ def test_closed_pipe_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(_value: object) -> None:
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr(importlib.import_module("ratelimit_mw.cli.schema"), "print_json", closed)
+    monkeypatch.setattr(importlib.import_module("ratelimit_mw.cli.group"), "print_json", closed)
     assert run("schema").output == ""
 
 

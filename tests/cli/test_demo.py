@@ -250,8 +250,6 @@ def test_port_in_use() -> None:
 @pytest.mark.parametrize("missing", ["httpx", "starlette", "uvicorn"])
 def test_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 2, and the command that installs the extra."""
-    for name in ("player", "server", "app"):
-        monkeypatch.delitem(sys.modules, f"ratelimit_mw.cli.demo.{name}", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     result = CliRunner().invoke(commands(), ["demo"])
     assert result.exit_code == 2
@@ -289,7 +287,7 @@ def test_whole_log_is_sent(form: str, tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(LOG) if form == "gzip" else LOG)
     done = run("--log", "-", stdin=LOG) if form == "stdin" else run("--log", str(path))
     assert done.returncode == 0, done.stderr
-    assert "skipped 1 of 132 lines that cannot be parsed" in done.stderr
+    assert "1 of 132 lines cannot be parsed" in done.stderr
     assert "without a response" not in done.stdout
     assert f"\n{SENT} requests from 10 clients in " in done.stdout
     rows = table(done.stdout)

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import load_settings
-from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, Target
-from ratelimit_mw.cli.log_file import LogReader, in_order
+from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, LogReader, Target, in_order
 from ratelimit_mw.cli.simulation import Simulation
 
 Write = Callable[..., Path]
@@ -107,7 +106,7 @@ def test_invalid_lines_are_counted_and_shown(rules: Write, log: Write) -> None:
     shown = [(example["number"], example["reason"]) for example in report["invalid_examples"]]
     assert shown == [
         (3, "not in the common or combined format"),
-        (4, "the date does not exist"),
+        (4, "the date is invalid"),
         (5, "not an HTTP request"),
         (6, "not an HTTP request"),
         (7, "longer than 65,536 bytes"),
@@ -207,8 +206,8 @@ def test_reader_reports_progress(tmp_path: Path) -> None:
     """The reader reports lines and bytes, and 0 bytes for a pipe."""
 
     class Pipe(io.BytesIO):
-        def tell(self) -> int:
-            raise OSError(29, "Illegal seek")
+        def seekable(self) -> bool:
+            return False
 
     content = (line() * 1000).encode()
     for file, position in ((io.BytesIO(content), len(content)), (Pipe(content), 0)):

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
@@ -16,8 +17,7 @@ from rich.progress import TextColumn, TimeElapsedColumn
 from ...errors import MissingExtraError
 from ...rules.ruleset import RuleSet
 from ...settings import load_settings
-from ..log_file import DamagedLogError
-from ..output import Failure, count_text, help_examples, note, print_table, print_text, progress_bar, terminal
+from ..output import Cell, Failure, count_text, help_examples, note, print_table, print_text, progress_bar, terminal
 from .traffic import LOG_KINDS, TRAFFIC_KINDS, DemoRequest, make_traffic, read_requests
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .player import KindCount, Playback, RejectionSample
 
 _FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
-_COLUMNS: Final = ("kind of client", "clients", "requests", "allowed", "rejected", "rejected by")
 _REQUESTS: Final = 3000
 _MAX_REQUESTS: Final = 100_000
 _INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
@@ -57,11 +56,11 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
 
     The server runs on this machine only, and stops when the command ends.
     """
-    try:
-        from .player import play
-        from .server import serve
-    except ModuleNotFoundError:
-        raise MissingExtraError("the demo", "demo") from None
+    if not all(map(find_spec, ("httpx", "starlette", "uvicorn"))):
+        raise MissingExtraError("the demo", "demo")
+    from .player import play
+    from .server import serve
+
     if access_log is None:
         planned = make_traffic(seed, requests or _REQUESTS)
     else:
@@ -85,12 +84,8 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
 
 
 def _read_log(file: IO[bytes], most: int) -> list[DemoRequest]:
-    try:
-        requests, reader = read_requests(file, most)
-    except DamagedLogError as error:
-        raise Failure(f"{file.name}: cannot read the compressed file to its end: {error}") from None
-    if reader.invalid:
-        note(f"skipped {reader.invalid:,} of {count_text(reader.lines, 'line')} that cannot be parsed")
+    requests, reader = read_requests(file, most)
+    reader.note_invalid()
     if not requests:
         raise Failure(f"{file.name}: contains no request")
     if len(requests) == most:
@@ -119,16 +114,22 @@ def _show_playback(playback: Playback) -> None:
         print_text(f"{count_text(playback.failed, 'request')} without a response", "bold red")
     click.echo()
     rules = RuleSet(load_settings(_FILES["settings"]).rules).rules
-    print_table("By kind of client", _COLUMNS, [_row(kind, count, rules) for kind, count in counts], _COLUMNS[1:5])
+    print_table("By kind of client", [_row(kind, count, rules) for kind, count in counts])
     if playback.sample is not None:
         _show_sample(playback.sample)
     _show_next_commands()
 
 
-def _row(kind: str, count: KindCount, rules: Sequence[CompiledRule]) -> tuple[str, ...]:
-    numbers = (len(count.clients), count.requests, count.requests - count.rejected, count.rejected)
+def _row(kind: str, count: KindCount, rules: Sequence[CompiledRule]) -> dict[str, Cell]:
     names = [rule.name for rule in rules if any(limit.policy in count.policies for limit in rule.limits)]
-    return (kind, *(f"{number:,}" for number in numbers), ", ".join(names))
+    return {
+        "kind of client": kind,
+        "clients": len(count.clients),
+        "requests": count.requests,
+        "allowed": count.requests - count.rejected,
+        "rejected": count.rejected,
+        "rejected by": ", ".join(names),
+    }
 
 
 def _show_sample(sample: RejectionSample) -> None:

@@ -17,8 +17,7 @@ from itertools import islice
 from typing import IO, Final, NamedTuple
 from urllib.parse import quote
 
-from ..access_log import LogEntry, Target
-from ..log_file import LogReader
+from ..access_log import LogEntry, LogReader, Target
 
 LOG_KINDS: Final = ("1 request", "2 to 9 requests", "10 to 99 requests", "100 requests or more")
 TRAFFIC_KINDS: Final = ("readers", "a crawler", "people logging in", "attack from one IP", "attack on one account")
