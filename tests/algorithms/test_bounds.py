@@ -111,6 +111,7 @@ def test_departures_from_a_queue_keep_the_rate(data: st.DataObject) -> None:
 EVEN = [(3, SECOND), (5, MINUTE), (7, MINUTE), (90, SECOND), (1_000_000, DAY)]
 
 
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(("amount", "period"), EVEN)
 def test_who_keeps_exactly_to_the_rate_is_never_rejected(kind: str, amount: int, period: int) -> None:

@@ -22,7 +22,7 @@ def test_a_few_hits_empty_an_expired_store(algorithm: str, max_keys: int) -> Non
         hit(rate, "first")
         gc.collect()
         empty = tracemalloc.get_traced_memory()[0]
-        for i in range(3000):
+        for i in range(1000):
             hit(rate, f"user {i}")
         full = tracemalloc.get_traced_memory()[0]
         for _ in range(3):
@@ -33,7 +33,7 @@ def test_a_few_hits_empty_an_expired_store(algorithm: str, max_keys: int) -> Non
     finally:
         tracemalloc.stop()
     assert len(store_of(rate)) == 1
-    assert full - empty > 200_000
+    assert full - empty > 80_000
     assert left - empty < 0.05 * (full - empty)
 
 
@@ -129,7 +129,7 @@ def test_an_overdue_key_stays_overdue_after_a_partial_refund() -> None:
 def test_overdue_keys_are_bounded() -> None:
     """The record of overdue keys is bounded like the states."""
     rate = limiter("60/minute burst 10", max_keys=100, algorithm="token-bucket")
-    for i in range(40_000):
+    for i in range(10_000):
         rate.settle(rate.hit({"user": f"{i}"}, 1), 1000)
     noted = [key for each in store_of(rate)._by_span.values() for key in each.overdue]
     assert sum("user=" in key for key in noted) == 100

@@ -154,6 +154,7 @@ def test_few_strangers_are_rejected_for_their_neighbours() -> None:
     assert sum(passed) > 2900
 
 
+@pytest.mark.slow
 def test_a_flood_takes_bounded_memory() -> None:
     """Ten times as many strangers take almost no more memory."""
     rate = limiter("3/hour", max_keys=2000)
