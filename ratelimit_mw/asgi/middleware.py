@@ -24,9 +24,8 @@ from ..settings import HttpOptions, SettingsSource
 from .body import BODY, ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
 from .request import ASGIRequest, asgi_user
-from .routes.applications import open_index
 from .routes.index import RouteIndex, RouteIndexes
-from .routes.match import ROUTES_UNKNOWN, RouteMatch
+from .routes.tree import ROUTES_UNKNOWN, RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import DENIAL_START, WebSocketConnection
 
@@ -87,7 +86,7 @@ class RateLimitMiddleware:
             self.routes = BrokenMiddleware(error)
             return
         self.limiter = self.limits.limiter
-        self.routes = RouteIndexes(app, partial(open_index, self.limits, app))
+        self.routes = RouteIndexes(app, self.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -16,7 +16,7 @@ from ..http.headers import with_headers
 from ..http.limiter import HttpLimiter
 from ..rules.marks import MessageMark
 from .request import ASGIRequest
-from .routes.match import RouteMatch
+from .routes.tree import RouteMatch
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

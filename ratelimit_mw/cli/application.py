@@ -55,7 +55,7 @@ class Application(Source):
         is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
         self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         self.settings, self.rules = middleware.limiter.settings, middleware.limiter.rules
-        routes = () if self._index is None else self._index.routes()
+        routes = () if self._index is None else self._index.reader.routes()
         self.overview = Overview(self.rules, self.settings.overrides, routes)
         self.title = name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ _DISPATCHERS: Final = ("dispatch_request", "dispatch")
 
 def handlers_of(view: object, method: str) -> list[object]:
     """Return the methods of a class-based view for a request, base classes first; none for a function."""
-    cls = class_behind(view)
+    cls = _class_of(view)
     if cls is None:
         return []
     actions = getattr(view, "actions", None) or {}  # of REST framework's view sets: {"get": "list"}
@@ -38,7 +39,7 @@ class ViewMarksByMethod:
         marks: Callable[[object], ViewMarks] = marks_of,
         handlers: Callable[[object, str], list[object]] = handlers_of,
     ) -> None:
-        entries = [method for name in _DISPATCHERS for method in _in_all_bases(class_behind(view), name)]
+        entries = [method for name in _DISPATCHERS for method in _in_all_bases(_class_of(view), name)]
         common = [marks(thing) for thing in (*within, view, *entries)]
         self.common = view_of(common)
         self.by_method = {
@@ -54,6 +55,10 @@ class ViewMarksByMethod:
         """Yield the marks of every possible request."""
         yield self.common
         yield from dict.fromkeys(self.by_method.values())
+
+
+def _class_of(view: object) -> type | None:
+    return view if inspect.isclass(view) else class_behind(view)
 
 
 def _in_all_bases(cls: Any, name: str) -> list[object]:

@@ -46,15 +46,13 @@ class ViewMarks:
     messages: tuple[MessageMark, ...] = ()
     exempt_on: str = field(default="", compare=False)
     """The view that has the ``@exempt``."""
+    every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
+    """The marks of requests and of messages."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "every", (*self.marks, *self.messages))
         if self.exempt:
             object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
-
-    @property
-    def every(self) -> tuple[Mark, ...]:
-        """The marks of requests and of messages."""
-        return (*self.marks, *self.messages)
 
     def is_exempt_from(self, rule: str) -> bool:
         """Whether ``@exempt`` excludes the view from the rule of this name."""

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebS
 from starlette_routing import index_of, went_to
 
 from ratelimit_mw.asgi.request import ASGIRequest
-from ratelimit_mw.asgi.routes.match import RouteMatch
+from ratelimit_mw.asgi.routes.tree import RouteMatch
 from ratelimit_mw.keys.features import UNMATCHED
 
 SEGMENTS = [

@@ -1,42 +1,25 @@
-"""Reads the routes of an application at start-up, and adds the limits that decorators have marked."""
+"""Adds the limits that decorators have marked on the routes of an application."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
-
 from ...http.limiter import HttpLimiter
 from ...http.route_checks import check_parameters
-from ..error_handlers import find_handler, handles_status
+from ...rules.marks import ViewMarks
+from ..error_handlers import handles_status
 from ..openapi import OpenAPIWithLimits
-from .index import RouteIndex, outer_router
-from .reader import RouteReader, application_behind
+from .reader import RouteReader
 from .tree import FULL, RouteNode
 
 
-def open_index(limits: HttpLimiter, inner: object, scope: Mapping[str, Any]) -> RouteIndex | None:
-    """Return the index of the application that a scope belongs to; None where there are no routes."""
-    outermost = application_behind(outer_router(scope))
-    app = application_behind(scope.get("app"))
-    app = application_behind(inner) if app is None else app
-    adopt = partial(_adopt, limits)
-    if outermost is not None:
-        index = RouteIndex(outermost, True, adopt, find_handler(app))
-        if app is None or index.reader.contains(app):
-            return index
-    if app is not None:
-        return RouteIndex(app, outermost is None, adopt, find_handler(app))
-    limits.adopt_no_routes()
-    return None
-
-
-def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
-    limits.adopt(reader.marks.views, reader.marks.provided)
+def adopt_routes(limits: HttpLimiter, reader: RouteReader) -> None:
+    """Add the limits of all routes, and describe them in OpenAPI."""
+    views = [marks for node in reader.nodes for marks in node.views.all()]
+    views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
+    limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
     check_parameters(list(reader.routes()), limits.rules)
     limited = frozenset(
         (node.endpoint, method)
-        for node in reader.marks.nodes
+        for node in reader.nodes
         for method in node.methods or ()
         if _is_limited(limits, node, method)
     )

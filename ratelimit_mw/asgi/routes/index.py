@@ -6,19 +6,19 @@ A path that was requested before is found in a bounded dictionary. A new path is
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
-from ...rules.describe import Route
+from ...http.limiter import HttpLimiter
 from ...rules.marks import ViewMarks
-from .marks import every_mark
-from .match import ROUTES_UNKNOWN, RouteMatch
-from .reader import RouteReader
-from .tree import Lookup, path_below
+from ..error_handlers import RejectionHandler, find_handler
+from .applications import adopt_routes
+from .reader import RouteReader, application_behind
+from .tree import ROUTES_UNKNOWN, Lookup, RouteMatch, path_below
 
 if TYPE_CHECKING:
-    from ..error_handlers import RejectionHandler
     from ..request import ASGIRequest
 
 _MAX_CACHED: Final = 10_000
@@ -61,7 +61,7 @@ class RouteIndex:
     def _are_replaced(self) -> bool:
         """Return whether routes were replaced. If so, they are read again before the next request."""
         current = (route for routes in self._lists for route in routes)
-        if all(route is known for route, known in zip(current, self._routes, strict=False)):
+        if all(new is old for new, old in zip(current, self._routes, strict=False)):
             return False
         self._count = -1
         return True
@@ -69,8 +69,7 @@ class RouteIndex:
     def find(self, request: ASGIRequest) -> RouteMatch:
         """Return the route of a request."""
         scope = request.native
-        root = self._root(scope)
-        path = path_below(root, scope["path"]) if root else scope["path"]
+        root, path = self._place(scope)
         host = request.host if self.reader.by_host else ""
         key = (scope["method"] if scope["type"] == "http" else "websocket", path, host)
         match = self._cached.get(key)
@@ -85,11 +84,18 @@ class RouteIndex:
 
     def params(self, request: ASGIRequest) -> dict[str, str]:
         """Return the path parameters of a request."""
-        root = self._root(request.native)
-        scope = {**request.native, "root_path": root}
-        lookup = Lookup(scope, path_below(root, scope["path"]), request.host)
+        root, path = self._place(request.native)
+        lookup = Lookup({**request.native, "root_path": root}, path, request.host)
         self.reader.top.find(lookup)
         return lookup.params
+
+    def _place(self, scope: Any) -> tuple[str, str]:
+        """Return the root path of the application, for the outermost one that of the server, and the path below it."""
+        root: str = scope.get("root_path", "")
+        if not root:
+            return "", scope["path"]
+        root = scope.get("app_root_path", root) if self._is_outermost else root
+        return root, path_below(root, scope["path"])
 
     def compare(self, match: RouteMatch, endpoint: object) -> None:
         """Count the requests for which the framework chose another route, and log the first of them."""
@@ -113,19 +119,10 @@ class RouteIndex:
                 " not use functools.wraps, for a view that calls this one, and for a middleware that changes paths."
             )
 
-    def _root(self, scope: Any) -> str:
-        """Return the root path of the application; for the outermost one that of the server."""
-        root: str = scope.get("root_path", "")
-        return scope.get("app_root_path", root) if root and self._is_outermost else root
-
-    def routes(self) -> Iterator[Route]:
-        """Yield all routes in their order, for commands."""
-        return self.reader.routes()
-
     def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
         """Return the template, the marks and the path parameters of a request, for commands."""
         match = self.find(request)
-        return str(match.endpoint), every_mark(match), self.params(request)
+        return str(match.endpoint), match.all_marks, self.params(request)
 
 
 class RouteIndexes:
@@ -134,10 +131,10 @@ class RouteIndexes:
     A middleware in an application that is mounted uses the outer router, whose templates are whole.
     """
 
-    def __init__(self, app: object, open_index: Callable[[Mapping[str, Any]], RouteIndex | None]) -> None:
+    def __init__(self, app: object, limits: HttpLimiter) -> None:
         self._app = app
-        self._open_index = open_index
-        self._known: dict[int, tuple[object, RouteIndex]] = {}
+        self._limits = limits
+        self._by_start: dict[int, tuple[object, RouteIndex]] = {}
         self.has_routes = True
         """False once an application without routes was found."""
 
@@ -154,21 +151,32 @@ class RouteIndexes:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
         if not self.has_routes:
             return None
-        start = outer_router(scope)
+        start = _outer_router(scope)
         if start is None:
             start = scope.get("app") or self._app
-        known = self._known.get(id(start))
-        if known is None:
+        entry = self._by_start.get(id(start))
+        if entry is None:
             index = self._open_index(scope)
             if index is None:
+                self._limits.adopt_no_routes()
                 self.has_routes = False
                 return None
-            known = self._known[id(start)] = (start, index)
-        known[1].refresh()
-        return known[1]
+            entry = self._by_start[id(start)] = (start, index)
+        entry[1].refresh()
+        return entry[1]
+
+    def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
+        outermost = application_behind(_outer_router(scope))
+        app = application_behind(scope.get("app")) or application_behind(self._app)
+        adopt = partial(adopt_routes, self._limits)
+        if outermost is not None:
+            index = RouteIndex(outermost, True, adopt, find_handler(app))
+            if app is None or index.reader.contains(app):
+                return index
+        return None if app is None else RouteIndex(app, outermost is None, adopt, find_handler(app))
 
 
-def outer_router(scope: Mapping[str, Any]) -> Any:
+def _outer_router(scope: Mapping[str, Any]) -> Any:
     """Return the router of the application that the current one is mounted in; None outside of a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router

@@ -4,93 +4,33 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection, Iterator
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from ...errors import ConfigError
-from ...rules.marks import Mark, ViewMarks, marked_form, marks_of, view_of
-from ...rules.match import METHODS
+from ...http.views import ViewMarksByMethod
+from ...rules.marks import ViewMarks, marked_form, marks_of
 from ..dependencies import DependencyLimit, share_mark
-from .match import RouteMatch
 from .tree import RouteNode
 
-_UNMARKED: Final = ViewMarks()
+
+def read_marks(nodes: Sequence[RouteNode]) -> None:
+    """Read the marks of all routes into their nodes."""
+    registered = {id(form) for node in nodes for form in _forms_of(node.target)}
+    for node in nodes:
+        early = [call.early_marks if isinstance(call, DependencyLimit) else call for call in node.calls]
+        node.views = ViewMarksByMethod(_marked_view(node.target, registered), [*early, *_partials_of(node.target)])
+        messages = [message for marks in node.views.all() for message in marks.messages]
+        if messages and node.kind != "websocket":
+            raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
 
 
-class RouteMarks:
-    """Collects the marks of an application. ``provided`` has the features that dependencies provide for a mark."""
-
-    def __init__(self) -> None:
-        self.provided: dict[Mark, Collection[str]] = {}
-        self._views: dict[ViewMarks, None] = {}
-        self._nodes: list[tuple[RouteNode, list[object]]] = []
-
-    @property
-    def views(self) -> list[ViewMarks]:
-        """The marks of every possible request."""
-        return [*self._views, *(ViewMarks((mark,)) for mark in self.provided)]
-
-    @property
-    def nodes(self) -> list[RouteNode]:
-        """All routes with a view, or with an application that cannot be read."""
-        return [node for node, _ in self._nodes]
-
-    def read(self, node: RouteNode, dependant: Any) -> None:
-        """Read the marks of a route into its node."""
-        calls = list(_calls_of(dependant))
-        node.limits = self._limits_of(calls)
-        self._nodes.append((node, calls))
-        self._note(node, calls, _parts_of(node.target))
-
-    def read_fallback(self, route: Any) -> list[DependencyLimit]:
-        """Return the dependency limits of a route that the index does not contain."""
-        limits = self._limits_of(list(_calls_of(getattr(route, "dependant", None))))
-        self._known(view_of(limit.early_marks for limit in limits))
-        return limits
-
-    def _limits_of(self, calls: list[object]) -> list[DependencyLimit]:
-        limits = [call for call in calls if isinstance(call, DependencyLimit)]
-        self.provided |= {limit.mark: limit.provides for limit in limits if limit.provides}
-        return limits
-
-    def _note(self, node: RouteNode, calls: list[object], parts: list[object]) -> None:
-        things = [*(call.early_marks if isinstance(call, DependencyLimit) else call for call in calls), *parts]
-        node.marks[""] = self._known(view_of(things), node)
-        if not inspect.isclass(node.target):
-            return
-        for method in METHODS:
-            if handlers := _handlers(node.target, method):
-                node.marks[method] = self._known(view_of([*things, *handlers]), node)
-
-    def _known(self, marks: ViewMarks, node: RouteNode | None = None) -> ViewMarks | None:
-        if marks == _UNMARKED:
-            return None
-        if marks.messages and node is not None and node.kind != "websocket":
-            raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {marks.messages[0].view}")
-        self._views[marks] = None
-        return marks
-
-    def claim_late_marks(self) -> None:
-        """Give a route the marks of a decorator above the one that registered it.
-
-        A marked form with a route of its own keeps them: then this route is left unlimited on purpose.
-        """
-        registered = {id(form) for node, _ in self._nodes for form in _forms_of(node.target)}
-        for node, calls in self._nodes:
-            form = marked_form(node.target)
-            if form is not None and marks_of(node.target) == _UNMARKED and id(form) not in registered:
-                self._note(node, calls, [form])
-
-
-def every_mark(match: RouteMatch) -> ViewMarks:
-    """Return the marks of a view with the deferred ones."""
-    marks = match.marks or ViewMarks()
-    return replace(marks, marks=(*marks.marks, *match.deferred))
+def calls_of(route: Any) -> Iterator[object]:
+    """Yield the functions that FastAPI calls before a view, the outermost first."""
+    return _calls_of(getattr(route, "dependant", None))
 
 
 def _calls_of(dependant: Any) -> Iterator[object]:
-    """Yield the functions that FastAPI calls before a view, the outermost first."""
     for inner in getattr(dependant, "dependencies", ()):
         call = inner.call
         if inspect.isclass(call) and issubclass(call, DependencyLimit):
@@ -101,11 +41,22 @@ def _calls_of(dependant: Any) -> Iterator[object]:
         yield call
 
 
-def _parts_of(endpoint: Any) -> list[object]:
-    """Return an endpoint after the functions that ``functools.partial`` wraps in it."""
-    parts = [endpoint]
-    while isinstance(parts[0], functools.partial):
-        parts.insert(0, parts[0].func)
+def _marked_view(endpoint: Any, registered: set[int]) -> Any:
+    """Return the endpoint, or its marked form where a decorator is above the one that registered it.
+
+    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose.
+    """
+    form = marked_form(endpoint)
+    is_late = form is not None and marks_of(endpoint) == ViewMarks() and id(form) not in registered
+    return form if is_late else endpoint
+
+
+def _partials_of(endpoint: Any) -> list[object]:
+    """Return the functions that ``functools.partial`` wraps in an endpoint, the innermost first."""
+    parts: list[object] = []
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+        parts.insert(0, endpoint)
     return parts
 
 
@@ -114,9 +65,3 @@ def _forms_of(endpoint: Any) -> Iterator[object]:
     while endpoint is not None:
         yield endpoint
         endpoint = getattr(endpoint, "__wrapped__", None)
-
-
-def _handlers(cls: type, method: str) -> list[object]:
-    """Return the methods of a class for a request, as Starlette finds them, base classes first."""
-    name = "get" if method == "HEAD" and not hasattr(cls, "head") else method.lower()
-    return [vars(base)[name] for base in reversed(cls.__mro__) if name in vars(base)]

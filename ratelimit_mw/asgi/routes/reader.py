@@ -6,21 +6,25 @@ before, it copied the routes. A mount is followed into its application, through 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...rules.describe import Route
+from ...rules.marks import ViewMarks
 from ...rules.match import METHODS
-from .marks import RouteMarks, every_mark
-from .match import NO_ROUTE, OPAQUE, RouteMatch
-from .shape import path_shape
-from .tree import FULL, NONE, PARTIAL, CustomMatch, RouteNode, RouteTree, Scope
+from ..dependencies import DependencyLimit
+from .marks import calls_of, read_marks
+from .tree import FULL, NO_ROUTE, NONE, OPAQUE, PARTIAL, CustomMatch, RouteMatch, RouteNode, RouteTree, Scope
 
 _FRAMEWORKS: Final = ("starlette", "fastapi")
 _MAX_DEPTH: Final = 32
 _QUALITIES: Final = {"NONE": NONE, "PARTIAL": PARTIAL, "FULL": FULL}
 _REST: Final = "/{path}"
+_PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)\}")
+# Starlette's own convertors without a slash in their values. Other convertors may match any path.
+_WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor", "UUIDConvertor"}
 
 
 def application_behind(app: Any) -> Any:
@@ -45,16 +49,21 @@ class _Location:
 class RouteReader:
     """The routes of an application. Raises ``ConfigError`` for marks that cannot work where they are.
 
-    ``lists`` grow when routes are added. ``owners`` are the routers and applications read, with their prefixes.
+    Attributes:
+        lists: The framework's lists of routes. They grow when routes are added.
+        owners: The routers and applications read, with their prefixes.
+        nodes: All routes with a view, or with an application that cannot be read.
+        limits: The limits on the dependencies of all routes.
     """
 
     def __init__(self, app: object) -> None:
         self.lists: list[list[Any]] = []
         self.owners: list[tuple[str, object]] = []
+        self.nodes: list[RouteNode] = []
+        self.limits: list[DependencyLimit] = []
         self.by_host = False
-        self.marks = RouteMarks()
         self.top = self._tree(app, _Location(), NO_ROUTE)
-        self.marks.claim_late_marks()
+        read_marks(self.nodes)
 
     def contains(self, app: object) -> bool:
         """Return whether the routes include those of another application."""
@@ -62,9 +71,9 @@ class RouteReader:
 
     def routes(self) -> Iterator[Route]:
         """Yield all routes in their order. The handshake of a WebSocket is a GET."""
-        for node in self.marks.nodes:
+        for node in self.nodes:
             methods = ("GET",) if node.kind == "websocket" else sorted(node.methods or METHODS)
-            views = {method: every_mark(node.match_for(method, FULL)) for method in methods}
+            views = {method: node.match_for(method, FULL).all_marks for method in methods}
             yield Route(node.endpoint, views, node.parameters)
 
     def _tree(self, owner: Any, location: _Location, missed: RouteMatch) -> RouteTree:
@@ -73,8 +82,8 @@ class RouteReader:
         self._watch(router)
         inside = replace(location, above=(*location.above, id(router)))
         nodes = [self._node(entry, route, inside) for entry, route in _entries(router)]
-        limits = [limit for route in _fallbacks(router) for limit in self.marks.read_fallback(route)]
-        return RouteTree(nodes, missed.with_marks(None, limits))
+        limits = [limit for route in _fallbacks(router) for limit in self._limits(list(calls_of(route)))]
+        return RouteTree(nodes, missed.with_marks(ViewMarks(), limits))
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
@@ -82,54 +91,50 @@ class RouteReader:
             if (included := getattr(route, "original_router", None)) is not None:
                 self._watch(included)
 
+    def _limits(self, calls: list[object]) -> list[DependencyLimit]:
+        limits = [call for call in calls if isinstance(call, DependencyLimit)]
+        self.limits += limits
+        return limits
+
     def _node(self, entry: Any, route: Any, location: _Location) -> RouteNode:
+        """Return the node of a route; of a mount, with the routes of the application below it."""
         if not hasattr(entry, "param_convertors"):
             custom = _custom_match(entry, route)
             return RouteNode("/**", str(NO_ROUTE.endpoint), OPAQUE, location.passed, custom_match=custom)
-        if not hasattr(entry, "endpoint"):
-            return self._mount(entry, route, location)
-        is_http = hasattr(entry, "methods")
+        host = getattr(entry, "host_regex", None)
+        is_mount = not hasattr(entry, "endpoint")
+        methods = getattr(entry, "methods", None)
         node = RouteNode(
-            path_shape(entry.path_format, entry.param_convertors),
-            location.prefix + entry.path_format,
-            entry.endpoint,
+            "/**" if host else _path_shape(entry.path_format, entry.param_convertors),
+            location.prefix + (_REST if host else entry.path_format),
+            entry.app if is_mount else entry.endpoint,
             location.passed,
-            "http" if is_http else "websocket",
-            frozenset(entry.methods) if is_http and entry.methods else None,
-            entry.path_regex,
-            convertors=entry.param_convertors,
-            parameters=location.parameters.union(entry.param_convertors),
-            custom_match=_custom_match(entry, route) if _has_own_matches(entry, route) else None,
+            None if is_mount else "http" if hasattr(entry, "methods") else "websocket",
+            frozenset(methods) if methods else None,
+            None if host else entry.path_regex,
+            host,
+            entry.param_convertors,
+            location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
+            _custom_match(entry, route) if _has_own_matches(entry, route) else None,
+            is_mount,
         )
-        self.marks.read(node, getattr(entry, "dependant", None))
+        if is_mount and self._enter_mount(node, entry, location):
+            return node
+        node.calls = list(calls_of(entry))
+        node.limits = self._limits(node.calls)
+        self.nodes.append(node)
         return node
 
-    def _mount(self, entry: Any, route: Any, location: _Location) -> RouteNode:
-        """Return the node of a path or host with a router below it, or with an application that cannot be read."""
-        host = getattr(entry, "host_regex", None)
-        template = location.prefix + (_REST if host else entry.path_format)
-        parameters = location.parameters.union(entry.param_convertors) - (frozenset() if host else {"path"})
-        node = RouteNode(
-            "/**" if host else path_shape(entry.path_format, entry.param_convertors),
-            template,
-            entry.app,
-            location.passed,
-            pattern=None if host else entry.path_regex,
-            host=host,
-            convertors=entry.param_convertors,
-            parameters=parameters,
-            custom_match=_custom_match(entry, route) if _has_own_matches(entry, route) else None,
-            is_mount=True,
-        )
-        self.by_host = self.by_host or host is not None
+    def _enter_mount(self, node: RouteNode, entry: Any, location: _Location) -> bool:
+        """Read the application below a path or host. Return whether it can be read."""
+        self.by_host = self.by_host or node.host is not None
         owner = application_behind(entry.app) or application_behind(getattr(entry, "_base_app", None))
         if owner is None or id(_router_of(owner)) in location.above:
-            self.marks.read(node, None)
-            return node
+            return False
         passed = (*location.passed, entry.app)
-        below = _Location(template.removesuffix(_REST), parameters, passed, location.above)
+        below = _Location(node.endpoint.removesuffix(_REST), node.parameters, passed, location.above)
         node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, entry.app, passed))
-        return node
+        return True
 
 
 def _entries(router: Any) -> Iterator[tuple[Any, Any]]:
@@ -166,8 +171,8 @@ def _custom_match(entry: Any, route: Any) -> CustomMatch:
 
 def _has_own_matches(entry: Any, route: Any) -> bool:
     """Return whether a class outside of the frameworks overrides ``matches``."""
-    asked = route if getattr(entry, "original_route", None) is route else entry
-    owner = next(cls for cls in type(asked).__mro__ if "matches" in vars(cls))
+    matching = route if getattr(entry, "original_route", None) is route else entry
+    owner = next(cls for cls in type(matching).__mro__ if "matches" in vars(cls))
     return owner.__module__.partition(".")[0] not in _FRAMEWORKS
 
 
@@ -177,3 +182,22 @@ def _is_of_framework(cls: type) -> bool:
 
 def _router_of(owner: Any) -> Any:
     return getattr(owner, "router", owner)
+
+
+def _path_shape(template: str, convertors: Mapping[str, object]) -> str:
+    """Return the template of a route as a pattern of the path tree, which matches at least the paths of the route.
+
+    >>> _path_shape("/items/{id}", {}), _path_shape("/files/{rest}/raw", {"rest": object()})
+    ('/items/{id}', '/files/**')
+    """
+    segments: list[str] = []
+    for segment in template.split("/"):
+        if not all(_is_within_segment(convertors.get(name)) for name in _PARAMETER.findall(segment)):
+            return "/".join([*segments, "**"])
+        segments.append(segment)
+    return template
+
+
+def _is_within_segment(convertor: object) -> bool:
+    cls = type(convertor)
+    return convertor is None or (cls.__module__ == "starlette.convertors" and cls.__name__ in _WITHIN_SEGMENT)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ...rules.marks import ViewMarks
+from ...http.views import ViewMarksByMethod
+from ...keys.features import UNMATCHED
+from ...rules.marks import Mark, ViewMarks
 from ...rules.paths import PathTree
-from .match import RouteMatch
 
 if TYPE_CHECKING:
     from ..dependencies import DependencyLimit
@@ -23,6 +24,53 @@ PARTIAL: Final = 1
 FULL: Final = 2
 
 Scope = MutableMapping[str, Any]
+
+OPAQUE: Final = object()
+"""The target of a route whose application cannot be read."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RouteMatch:
+    """The route of a request.
+
+    Args:
+        endpoint: The whole template of the route.
+        target: The framework's endpoint.
+        passed: The applications mounted on the way to it.
+        marks: The marks of the view; None without any.
+        has_dependencies: Whether dependencies carry limits.
+        deferred: The marks that are decided only when their dependencies have run.
+    """
+
+    endpoint: str | None
+    target: object = None
+    passed: tuple[object, ...] = ()
+    marks: ViewMarks | None = None
+    has_dependencies: bool = False
+    deferred: tuple[Mark, ...] = ()
+
+    @property
+    def all_marks(self) -> ViewMarks:
+        """The marks of the view, with the deferred ones."""
+        marks = self.marks or ViewMarks()
+        return replace(marks, marks=(*marks.marks, *self.deferred))
+
+    def with_marks(self, marks: ViewMarks, limits: list[DependencyLimit]) -> RouteMatch:
+        """Return the match with the marks of the view, and with the limits of its dependencies."""
+        deferred = tuple(dict.fromkeys(limit.mark for limit in limits if limit.provides))
+        marked = None if marks == ViewMarks() else marks
+        return replace(self, marks=marked, has_dependencies=bool(limits), deferred=deferred)
+
+    def leads_to(self, endpoint: object) -> bool:
+        """Return whether the framework chose this route too. ``endpoint`` is None where it has chosen none."""
+        is_chosen = endpoint is None or endpoint is self.target or self.target is OPAQUE
+        return is_chosen or any(endpoint is app for app in self.passed)
+
+
+NO_ROUTE: Final = RouteMatch(UNMATCHED)
+"""The match of a request that no route matches."""
+ROUTES_UNKNOWN: Final = RouteMatch(None)
+"""The match where the routes of the application are not known."""
 
 
 @dataclass(slots=True)
@@ -37,16 +85,15 @@ class Lookup:
     params: dict[str, str] = field(default_factory=dict)
 
     @property
-    def kind(self) -> str:
-        return self.scope["type"]  # type: ignore[no-any-return]
-
-    @property
     def method(self) -> str:
         return self.scope.get("method", "GET")  # type: ignore[no-any-return]
 
 
 CustomMatch = Callable[[Scope], int]
 """The ``matches`` of a route that does not decide by path and method alone. Returns NONE, PARTIAL or FULL."""
+
+
+_NO_VIEWS: Final = ViewMarksByMethod(None)
 
 
 @dataclass(eq=False, slots=True)
@@ -67,14 +114,16 @@ class RouteNode:
     custom_match: CustomMatch | None = None
     is_mount: bool = False
     below: RouteTree | None = None
-    marks: dict[str, ViewMarks | None] = field(default_factory=dict)
-    """The marks of the view by method; under "" for the methods that are not listed."""
+    views: ViewMarksByMethod = _NO_VIEWS
+    calls: list[object] = field(default_factory=list)
+    """The dependencies of the route."""
     limits: list[DependencyLimit] = field(default_factory=list)
+    """Those of them that carry a limit."""
     _matches: dict[str, RouteMatch] = field(default_factory=dict)
 
     def quality(self, lookup: Lookup) -> int:
         """Return NONE, PARTIAL or FULL, as Starlette does."""
-        if self.kind is not None and self.kind != lookup.kind:
+        if self.kind is not None and self.kind != lookup.scope["type"]:
             return NONE
         if self.custom_match is not None:
             lookup.is_cacheable = False
@@ -105,12 +154,12 @@ class RouteNode:
 
     def match_for(self, method: str, quality: int) -> RouteMatch:
         """Return the match of a request that ends here. A partial match does not reach the view."""
-        key = "" if quality == PARTIAL else method if method in self.marks else "*"
+        key = "" if quality == PARTIAL else method if method in self.views.by_method else "*"
         match = self._matches.get(key)
         if match is None:
             match = RouteMatch(self.endpoint, self.target, self.passed)
             if quality == FULL:
-                match = match.with_marks(self.marks.get(method, self.marks.get("")), self.limits)
+                match = match.with_marks(self.views.for_method(method), self.limits)
             self._matches[key] = match
         return match
 
@@ -123,16 +172,13 @@ class RouteTree:
         self.missed = missed
         self._tree = PathTree((i, node.shape) for i, node in enumerate(nodes))
 
-    def _candidates(self, path: str) -> tuple[int, ...]:
-        candidates = self._tree.match(path)
-        if path[-1:] == "\n":  # a pattern that ends in "$" also matches a line feed after the path
-            candidates = tuple(sorted({*candidates, *self._tree.match(path[:-1])}))
-        return candidates
-
     def find(self, lookup: Lookup) -> RouteMatch:
         """Return the match of a request, from this router down."""
         partial: RouteNode | None = None
-        for number in self._candidates(lookup.path):
+        candidates = self._tree.match(lookup.path)
+        if lookup.path[-1:] == "\n":  # a pattern that ends in "$" also matches a line feed after the path
+            candidates = tuple(sorted({*candidates, *self._tree.match(lookup.path[:-1])}))
+        for number in candidates:
             node = self.nodes[number]
             quality = node.quality(lookup)
             if quality == FULL:
