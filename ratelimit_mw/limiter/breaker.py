@@ -24,25 +24,17 @@ class Breaker:
     Attributes:
         open: Whether the breaker is open now.
         openings: How often the breaker has opened, for metrics.
+        failures: The failures in a row so far. A call that succeeds sets it to 0.
         epoch: Changes with each failure that counts and each recovery. Note it before a call, and pass it to
-            ``failed``: calls that were in flight together count as one failure, and a call from before a recovery
-            counts as none.
-        failures: The failures in a row so far.
+            ``failed``: calls in flight together count as one failure, a call from before a recovery as none.
     """
 
     def __init__(self) -> None:
         self._lock = create_lock(self, "_lock", threading.Lock)
-        self._opened_at = 0
-        self._probe_at = 0
+        self._opened_at = self._probe_at = 0
         self._interval = _FIRST_PROBE
         self.open = False
-        self.openings = 0
-        self.epoch = 0
-        self.failures = 0
-
-    def succeeded(self) -> None:
-        """Record a call that succeeded."""
-        self.failures = 0
+        self.openings = self.failures = self.epoch = 0
 
     def failed(self, epoch: int, now: int) -> bool:
         """Record a call that failed. Return True when the failure opens the breaker."""
@@ -53,9 +45,9 @@ class Breaker:
             self.failures += 1
             if self.open or self.failures < _MAX_FAILURES:
                 return False
-            self.open, self._opened_at, self._interval = True, now, _FIRST_PROBE
+            self.open, self._opened_at = True, now
             self.openings += 1
-            self._schedule_probe(now)
+            self._schedule_probe(now, _FIRST_PROBE)
             return True
 
     def probe_in(self, now: int) -> int:
@@ -69,8 +61,7 @@ class Breaker:
         with self._lock:
             if not self.open or now < self._probe_at:
                 return False
-            self._interval = min(2 * self._interval, _LAST_PROBE)
-            self._schedule_probe(now)
+            self._schedule_probe(now, min(2 * self._interval, _LAST_PROBE))
             return True
 
     def close(self, now: int) -> int:
@@ -83,6 +74,6 @@ class Breaker:
             self.epoch += 1
             return now - self._opened_at
 
-    def _schedule_probe(self, now: int) -> None:
-        jitter = random.randrange(self._interval // 5)  # noqa: S311 - it spreads probes and hides nothing
-        self._probe_at = now + self._interval - jitter
+    def _schedule_probe(self, now: int, interval: int) -> None:
+        jitter = random.randrange(interval // 5)  # noqa: S311 - it spreads probes and hides nothing
+        self._interval, self._probe_at = interval, now + interval - jitter

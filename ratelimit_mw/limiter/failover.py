@@ -10,9 +10,9 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ..clock import Clock, now_us, to_seconds
+from ..clock import SECOND, Clock, now_us
 from ..decision import Decision, Hit
 from ..errors import StoreError
 from ..receipt import Correction
@@ -23,7 +23,7 @@ from .link import ChainLink
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
 
-_RETRY_DENIED = 1_000_000
+_RETRY_DENIED: Final = SECOND
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -39,10 +39,10 @@ class BreakerStore(ChainLink):
     opens and one when it closes.
     """
 
-    def __init__(self, store: Store, name: str, policy: str = "local") -> None:
+    def __init__(self, store: Store, policy: str) -> None:
         super().__init__(store)
         self.breaker = Breaker()
-        self._name = name
+        self._name = store.name or type(store).__name__
         self._policy = policy
         self._policies: dict[str, str] = {}
 
@@ -76,7 +76,7 @@ class BreakerStore(ChainLink):
         """Count a failed call. Log it when it opens the breaker."""
         now = now_us()
         if self.breaker.failed(epoch, now):
-            wait = to_seconds(self.breaker.probe_in(now))
+            wait = self.breaker.probe_in(now) / SECOND
             effect = f"applying on_store_error: {self._describe_policies()}; next probe in {wait:.1f} s"
             _log.warning("store %s unreachable (%s); %s", self._name, error, effect)
 
@@ -91,7 +91,7 @@ class BreakerStore(ChainLink):
         except StoreError:
             return
         if passed := self.breaker.close(now_us()):
-            _log.warning("store %s reachable again after %.1f s", self._name, to_seconds(passed))
+            _log.warning("store %s reachable again after %.1f s", self._name, passed / SECOND)
 
 
 class _Call:
@@ -111,10 +111,10 @@ class _Call:
         if isinstance(error, StoreError):
             self._guard.record_failure(error, self._epoch)
         elif error is None and self._guard.breaker.failures:
-            self._guard.breaker.succeeded()
+            self._guard.breaker.failures = 0
 
 
-class Unavailable(Decision):
+class Denial(Decision):
     """The rejection of a limit with ``on_store_error = "deny"``."""
 
     __slots__ = ()
@@ -127,62 +127,48 @@ class FailoverStore(ChainLink):
     "local" counts in ``local``, by one of ``fleet_size`` equal parts of the limit.
     """
 
-    def __init__(self, store: Store, breaker: Breaker, policy: str, fleet_size: int, clock: Clock) -> None:
-        super().__init__(store)
-        self.breaker = breaker
-        self.local = MemoryStore()
+    def __init__(self, store: Store, policy: str, fleet_size: int, clock: Clock) -> None:
+        shared = BreakerStore(store, policy)
+        super().__init__(shared)
+        self.breaker = shared.breaker
+        self.local = MemoryStore(clock=clock)
         self._policy = policy
         self._fleet_size = fleet_size
-        self._clock = clock
         self._local_limits: dict[Limit, Limit] = {}
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
             return self.store.apply(hits, now, consume)
         except StoreError:
-            return self.decide_by_policy(hits, consume)
+            return self._decide_by_policy(hits, now, consume)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
             return await self.store.aapply(hits, now, consume)
         except StoreError:
-            return self.decide_by_policy(hits, consume)
+            return self._decide_by_policy(hits, now, consume)
 
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        if _is_local(changes):
-            return self.local.correct(changes, self._clock())
-        return self.store.correct(changes, now)
-
-    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        if _is_local(changes):
-            return self.local.correct(changes, self._clock())
-        return await self.store.acorrect(changes, now)
+    def counted_by(self, changes: Sequence[Correction]) -> Store:
+        return self.local if changes and changes[0].limit.local else self.store
 
     def forget_here(self, keys: Sequence[str]) -> None:
         self.local.forget(keys)
 
-    def decide_by_policy(self, hits: Sequence[Hit], consume: bool) -> list[Decision]:
-        policies = [hit.limit.on_store_error or self._policy for hit in hits]
-        pairs = list(zip(hits, policies, strict=True))
-        denied = [hit for hit, policy in pairs if policy == "deny" and not hit.limit.shadow]
-        if denied:
-            return [_denial(hit, self._clock()) for hit in denied]
-        own = [hit._replace(limit=self._local_limit(hit.limit)) for hit, policy in pairs if policy == "local"]
-        return self.local.apply(own, self._clock(), consume)
+    def _decide_by_policy(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+        local: list[Hit] = []
+        denials: list[Decision] = []
+        for hit in hits:
+            policy = hit.limit.on_store_error or self._policy
+            if policy == "local":
+                local.append(hit._replace(limit=self._local_limit(hit.limit)))
+            elif policy == "deny" and not hit.limit.shadow:
+                denial = Denial(False, 0, _RETRY_DENIED, _RETRY_DENIED, self.local.clock())
+                denial.hit = hit
+                denials.append(denial)
+        return denials or self.local.apply(local, now, consume)
 
     def _local_limit(self, limit: Limit) -> Limit:
         local = self._local_limits.get(limit)
         if local is None:
             local = self._local_limits[limit] = limit.local_part(self._fleet_size)
         return local
-
-
-def _is_local(changes: Sequence[Correction]) -> bool:
-    """Whether the hits were counted locally. All changes of one call belong to one verdict."""
-    return bool(changes) and changes[0].limit.local
-
-
-def _denial(hit: Hit, now: int) -> Decision:
-    decision = Unavailable(False, 0, _RETRY_DENIED, _RETRY_DENIED, now)
-    decision.hit = hit
-    return decision

@@ -25,8 +25,12 @@ class Heartbeat(Generic[_Item]):
     def __init__(self, beat: Callable[[_Item], None], interval: float = _INTERVAL) -> None:
         self._beat = beat
         self._interval = interval
+        self._lock = create_lock(self, "_lock", threading.Lock, Heartbeat._start_empty)
+        self._start_empty()
+
+    def _start_empty(self, _intact: bool = True) -> None:
+        """Also in a forked child: items and thread belong to the parent."""
         self._held: set[_Item] = set()
-        self._lock = create_lock(self, "_lock", threading.Lock, Heartbeat._after_fork)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
 
@@ -37,9 +41,8 @@ class Heartbeat(Generic[_Item]):
             # A closed heartbeat may be used again. If no thread could be started, the next item tries again.
             if self._thread is None or not self._thread.is_alive():
                 self._stop = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._stop,), name="ratelimit_mw heartbeat", daemon=True
-                )
+                name = "ratelimit_mw heartbeat"
+                self._thread = threading.Thread(target=self._run, args=(self._stop,), name=name, daemon=True)
                 self._thread.start()
 
     def release(self, item: _Item) -> None:
@@ -55,10 +58,6 @@ class Heartbeat(Generic[_Item]):
             self._thread = None
             self._stop.set()
 
-    def _after_fork(self, _whole: bool) -> None:
-        """In a forked child: items and thread belong to the parent."""
-        self._held, self._thread, self._stop = set(), None, threading.Event()
-
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._interval):
             with self._lock:
@@ -67,11 +66,7 @@ class Heartbeat(Generic[_Item]):
                     self._thread = None
                     return
             for item in items:
-                self._try_beat(item)
-
-    def _try_beat(self, item: _Item) -> None:
-        """Log an error, so that it does not end the other items."""
-        try:
-            self._beat(item)
-        except Exception:
-            _log.exception("could not renew the slots of one request; without renewal they end within 60 s")
+                try:
+                    self._beat(item)
+                except Exception:  # it must not end the other items
+                    _log.exception("could not renew the slots of one request; without renewal they end within 60 s")

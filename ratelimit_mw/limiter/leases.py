@@ -33,81 +33,63 @@ _RETURNS_PER_CALL: Final = 100  # when no request waits
 class _Lease:
     """The share of one key. Until ``busy_until`` no other share of the key is taken: the store has not replied yet."""
 
-    __slots__ = ("busy_until", "decision", "ends_at", "hit", "left", "next_share", "taken_at")
+    __slots__ = ("busy_until", "decision", "ends_at", "hit", "next_share", "taken_at", "unused")
+
+    decision: Decision
+    """The store's decision on the share. Until then ``unused`` is negative, so the lease covers no hit."""
 
     def __init__(self, hit: Hit, share: int, now: int) -> None:
         self.hit = hit._replace(cost=share)
         self.taken_at = now
         self.ends_at = self.busy_until = now + _life(hit.limit)
-        self.left = 0
+        self.unused = -1
         self.next_share = share
-        self.decision: Decision | None = None
 
-    def record_reply(self, decision: Decision, now: int) -> None:
-        """Plan the next share from what the store has left: at most half of it."""
-        self.next_share, self.busy_until = decision.remaining // 2, now
-
-    def begin(self, decision: Decision) -> None:
-        """Start to consume: the store has counted the share."""
-        self.left, self.decision = self.hit.cost, decision
-
-    def covers(self, hit: Hit, now: int) -> bool:
+    def covers(self, hit: tuple[Limit, str, int], now: int) -> bool:
         """Whether the lease can serve a hit. Two limits of different plans may count under one key."""
-        return hit[2] <= self.left and now < self.ends_at and hit[0] is self.hit[0] and self.decision is not None
+        return hit[2] <= self.unused and now < self.ends_at and hit[0] is self.hit[0]
 
-    def consume(self, hit: Hit, now: int) -> Decision:
+    def consume(self, hit: tuple[Limit, str, int], now: int) -> Decision:
         """Take the cost of a hit. The decision continues the numbers of the store's decision."""
-        self.left -= hit[2]
-        counted, passed = self.decision, now - self.taken_at
-        assert counted is not None
-        reset = counted.reset_us - passed
-        decision = Decision(True, counted.remaining + self.left, 0, reset if reset > 0 else 0, counted.at_us)
+        self.unused -= hit[2]
+        counted = self.decision
+        reset = counted.reset_us - now + self.taken_at
+        decision = Decision(True, counted.remaining + self.unused, 0, reset if reset > 0 else 0, counted.at_us)
         decision.hit = hit
         return decision
-
-    def unused(self) -> Correction | None:
-        """Return the correction that returns the unused part."""
-        if self.decision is None or not self.left:
-            return None
-        limit, key, share = self.hit
-        return Correction(limit, key, self.left, Charge(self.decision.at_us, share))
 
 
 class _LeaseTable:
     """The leases of this process, by key. Bounded."""
 
     def __init__(self) -> None:
-        self.get = (by_key := dict[str, _Lease]()).get
-        self._by_key = by_key
+        self.by_key: dict[str, _Lease] = {}
         self._by_life: dict[int, dict[str, _Lease]] = {}  # leases of one life end in the order in which they began
         self._seen: dict[str, int] = {}
 
     def put(self, lease: _Lease) -> list[_Lease]:
         """Add a lease. Return the leases that it replaces: the last one of the key, and the oldest of a full table."""
         key = lease.hit.key
-        replaced = [self.pop(key)]
-        if len(self._by_key) >= _MAX_KEYS:
-            replaced.append(self.pop(next(iter(self._by_key))))
-        self._by_key[key] = self._by_life.setdefault(_life(lease.hit.limit), {})[key] = lease
-        return [each for each in replaced if each is not None]
+        replaced = self.pop(key)
+        if len(self.by_key) >= _MAX_KEYS:
+            replaced += self.pop(next(iter(self.by_key)))
+        self.by_key[key] = self._by_life.setdefault(_life(lease.hit.limit), {})[key] = lease
+        return replaced
 
-    def pop(self, key: str) -> _Lease | None:
-        lease = self._by_key.pop(key, None)
-        if lease is not None:
-            del self._by_life[_life(lease.hit.limit)][key]
-        return lease
+    def pop(self, key: str) -> list[_Lease]:
+        lease = self.by_key.pop(key, None)
+        if lease is None:
+            return []
+        del self._by_life[_life(lease.hit.limit)][key]
+        return [lease]
 
     def pop_ended(self, now: int, most: int) -> list[_Lease]:
         """Remove up to ``most`` leases that have ended, the oldest first."""
         ended: list[_Lease] = []
         for leases in self._by_life.values():
             while leases and len(ended) < most and (lease := next(iter(leases.values()))).ends_at <= now:
-                del leases[lease.hit.key], self._by_key[lease.hit.key]
-                ended.append(lease)
+                ended += self.pop(lease.hit.key)
         return ended
-
-    def all(self) -> list[_Lease]:
-        return list(self._by_key.values())
 
     def is_busy(self, hit: Hit, now: int) -> bool:
         """Record that the key was seen. Return True when its last hit was at most a lease's life ago."""
@@ -131,37 +113,42 @@ class QuotaLeases(ChainLink):
         self._lock = create_lock(self, "_lock", threading.Lock, QuotaLeases._after_fork)
         self._table = _LeaseTable()
 
-    def _after_fork(self, _whole: bool) -> None:
+    def _after_fork(self, _intact: bool) -> None:
         """In a forked child: the shares belong to the parent."""
         self._table = _LeaseTable()
 
+    def apply_one(self, limit: Limit, key: str, cost: int, now: int | None) -> Decision | None:
+        """Serve one hit of a request from its lease. None when there is no lease that covers it."""
+        hit, at = (limit, key, cost), self._clock() if now is None else now
+        with self._lock:
+            lease = self._table.by_key.get(key)
+            return None if lease is None or not lease.covers(hit, at) else lease.consume(hit, at)
+
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not consume:
-            return self.store.apply(hits, now, consume)
-        if decisions := self._consume(hits):
-            return decisions
-        leases, unused = self._plan(hits)
-        if unused:
-            self.store.correct(unused, now)
-        if leases:
-            replies = self.store.apply([lease.hit for lease in leases], now)
-            if decisions := self._begin(hits, leases, replies):
+        if consume:
+            if decisions := self._consume(hits):
                 return decisions
-        return self.store.apply(hits, now)
+            leases, returns = self._plan(hits)
+            if returns:
+                self.store.correct(returns, now)
+            if leases:
+                replies = self.store.apply([lease.hit for lease in leases], now)
+                if decisions := self._begin(hits, leases, replies):
+                    return decisions
+        return self.store.apply(hits, now, consume)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not consume:
-            return await self.store.aapply(hits, now, consume)
-        if decisions := self._consume(hits):
-            return decisions
-        leases, unused = self._plan(hits)
-        if unused:
-            await self.store.acorrect(unused, now)
-        if leases:
-            replies = await self.store.aapply([lease.hit for lease in leases], now)
-            if decisions := self._begin(hits, leases, replies):
+        if consume:
+            if decisions := self._consume(hits):
                 return decisions
-        return await self.store.aapply(hits, now)
+            leases, returns = self._plan(hits)
+            if returns:
+                await self.store.acorrect(returns, now)
+            if leases:
+                replies = await self.store.aapply([lease.hit for lease in leases], now)
+                if decisions := self._begin(hits, leases, replies):
+                    return decisions
+        return await self.store.aapply(hits, now, consume)
 
     def close(self) -> None:
         """Return all shares and close the store. A share that the store does not take back lapses."""
@@ -184,9 +171,9 @@ class QuotaLeases(ChainLink):
 
     def _close_leases(self) -> list[list[Correction]]:
         with self._lock:
-            unused = _unused(self._table.all())
+            returns = _returns(self._table.by_key.values())
             self._table = _LeaseTable()
-        return [unused[i : i + _RETURNS_PER_CALL] for i in range(0, len(unused), _RETURNS_PER_CALL)]
+        return [returns[i : i + _RETURNS_PER_CALL] for i in range(0, len(returns), _RETURNS_PER_CALL)]
 
     def _consume(self, hits: Sequence[Hit]) -> list[Decision]:
         """Take the cost of all hits from leases, or of none."""
@@ -194,34 +181,31 @@ class QuotaLeases(ChainLink):
         pairs = []
         with self._lock:
             for hit in hits:
-                lease = self._table.get(hit[1])
+                lease = self._table.by_key.get(hit[1])
                 if lease is None or not lease.covers(hit, now):
                     return []
                 pairs.append((lease, hit))
             return [lease.consume(hit, now) for lease, hit in pairs]
 
     def _plan(self, hits: Sequence[Hit]) -> tuple[list[_Lease], list[Correction]]:
-        """Return the leases to take, of busy keys without a call in flight, and the corrections to send before them."""
+        """Return a lease to take for each hit, or none at all, and the corrections to send before."""
         now = self._clock()
         with self._lock:
             ended = self._table.pop_ended(now, _RETURNS_PER_REQUEST)
-            leases = self._leases_for(hits, now)
+            shares = [self._share(hit, now) for hit in hits]
+            pairs = list(zip(hits, shares, strict=True))
+            if any(share <= max(1, hit.cost) for hit, share in pairs):
+                return [], _returns(ended)  # such a share saves no call
+            leases = [_Lease(hit, share, now) for hit, share in pairs]
             for lease in leases:
                 ended += self._table.put(lease)
-        return leases, _unused(ended)
-
-    def _leases_for(self, hits: Sequence[Hit], now: int) -> list[_Lease]:
-        """Return a lease for each hit, or none at all."""
-        if not all([hit.limit.lease and self._table.is_busy(hit, now) for hit in hits]):  # noqa: C419 - records each
-            return []
-        shares = [self._share(hit, now) for hit in hits]
-        if any(share <= max(1, hit.cost) for hit, share in zip(hits, shares, strict=True)):
-            return []  # such a share saves no call
-        return [_Lease(hit, share, now) for hit, share in zip(hits, shares, strict=True)]
+        return leases, _returns(ended)
 
     def _share(self, hit: Hit, now: int) -> int:
-        """Return the share to take; 0 while a share is being taken, or when another limit has a lease of the key."""
-        last = self._table.get(hit.key)
+        """Return the share to take: 0 when the key is not busy, a call is in flight or another limit has its lease."""
+        if not (hit.limit.lease and self._table.is_busy(hit, now)):
+            return 0
+        last = self._table.by_key.get(hit.key)
         if last is None or last.ends_at <= now:
             return hit.limit.lease
         return min(last.next_share, hit.limit.lease) if last.busy_until <= now and last.hit.limit is hit.limit else 0
@@ -231,12 +215,13 @@ class QuotaLeases(ChainLink):
         now = self._clock()
         with self._lock:
             for lease, decision in zip(leases, replies, strict=True):
-                lease.record_reply(decision, now)
+                # The next share is at most half of the remaining quota.
+                lease.next_share, lease.busy_until = decision.remaining // 2, now
             if not all(decision.allowed for decision in replies):
                 return []
             for lease, decision in zip(leases, replies, strict=True):
-                lease.begin(decision)
-                if self._table.get(lease.hit.key) is None:  # the call took longer than the lease's life
+                lease.unused, lease.decision = lease.hit.cost, decision
+                if lease.hit.key not in self._table.by_key:  # the call took longer than the lease's life
                     self._table.put(lease)
             return [lease.consume(hit, now) for lease, hit in zip(leases, hits, strict=True)]
 
@@ -245,5 +230,9 @@ def _life(limit: Limit) -> int:
     return max(1, limit.quota.period_us // _LEASES_PER_PERIOD)
 
 
-def _unused(leases: Iterable[_Lease]) -> list[Correction]:
-    return [correction for lease in leases if (correction := lease.unused())]
+def _returns(leases: Iterable[_Lease]) -> list[Correction]:
+    """Return the corrections that return the unused parts of these leases."""
+    unused = [(lease, *lease.hit) for lease in leases if lease.unused > 0]
+    return [
+        Correction(limit, key, lease.unused, Charge(lease.decision.at_us, share)) for lease, limit, key, share in unused
+    ]

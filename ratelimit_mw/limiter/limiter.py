@@ -5,11 +5,12 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..clock import Clock, checked_clock, now_us
-from ..decision import EarlyVerdict, Hit, Verdict
+from ..algorithms.limit import Limit
+from ..clock import Clock, checked_clock
+from ..decision import Decision, EarlyVerdict, Hit, Verdict
 from ..errors import ConfigError, placed
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -21,14 +22,16 @@ from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
 from .breaker import Breaker
-from .failover import BreakerStore, FailoverStore
+from .failover import FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
 from .settlement import Settlement
 from .slot import Slot
 
+ApplyOne = Callable[[Limit, str, int, int | None], Decision | None]
 
-class Limiter:
+
+class Limiter(Settlement):
     """Decides requests by rules.
 
     Args:
@@ -66,27 +69,25 @@ class Limiter:
         clock: Clock | None = None,
         settings: Settings | None = None,
     ) -> None:
+        super().__init__()
+        self._clock = None if clock is None else checked_clock(clock)
         self.settings = Settings() if settings is None else settings
         self._own_rules = checked_rules(rules)
         self._marks: set[Mark] = set()
         compiled = self._compile_rules()
-        self._clock = None if clock is None else checked_clock(clock)
         with placed("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
-        self._memory = self.store if isinstance(self.store, MemoryStore) else None
-        self.waits = self._memory is None
-        self._failover = None if self._memory is not None else self._build_failover()
-        # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache would not be.
-        span = self.settings.rejection_cache if clock is None else 0
-        self._chain = self.store if self._failover is None else RejectionCache(self._failover, span)
+        memory = self.store if isinstance(self.store, MemoryStore) else None
+        self.waits = memory is None
+        self._apply_one: ApplyOne | None = None if memory is None else memory.apply_one
+        self._failover: FailoverStore | None = None
+        self._chain = self.store
+        if self.waits:
+            on_store_error, fleet_size = self.settings.on_store_error, self.settings.fleet_size
+            self._failover = FailoverStore(self.store, on_store_error, fleet_size, self._time)
+            # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
+            self._chain = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
         self._use(compiled)
-        self._settlement = Settlement(self._chain, self._now, lambda rule: self.rules.statuses(rule))
-
-    def _build_failover(self) -> FailoverStore:
-        name = self.store.name or type(self.store).__name__
-        policy = self.settings.on_store_error
-        shared = BreakerStore(self.store, name, policy)
-        return FailoverStore(shared, shared.breaker, policy, self.settings.fleet_size, self._clock or process_clock)
 
     @classmethod
     def from_settings(cls, settings: SettingsSource, clock: Clock | None = None) -> Limiter:
@@ -104,6 +105,9 @@ class Limiter:
 
     def adopt(self, marks: Iterable[Mark]) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
+
+        Args:
+            marks: The rules that decorators declare. A mark that was added before changes nothing.
 
         Raises:
             ConfigError: Two rules have one name, or ``overrides`` names a rule that does not exist.
@@ -124,17 +128,16 @@ class Limiter:
         self.rules = rules
         failover = self._failover
         if failover and not isinstance(failover.store, QuotaLeases) and any(limit.lease for limit in limits):
-            failover.store = QuotaLeases(failover.store, self._clock or process_clock, self._now)
+            failover.store = leases = QuotaLeases(failover.store, self._time, self._now)
+            self._apply_one = leases.apply_one
 
     @property
     def breaker(self) -> Breaker | None:
         """The circuit breaker of the store, None for the memory store."""
         return None if self._failover is None else self._failover.breaker
 
-    # -- deciding ------------------------------------------------------------------------------------------
-
     def match(self, features: Features) -> Plan:
-        """Return the plan of a request: the rules that apply to it."""
+        """Return the plan of a request: the rules that apply to its ``method``, ``path`` and ``host``."""
         get = features.get
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
@@ -151,14 +154,27 @@ class Limiter:
         Raises:
             ConfigError: ``cost`` is not such a number.
         """
-        return self.decide(self.match(features), features, cost)
+        get = features.get
+        plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
+        return self.decide(plan, features, cost)
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``hit``."""
         return await self.adecide(self.match(features), features, cost)
 
     def peek(self, features: Features, cost: int | None = None) -> Verdict:
-        """Return the verdict that ``hit`` would return. Consume nothing."""
+        """Return the verdict that ``hit`` would return. Consume nothing.
+
+        Args:
+            features: The features of the request, as for ``hit``.
+            cost: The cost in units of the limits, as for ``hit``. A cost of 0 returns the state of each limit.
+
+        Returns:
+            The verdict. It has nothing to refund or settle.
+
+        Raises:
+            ConfigError: ``cost`` is not a whole number from 0 to 10**12.
+        """
         return self.decide(self.match(features), features, cost, consume=False)
 
     async def apeek(self, features: Features, cost: int | None = None) -> Verdict:
@@ -168,85 +184,74 @@ class Limiter:
     def decide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
-        """Decide a request whose plan is known; adapters use it. ``request`` is passed to cost functions."""
-        if plan.single is not None and consume and self._memory is not None and not testmode.active:
-            # One limit in memory: no list of hits, and no other limit that must agree.
-            limit, key_of, own_cost = plan.single
-            key = key_of(features)
-            if key is None:
-                return Verdict()
-            now = None if self._clock is None else self._clock()
-            decision = self._memory.apply_one(limit, key, own_cost if cost is None else checked_cost(cost), now)
-            return Verdict((decision,), decision.allowed)
+        """Decide a request whose plan is known; adapters use it.
+
+        Args:
+            plan: The plan of the request, from ``match``.
+            features: The features of the request, as for ``hit``.
+            cost: The cost in units of the limits, as for ``hit``.
+            consume: False for a peek, which consumes nothing.
+            request: The request to pass to cost functions. Default: the features.
+
+        Returns:
+            The verdict. It is true when the request is allowed.
+
+        Raises:
+            ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
+        """
+        if consume and self._apply_one and (verdict := self._decide_one(plan, features, cost)) is not None:
+            return verdict
         try:
             hits = self._hits(plan, features, cost, request)
         except EarlyVerdict as early:
-            now = self._now()
-            return early.verdict(now_us() if now is None else now)
+            return early.verdict(self._time())
         return Verdict.combine(self._chain.apply(hits, self._now(), consume) if hits else (), consume)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
-        if self._memory is not None:
+        if not self.waits:
             return self.decide(plan, features, cost, consume, request)
+        if consume and self._apply_one and (verdict := self._decide_one(plan, features, cost)) is not None:
+            return verdict
         try:
             hits = self._hits(plan, features, cost, request)
         except EarlyVerdict as early:
-            now = self._now()
-            return early.verdict(now_us() if now is None else now)
-        deciding = self._adecide_hits(hits, consume)
-        return await (self._settlement.keep_slots(deciding) if consume and plan.has_slots else deciding)
+            return early.verdict(self._time())
+        if not hits:
+            return Verdict()
+        deciding = self._chain.aapply(hits, self._now(), consume)
+        return Verdict.combine(await (self._keep_slots(deciding) if consume and plan.has_slots else deciding), consume)
 
-    async def _adecide_hits(self, hits: list[Hit], consume: bool) -> Verdict:
-        return Verdict.combine(await self._chain.aapply(hits, self._now(), consume) if hits else (), consume)
+    def _decide_one(self, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
+        """Decide a single limit in memory or by a lease, without a list of hits. None when the chain must decide."""
+        if plan.single is None or self._apply_one is None or testmode.active:
+            return None
+        limit, key_of, own_cost = plan.single
+        key = key_of(features)
+        if key is None:
+            return Verdict()
+        now = None if self._clock is None else self._clock()
+        decision = self._apply_one(limit, key, own_cost if cost is None else checked_cost(cost), now)
+        return None if decision is None else Verdict((decision,), decision.allowed)
 
     def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit]:
-        if not testmode.active:
-            return plan.hits(features, None if cost is None else checked_cost(cost), request)
         if testmode.off:
             return []
         hits = plan.hits(features, None if cost is None else checked_cost(cost), request)
-        return [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits]
+        return [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits] if testmode.key_suffix else hits
 
     def _now(self) -> int | None:
-        """Return the time to give to the store, None for the store's own time."""
         clock = self._clock or testmode.clock
         return None if clock is None else clock()
+
+    def _time(self) -> int:
+        return (self._clock or process_clock)()
 
     def _key_in_tests(self, key: str) -> str:
         """Keep the keys of a test apart while it has put this limiter on its clock."""
         return key if self._clock is not None else key + testmode.key_suffix
-
-    # -- after the decision --------------------------------------------------------------------------------
-
-    def refund(self, verdict: Verdict) -> None:
-        """Return all of the cost that this verdict consumed. A second call changes nothing."""
-        self._settlement.refund(verdict)
-
-    async def arefund(self, verdict: Verdict) -> None:
-        """Async form of ``refund``."""
-        await self._settlement.arefund(verdict)
-
-    def settle(self, verdict: Verdict, cost: int) -> None:
-        """Replace the cost that this verdict consumed by the true cost.
-
-        A lower cost returns the difference. A higher cost charges the difference, even beyond the limit. Slots of
-        concurrency rules are not changed.
-
-        Args:
-            verdict: A verdict of ``hit``.
-            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
-
-        Raises:
-            ConfigError: ``cost`` is not such a number.
-        """
-        self._settlement.settle(verdict, cost)
-
-    async def asettle(self, verdict: Verdict, cost: int) -> None:
-        """Async form of ``settle``."""
-        await self._settlement.asettle(verdict, cost)
 
     def slot(self, features: Features, cost: int | None = None) -> Slot:
         """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
@@ -268,23 +273,6 @@ class Limiter:
             1
         """
         return Slot(self, features, cost)
-
-    def hold(self, verdict: Verdict) -> None:
-        """Renew the slots of this verdict until ``conclude``; adapters use it."""
-        self._settlement.hold(verdict)
-
-    def conclude(self, verdict: Verdict, status: int | None) -> None:
-        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
-
-        Args:
-            verdict: The verdict of the request.
-            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
-        """
-        self._settlement.conclude(verdict, status)
-
-    async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        """Async form of ``conclude``."""
-        await self._settlement.aconclude(verdict, status)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget all that is counted under one key of one rule.
@@ -308,12 +296,14 @@ class Limiter:
 
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""
-        self._settlement.close()
+        self._slots.close()
+        self._returns.close()
         self._chain.close()
 
     async def aclose(self) -> None:
         """Async form of ``close``."""
-        self._settlement.close()
+        self._slots.close()
+        self._returns.close()
         await self._chain.aclose()
 
 

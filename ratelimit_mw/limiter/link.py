@@ -25,10 +25,14 @@ class ChainLink(Store):
         self.store.check(limit)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return self.store.correct(changes, now)
+        return self.counted_by(changes).correct(changes, now)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self.store.acorrect(changes, now)
+        return await self.counted_by(changes).acorrect(changes, now)
+
+    def counted_by(self, changes: Sequence[Correction]) -> Store:
+        """Return the store that counted the hits of one verdict."""
+        return self.store
 
     def forget(self, keys: Iterable[str]) -> None:
         keys = list(keys)

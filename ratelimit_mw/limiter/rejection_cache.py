@@ -28,9 +28,9 @@ _MAX_KEYS: Final = 50_000
 class _Rejection(NamedTuple):
     """A decision, the time when it was cached, and the time until which it holds."""
 
+    decision: Decision
     cached_at: int
     until: int
-    decision: Decision
 
 
 class RejectionCache(ChainLink):
@@ -50,24 +50,16 @@ class RejectionCache(ChainLink):
         self.everywhere[id(self)] = self
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not (consume and self._span):
-            return self.store.apply(hits, now, consume)
         at = _process_us()  # before the call, so that no rejection is kept beyond its time
-        if (self._young or self._old) and (cached := self._recall(hits, at)) is not None:
-            return [cached]
-        decisions = self.store.apply(hits, now, consume)
-        self._learn(decisions, at)
-        return decisions
+        if consume and (self._young or self._old) and (cached := self._recall(hits, at)):
+            return cached
+        return self._learn(self.store.apply(hits, now, consume), at, consume)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if not (consume and self._span):
-            return await self.store.aapply(hits, now, consume)
         at = _process_us()
-        if (self._young or self._old) and (cached := self._recall(hits, at)) is not None:
-            return [cached]
-        decisions = await self.store.aapply(hits, now, consume)
-        self._learn(decisions, at)
-        return decisions
+        if consume and (self._young or self._old) and (cached := self._recall(hits, at)):
+            return cached
+        return self._learn(await self.store.aapply(hits, now, consume), at, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         try:
@@ -81,43 +73,38 @@ class RejectionCache(ChainLink):
         finally:
             self.forget_here([change.key for change in changes])
 
-    def _recall(self, hits: Sequence[Hit], at: int) -> Decision | None:
-        cached = [decision for hit in hits if (decision := self._cached(hit, at)) is not None]
-        if not cached or any(_counts_rejections(hit) for hit in hits):
-            return None
-        return cached[0] if len(cached) == 1 else max(cached, key=_wait)
+    def _recall(self, hits: Sequence[Hit], at: int) -> list[Decision]:
+        """Return the cached rejection with the longest wait; an empty list when the store must decide."""
+        cached = []
+        for hit in hits:
+            if _counts_rejections(hit):
+                return []
+            rejection = self._young.get(hit[1]) or self._old.get(hit[1])
+            if rejection is not None and at < rejection.until and _covers(rejection.decision, hit):
+                cached.append(_advance(rejection.decision, hit, at - rejection.cached_at))
+        return cached if len(cached) < 2 else [max(cached, key=_wait)]
 
-    def _cached(self, hit: Hit, at: int) -> Decision | None:
-        limit, key, cost = hit
-        rejection = self._young.get(key) or self._old.get(key)
-        if rejection is None or at >= rejection.until:
-            return None
-        of_limit, _, least = rejection.decision.hit
-        if cost < least or of_limit is not limit:
-            return None
-        return _later(rejection.decision, hit, at - rejection.cached_at)
-
-    def _learn(self, decisions: Sequence[Decision], at: int) -> None:
-        for decision in decisions:
-            if not decision.allowed and not decision.hit[0].shadow:
-                self._remember(decisions, at)
-                return
-        if self._young or self._old:
-            # The cached decisions of these keys hold an outdated ``remaining``.
-            self._drop(decision.hit[1] for decision in decisions if not decision.local)
+    def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:
+        """Cache the rejections of the store. Return the decisions."""
+        if consumed and self._span:
+            for decision in decisions:
+                if not decision.allowed and not decision.hit[0].shadow:
+                    self._remember(decisions, at)
+                    return decisions
+            if self._young or self._old:
+                # The cached decisions of these keys hold an outdated ``remaining``.
+                self._drop(decision.hit[1] for decision in decisions if not decision.local)
+        return decisions
 
     def _remember(self, decisions: Sequence[Decision], at: int) -> None:
         rejecting = [decision for decision in decisions if not (decision.allowed or decision.shadow)]
         # If one of the rejecting limits must be asked each time, it may have the longest wait.
         if all(decision.retry_us and _may_be_cached(decision) for decision in rejecting):
+            if len(self._young) >= _MAX_KEYS // 2:
+                self._old, self._young = self._young, {}
             for decision in rejecting:
-                self._put(decision, at)
-
-    def _put(self, decision: Decision, at: int) -> None:
-        if len(self._young) >= _MAX_KEYS // 2:
-            self._old, self._young = self._young, {}
-        until = at + min(decision.retry_us or 0, self._span)
-        self._young[decision.hit[1]] = _Rejection(at, until, decision)
+                until = at + min(decision.retry_us or 0, self._span)
+                self._young[decision.hit[1]] = _Rejection(decision, at, until)
 
     def forget_here(self, keys: Sequence[str]) -> None:
         """Drop the keys from the caches of all limiters in this process."""
@@ -136,6 +123,12 @@ def _process_us() -> int:
     return monotonic_ns() // 1000 if clock is None else clock()
 
 
+def _covers(rejection: Decision, hit: Hit) -> bool:
+    """Whether a hit of the same key is rejected as well."""
+    limit, _, cost = rejection.hit
+    return hit[2] >= cost and hit[0] is limit
+
+
 def _may_be_cached(decision: Decision) -> bool:
     limit = decision.hit[0]
     changes_elsewhere = limit.counts_outcomes or limit.quota.concurrent or _counts_rejections(decision.hit)
@@ -151,9 +144,10 @@ def _wait(decision: Decision) -> float:
     return math.inf if decision.retry_us is None else decision.retry_us
 
 
-def _later(decision: Decision, hit: Hit, passed: int) -> Decision:
-    """Return a cached decision after ``passed`` microseconds, for a hit of the same cost or more."""
-    retry = None if decision.retry_us is None or hit[2] > hit[0].limit else decision.retry_us - passed
-    later = Decision(False, decision.remaining, retry, max(0, decision.reset_us - passed), decision.at_us + passed)
-    later.hit = hit
-    return later
+def _advance(rejection: Decision, hit: Hit, passed: int) -> Decision:
+    """Return a cached rejection after ``passed`` microseconds, for a hit that it covers."""
+    retry = None if hit[2] > hit[0].limit else (rejection.retry_us or 0) - passed
+    reset, at = max(0, rejection.reset_us - passed), rejection.at_us + passed
+    decision = Decision(False, rejection.remaining, retry, reset, at)
+    decision.hit = hit
+    return decision

@@ -1,18 +1,19 @@
-"""Changes to a verdict after its decision: refund, settle, hold its slots, conclude.
+"""``Settlement``: the half of a ``Limiter`` that changes verdicts after their decision.
 
-This module works out how much each hit must have consumed. The store that counted the hit makes the change.
+It works out how much each hit must have consumed. The store that counted the hit makes the change.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Verdict
+from ..decision import Decision, Verdict
 from ..errors import StoreError
 from ..quota import checked_cost
 from ..receipt import Correction, PendingCorrection
@@ -22,6 +23,7 @@ from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
+    from ..rules.ruleset import RuleSet
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _MAX_UNRETURNED: Final = 10_000
@@ -37,46 +39,87 @@ class _UnreturnedSlot(NamedTuple):
     until: int
 
 
-class Settlement:
-    """Changes what verdicts have consumed in ``store``. ``statuses`` returns the outcomes of a rule that count.
+class Settlement(ABC):
+    """Refunds and settles verdicts, renews their slots and concludes their requests. ``Limiter`` inherits it."""
 
-    ``statuses`` returns None for a rule that counts every outcome.
-    """
+    rules: RuleSet
+    _chain: Store
 
-    def __init__(
-        self,
-        store: Store,
-        now: Callable[[], int | None],
-        statuses: Callable[[str], frozenset[int] | None],
-    ) -> None:
-        self._store = store
-        self._now = now
-        self._statuses = statuses
+    def __init__(self) -> None:
         self._slots = Heartbeat(self._renew)
         self._returns = Heartbeat(self._return, _RETRY_EVERY)
         self._abandoned: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
+        """Return all of the cost that a verdict consumed. A second call changes nothing.
+
+        When the store cannot be reached, the cost stays consumed. No error is raised.
+
+        Args:
+            verdict: A verdict of ``hit``.
+        """
         self._slots.release(verdict)
         self._correct(verdict, lambda _: 0)
 
     async def arefund(self, verdict: Verdict) -> None:
+        """Async form of ``refund``."""
         self._slots.release(verdict)
         await self._acorrect(verdict, lambda _: 0)
 
     def settle(self, verdict: Verdict, cost: int) -> None:
+        """Replace the cost that a verdict consumed by the true cost.
+
+        A lower cost returns the difference. A higher cost charges the difference, even beyond the limit. Slots of
+        concurrency rules are not changed.
+
+        Args:
+            verdict: A verdict of ``hit``.
+            cost: The true cost in units of the limits, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
+        """
         self._correct(verdict, _rates_cost(checked_cost(cost)))
 
     async def asettle(self, verdict: Verdict, cost: int) -> None:
+        """Async form of ``settle``."""
         await self._acorrect(verdict, _rates_cost(checked_cost(cost)))
 
     def hold(self, verdict: Verdict) -> None:
+        """Renew the slots of a verdict until ``conclude``; adapters use it.
+
+        Args:
+            verdict: The verdict of an allowed request.
+        """
         if any(decision.quota.concurrent for decision in verdict.decisions):
             self._slots.hold(verdict)
 
-    async def keep_slots(self, decision: Awaitable[Verdict]) -> Verdict:
-        """Return the verdict. When the caller is cancelled meanwhile, return the slots once the store has decided."""
-        deciding = asyncio.ensure_future(decision)
+    def conclude(self, verdict: Verdict, status: int | None) -> None:
+        """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
+
+        Args:
+            verdict: The verdict of the request.
+            status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
+        """
+        self._slots.release(verdict)
+        self._correct(verdict, self._outcome_cost(verdict, status))
+
+    async def aconclude(self, verdict: Verdict, status: int | None) -> None:
+        """Async form of ``conclude``."""
+        self._slots.release(verdict)
+        await self._acorrect(verdict, self._outcome_cost(verdict, status))
+
+    def _outcome_cost(self, verdict: Verdict, status: int | None) -> Due:
+        def due(limit: Limit) -> int | None:
+            statuses = self.rules.statuses(limit.rule)
+            counts = statuses is None or status is None or status in statuses
+            return verdict.true_cost if counts and not limit.quota.concurrent else 0
+
+        return due
+
+    async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
+        """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
+        deciding = asyncio.ensure_future(decisions)
         try:
             return await asyncio.shield(deciding)
         except asyncio.CancelledError:
@@ -85,66 +128,48 @@ class Settlement:
             abandoned.add_done_callback(self._abandoned.discard)
             raise
 
-    async def _abandon(self, deciding: Awaitable[Verdict]) -> None:
-        await self.aconclude(await deciding, None)
-
-    def conclude(self, verdict: Verdict, status: int | None) -> None:
-        self._slots.release(verdict)
-        self._correct(verdict, self._outcome_cost(verdict, status))
-
-    async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        self._slots.release(verdict)
-        await self._acorrect(verdict, self._outcome_cost(verdict, status))
-
-    def close(self) -> None:
-        self._slots.close()
-        self._returns.close()
-
-    def _outcome_cost(self, verdict: Verdict, status: int | None) -> Due:
-        def due(limit: Limit) -> int | None:
-            statuses = self._statuses(limit.rule)
-            counts = statuses is None or status is None or status in statuses
-            return verdict.true_cost if counts and not limit.quota.concurrent else 0
-
-        return due
+    async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
+        await self.aconclude(Verdict.combine(await deciding), None)
 
     def _correct(self, verdict: Verdict, due: Due) -> None:
         if pending := verdict.receipt.corrections(due):
-            try:
-                times = self._store.correct([each.correction for each in pending], self._now())
-            except StoreError as error:
-                self._keep_pending(verdict, pending, error)
-            else:
+            with self._keeping_pending(verdict, pending):
+                times = self._chain.correct([each.correction for each in pending], self._now())
                 verdict.receipt.confirm(pending, times)
 
     async def _acorrect(self, verdict: Verdict, due: Due) -> None:
         if pending := verdict.receipt.corrections(due):
-            try:
-                times = await self._store.acorrect([each.correction for each in pending], self._now())
-            except StoreError as error:
-                self._keep_pending(verdict, pending, error)
-            else:
+            with self._keeping_pending(verdict, pending):
+                times = await self._chain.acorrect([each.correction for each in pending], self._now())
                 verdict.receipt.confirm(pending, times)
 
-    def _keep_pending(self, verdict: Verdict, pending: Sequence[PendingCorrection], error: StoreError) -> None:
-        """A correction that was not sent may be sent later. A slot is returned by its id, so it is sent again."""
-        if isinstance(error, NotAskedError):
-            verdict.receipt.cancel(pending)
-        for _, _, correction in pending:
-            if correction.limit.quota.concurrent and len(self._returns) < _MAX_UNRETURNED:
-                self._returns.hold(_UnreturnedSlot(correction, now_us() + SLOT_LIFE))
+    @contextmanager
+    def _keeping_pending(self, verdict: Verdict, pending: Sequence[PendingCorrection]) -> Iterator[None]:
+        """Keep what may be sent later when the store fails: corrections that were not sent, and slots by their id."""
+        try:
+            yield
+        except StoreError as error:
+            if isinstance(error, NotAskedError):
+                verdict.receipt.cancel(pending)
+            for _, _, correction in pending:
+                if correction.limit.quota.concurrent and len(self._returns) < _MAX_UNRETURNED:
+                    self._returns.hold(_UnreturnedSlot(correction, now_us() + SLOT_LIFE))
 
     def _renew(self, verdict: Verdict) -> None:
         with suppress(StoreError):  # the circuit breaker logs it
-            self._store.correct(verdict.receipt.renewals(), self._now())
+            self._chain.correct(verdict.receipt.renewals(), self._now())
 
     def _return(self, slot: _UnreturnedSlot) -> None:
         try:
-            self._store.correct([slot.correction], self._now())
+            self._chain.correct([slot.correction], self._now())
         except StoreError:
             if now_us() < slot.until:
                 return
         self._returns.release(slot)
+
+    @abstractmethod
+    def _now(self) -> int | None:
+        """Return the time to give to the store, None for the store's own time."""
 
 
 def _rates_cost(cost: int) -> Due:

@@ -17,15 +17,14 @@ class Slot:
 
     def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
         self._limiter = limiter
-        self._features = features
-        self._cost = cost
+        self._request = features, cost
         self._held: list[Verdict] = []
 
     def __enter__(self) -> Verdict:
-        return self._enter(self._limiter.hit(self._features, self._cost))
+        return self._enter(self._limiter.hit(*self._request))
 
     async def __aenter__(self) -> Verdict:
-        return self._enter(await self._limiter.ahit(self._features, self._cost))
+        return self._enter(await self._limiter.ahit(*self._request))
 
     def _enter(self, verdict: Verdict) -> Verdict:
         verdict.raise_for_limit()

@@ -138,7 +138,7 @@ def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -
     finally:
         loop.close()
     assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == [1, 8]
-    assert rate._settlement._slots._held == set()
+    assert rate._slots._held == set()
     rate.close()
 
 
@@ -160,5 +160,5 @@ def test_a_request_that_is_cancelled_in_the_queue_gives_its_slot_back() -> None:
 
     asyncio.run(scenario())
     assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 2
-    assert rate._settlement._slots._held == set()
+    assert rate._slots._held == set()
     rate.close()

@@ -166,7 +166,7 @@ def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -
     with pytest.raises(type(ending)):
         Served(RateLimitMiddleware(app, limiter=rate))
     assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [1, 8]
-    assert rate._settlement._slots._held == set()
+    assert rate._slots._held == set()
     rate.close()
 
 
@@ -176,7 +176,7 @@ def test_what_cannot_be_iterated_gives_its_slot_back() -> None:
     with pytest.raises(TypeError):
         Served(RateLimitMiddleware(lambda environ, start: None, limiter=rate))  # type: ignore[arg-type, return-value]
     assert rate.peek({}, cost=0).decisions[0].remaining == 1
-    assert rate._settlement._slots._held == set()
+    assert rate._slots._held == set()
     rate.close()
 
 
