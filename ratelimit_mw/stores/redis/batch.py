@@ -8,7 +8,7 @@ own operations, and each operation has its own deadline.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from itertools import takewhile
 from types import TracebackType
 from typing import Any, Final, cast
@@ -17,24 +17,27 @@ from redis import ResponseError
 
 from ...errors import StoreError
 from .client.errors import as_store_error, error_code, timed_out
-from .message import Message, Operation, read_reply
+from .client.server import Target
+from .client.slots import slot_of
+from .message import Caller, Operation, PackedLimits, RedisKeys
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
 _MOST_CALLS: Final = 4
-_TOGETHER: Final = 0.005  # seconds: deadlines this close count as one
+_MOST_BATCHERS: Final = 1_000
+_SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
 Member = tuple[Operation, "asyncio.Future[Any]", float]
 """An operation, its result to come, and its deadline in the loop's time."""
 
 
-class Batcher:
-    """The calls to one server, or to one slot of a cluster."""
+class Batcher(Caller):
+    """The calls to one server, or to one slot of a cluster, on the event loop that builds it."""
 
-    def __init__(self, send: Callable[[Message], Awaitable[Any]], new_message: Callable[[], Message]) -> None:
+    def __init__(self, target: Target, packed: PackedLimits, keys: RedisKeys) -> None:
         self._loop = asyncio.get_running_loop()
-        self._send = send
-        self._new_message = new_message
+        super().__init__(target, packed, keys, self._loop.time)
+        self.ask = self.join
         self._waiting: list[Member] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._has_lone_call = False
@@ -46,7 +49,6 @@ class Batcher:
         return not self._calls and not self._has_lone_call
 
     def join(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        """The result to come. Raises ``StoreError`` at the deadline."""
         out = len(self._calls) + self._has_lone_call
         if out == 0 and self._last_was_lone and not self._waiting:
             return self._call_alone(operation, deadline)
@@ -61,18 +63,13 @@ class Batcher:
         self._has_lone_call = True
         try:
             with self._timer.until(deadline):
-                (result,) = await self._results([operation])
-        except StoreError:
-            raise
-        except Exception as error:
-            raise as_store_error(error) from error
+                return await self.ask_alone(operation, deadline)
+        except TimeoutError as error:
+            raise timed_out() from error
         finally:
             self._has_lone_call = False
             if self._waiting and not self._calls:
                 self._start()
-        if isinstance(result, StoreError):
-            raise result
-        return result
 
     def _start(self) -> None:
         # The task starts after all that is ready now, so that operations of one turn of the loop share a call.
@@ -92,7 +89,7 @@ class Batcher:
         Their deadlines are close to each other, so that one deadline serves all of a call.
         """
         share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
-        until = self._waiting[0][2] + _TOGETHER if self._waiting else 0.0
+        until = self._waiting[0][2] + _SAME_TIME if self._waiting else 0.0
         members = list(takewhile(lambda member: member[2] <= until, self._waiting[:share]))
         del self._waiting[: len(members)]
         return members
@@ -103,8 +100,9 @@ class Batcher:
         if not members:
             return
         try:
-            async with asyncio.timeout_at(max(deadline for _, _, deadline in members)):
-                results = await self._results([operation for operation, _, _ in members])
+            deadline = max(deadline for _, _, deadline in members)
+            async with asyncio.timeout_at(deadline):
+                results = await self._results(members, deadline)
         except asyncio.CancelledError:  # the loop is closing
             for _, future, _ in members:
                 future.cancel()
@@ -115,23 +113,16 @@ class Batcher:
             if not future.done():
                 (future.set_exception if isinstance(result, StoreError) else future.set_result)(result)
 
-    async def _results(self, operations: list[Operation]) -> list[Any]:
-        message = self._new_message()
-        for operation in operations:
-            operation.join(message)
+    async def _results(self, members: list[Member], deadline: float) -> list[Any]:
+        operations = [operation for operation, _, _ in members]
         try:
-            return read_reply(operations, await self._send(message))
+            return await self.ask_all(operations, deadline)
         except ResponseError as error:
-            if error_code(error) != "TRYAGAIN" or len(operations) == 1:
+            if error_code(error) != "TRYAGAIN" or len(members) == 1:
                 raise
         # The slot is moving, and its keys are on two servers. The server ran nothing. Each operation has one key.
-        return await asyncio.gather(*map(self._result, operations))
-
-    async def _result(self, operation: Operation) -> Any:
-        try:
-            return (await self._results([operation]))[0]
-        except Exception as error:
-            return as_store_error(error)
+        calls = (self.ask_alone(operation, deadline) for operation in operations)
+        return await asyncio.gather(*calls, return_exceptions=True)
 
 
 def _is_over(member: Member, now: float) -> bool:
@@ -140,6 +131,24 @@ def _is_over(member: Member, now: float) -> bool:
     if deadline <= now and not future.done():
         future.set_exception(timed_out())
     return future.done()
+
+
+class SlotBatchers(Caller):
+    """The calls to a cluster, on the event loop that builds it: the keys of one call must be in one slot."""
+
+    def __init__(self, target: Target, packed: PackedLimits, keys: RedisKeys) -> None:
+        super().__init__(target, packed, keys, asyncio.get_running_loop().time)
+        self.ask = self._ask_slot
+        self._batchers: dict[int, Batcher] = {}
+
+    def _ask_slot(self, operation: Operation, deadline: float) -> Awaitable[Any]:
+        slot, batchers = slot_of(self._keys(operation.key)), self._batchers
+        if slot not in batchers:
+            if len(batchers) >= _MOST_BATCHERS:
+                for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
+                    del batchers[idle]
+            batchers[slot] = Batcher(self.target, self._packed, self._keys)
+        return batchers[slot].join(operation, deadline)
 
 
 class DeadlineTimer:

@@ -1,12 +1,12 @@
 """One script call: operations packed as keys and numbers, and their results read from one flat reply.
 
-The counterpart of shell.lua. This file knows neither connections nor event loops.
+The counterpart of shell.lua. This file opens no connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -14,7 +14,11 @@ from ...algorithms.limit import Limit
 from ...decision import Decision, Hit
 from ...errors import StoreError
 from ...receipt import Correction
+from .client.errors import as_store_error
 from .script import LuaAlgorithm, Script, build_script, find_lua, pack_limit
+
+if TYPE_CHECKING:
+    from .client.server import Target
 
 _CORRECT: Final = 5
 READ: Final = 6
@@ -200,6 +204,38 @@ def min_ttl_ms(now: int | None) -> int:
 
 class ConflictError(StoreError):
     """Another process changed the state between reading and writing."""
+
+
+class Caller:
+    """Sends operations to the servers: each in a call of its own, unless a subclass replaces ``ask``."""
+
+    def __init__(self, target: Target, packed: PackedLimits, keys: RedisKeys, time: Callable[[], float]) -> None:
+        self.target = target
+        self.time = time
+        """The clock of deadlines, in seconds."""
+        self.ask: Callable[[Operation, float], Any] = self.ask_alone
+        """The result of an operation, to be awaited. Raises ``StoreError`` at the deadline."""
+        self._packed = packed
+        self._keys = keys
+
+    async def ask_alone(self, operation: Operation, deadline: float) -> Any:
+        """The result of an operation, in a call of its own that the caller bounds."""
+        message = Message(self._packed, self._keys)
+        operation.join(message)
+        try:
+            (result,) = read_reply((operation,), await self.target.ask(message, deadline))
+        except Exception as error:
+            raise as_store_error(error) from error
+        if isinstance(result, StoreError):
+            raise result
+        return result
+
+    async def ask_all(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
+        """The results of operations that share a call, or their ``StoreError``."""
+        message = Message(self._packed, self._keys)
+        for operation in operations:
+            operation.join(message)
+        return read_reply(operations, await self.target.ask(message, deadline))
 
 
 def read_reply(operations: Sequence[Operation], reply: Sequence[Any]) -> list[Any]:

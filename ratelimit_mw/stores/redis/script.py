@@ -39,7 +39,7 @@ class LuaAlgorithm:
 
 _BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period", "capacity"))
 _SERIES: Final = LuaAlgorithm("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
-GIVEN: Final = LuaAlgorithm("Given", "", "Given")
+SWAP: Final = LuaAlgorithm("Swap", "", "Swap")
 
 # By exact class: a subclass may decide differently.
 _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {

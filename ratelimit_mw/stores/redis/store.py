@@ -8,34 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...decision import Decision, Hit
-from ...errors import ConfigError, StoreError
+from ...errors import ConfigError
 from ...receipt import Correction
 from .. import read_address, redacted_url
 from ..base import Store
-from .address import Address, ParsedAddress
+from .address import ParsedAddress
+from .batch import Batcher, SlotBatchers
+from .client.aconnection import AsyncRedisConnectionHolder, aconnect
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
-from .client.cluster import AsyncCluster, Cluster
+from .client.cluster import Cluster
+from .client.connection import RedisConnectionPool, connect, run_blocking
 from .client.errors import as_store_error
-from .client.run import arun, run
-from .client.server import AsyncServer, Server
+from .client.login import tls_context
+from .client.server import Server, Target, Transport
 from .client.slots import slot_of
-from .client.tls import tls_context
-from .event_loop import AsyncTarget, EventLoopState
-from .message import PROBE, HitOperation, KeyOperation, Message, Operation, PackedLimits, RedisKeys, read_reply
+from .message import PROBE, Caller, HitOperation, KeyOperation, PackedLimits, RedisKeys
 from .steps import RedisContext, apply_in_steps, correct_in_steps, forget_in_steps
 
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
     from redis.credentials import CredentialProvider
-
-Target = ApplicationClient | Cluster | LoopBridge | Server
 
 
 class RedisStore(Store):
@@ -75,124 +75,91 @@ class RedisStore(Store):
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
         self._packed = PackedLimits()
-        self._states: dict[asyncio.AbstractEventLoop, EventLoopState] = {}
-        self._is_cluster = False
         self._keys = RedisKeys("rl:" if prefix is None else prefix)
-        self._target: Target
-        self._open_async: Callable[[], AsyncTarget] | None = None
+        self._is_cluster = False
+        self._callers: dict[asyncio.AbstractEventLoop, Caller] = {}
+        self._open_async: Callable[[], Target] | None = None
         if url is None:
-            if aclient is not None:
-                shared = AsyncApplicationClient(aclient)
-                self._open_async = lambda: shared
-                self._target = LoopBridge(shared, self._states)
-            if client is not None:
-                self._target = ApplicationClient(client)
+            self._use_clients(client, aclient)
             return
         parsed = read_address(url)[1] if isinstance(url, str) else url
         if isinstance(url, str):
             self.name = redacted_url(url)
-        self._keys = RedisKeys(parsed.prefix if prefix is None else prefix)
-        self._address = address = _address(parsed, credential_provider)
+        if prefix is None:
+            self._keys = RedisKeys(parsed.prefix)
+        self._use_servers(parsed, credential_provider)
+
+    def _use_clients(self, client: redis.Redis | None, aclient: redis.asyncio.Redis | None) -> None:
+        targets: list[Target] = []
+        if client is not None:
+            targets.append(ApplicationClient(client))
+        if aclient is not None:
+            shared = AsyncApplicationClient(aclient)
+            targets.append(LoopBridge(shared, self._callers))
+            self._open_async = lambda: shared
+        self.name = targets[0].name
+        self._blocking = Caller(targets[0], self._packed, self._keys, time.monotonic)
+
+    def _use_servers(self, parsed: ParsedAddress, provider: CredentialProvider | None) -> None:
+        address = parsed.address
+        if provider is not None and (address.username or address.password):
+            raise ConfigError("expected either a login in the URL or credential_provider=, not both")
+        tls = None if parsed.tls is None else tls_context(parsed.tls)
+        self._address = address = replace(address, credential_provider=provider, tls=tls)
         self._is_cluster = address.cluster
-        self._target = (Cluster if address.cluster else Server)(address)
-        self._open_async = partial(AsyncCluster if address.cluster else AsyncServer, address, self._timeout)
+        target = Cluster if address.cluster else Server
+        transport = Transport(time.monotonic, nullcontext, nullcontext, connect, RedisConnectionPool)
+        self._blocking = Caller(target(address, transport), self._packed, self._keys, time.monotonic)
+        self._open_async = lambda: target(address, self._transport_of_loop())
+
+    def _transport_of_loop(self) -> Transport:
+        clock = asyncio.get_running_loop().time
+        return Transport(
+            clock, asyncio.timeout_at, asyncio.Lock, partial(aconnect, self._timeout), AsyncRedisConnectionHolder
+        )
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        deadline = time.monotonic() + self._timeout
-        if self._fits_one_call(hits):
-            decisions: list[Decision] = self._ask(HitOperation(hits, now, consume), deadline)
-            return decisions
-        context = self._context(deadline, time.monotonic)
-        return run(apply_in_steps(hits, now, consume, context), lambda operation: self._ask(operation, deadline))
+        return run_blocking(self._apply(self._blocking, hits, now, consume))
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        state = self._state()
-        deadline = state.loop.time() + self._timeout
-        if self._fits_one_call(hits):
-            decisions: list[Decision] = await state.ask(HitOperation(hits, now, consume), deadline)
-            return decisions
-        context = self._context(deadline, state.loop.time)
-        return await arun(apply_in_steps(hits, now, consume, context), lambda operation: state.ask(operation, deadline))
+        return await self._apply(self._caller(), hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        deadline = time.monotonic() + self._timeout
-        context = self._context(deadline, time.monotonic)
-        return run(correct_in_steps(changes, now, context), lambda operation: self._ask(operation, deadline))
+        return run_blocking(correct_in_steps(changes, now, self._context(self._blocking)))
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        state = self._state()
-        deadline = state.loop.time() + self._timeout
-        context = self._context(deadline, state.loop.time)
-        return await arun(correct_in_steps(changes, now, context), lambda operation: state.ask(operation, deadline))
+        return await correct_in_steps(changes, now, self._context(self._caller()))
 
     def forget(self, keys: Iterable[str]) -> None:
-        deadline = time.monotonic() + self._timeout
-        steps = forget_in_steps(list(keys), self._context(deadline, time.monotonic))
-        run(steps, lambda operation: self._ask(operation, deadline))
+        run_blocking(forget_in_steps(list(keys), self._context(self._blocking)))
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        state = self._state()
-        deadline = state.loop.time() + self._timeout
-        steps = forget_in_steps(list(keys), self._context(deadline, state.loop.time))
-        await arun(steps, lambda operation: state.ask(operation, deadline))
+        await forget_in_steps(list(keys), self._context(self._caller()))
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
-        deadline = time.monotonic() + self._timeout
-        try:
-            keys = self._target.probe_keys(self._slot, deadline) if isinstance(self._target, Cluster) else ["ping"]
-        except Exception as error:
-            raise as_store_error(error) from error
-        for key in keys:
-            self._ask(KeyOperation(PROBE, [key]), deadline)
+        run_blocking(self._ping(self._blocking, nullcontext))
 
     async def aping(self) -> None:
-        """Async form of `ping`."""
-        state = self._state()
-        deadline = state.loop.time() + self._timeout
-        try:
-            async with asyncio.timeout_at(deadline):
-                keys = await state.target.probe_keys(self._slot) if isinstance(state.target, AsyncCluster) else ["ping"]
-        except Exception as error:
-            raise as_store_error(error) from error
-        for key in keys:
-            await state.ask(KeyOperation(PROBE, [key]), deadline)
+        await self._ping(self._caller(), asyncio.timeout_at)
 
     def close(self) -> None:
         """Close idle connections. A client of the application stays open."""
-        self._target.close()
+        self._blocking.target.close()
 
     async def aclose(self) -> None:
-        state = self._states.pop(asyncio.get_running_loop(), None)
-        if state is not None:
-            await state.target.aclose()
+        caller = self._callers.pop(asyncio.get_running_loop(), None)
+        if caller is not None:
+            caller.target.close()
+            await asyncio.sleep(0)  # lets the loop close the transports
         self.close()
 
-    def _ask(self, operation: Operation, deadline: float) -> Any:
-        message = self._new_message()
-        operation.join(message)
-        try:
-            (result,) = read_reply((operation,), self._target.ask(message, deadline))
-        except Exception as error:
-            raise as_store_error(error) from error
-        if isinstance(result, StoreError):
-            raise result
-        return result
-
-    def _state(self) -> EventLoopState:
-        loop = asyncio.get_running_loop()
-        state = self._states.get(loop)
-        if state is None:
-            for closed in [each for each in list(self._states) if each.is_closed()]:
-                self._states.pop(closed, None)
-            if self._open_async is None:
-                raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-            keys = self._keys if self._is_cluster else None
-            state = self._states[loop] = EventLoopState(self._open_async(), self._new_message, keys)
-        return state
-
-    def _new_message(self) -> Message:
-        return Message(self._packed, self._keys)
+    def _apply(
+        self, caller: Caller, hits: Sequence[Hit], now: int | None, consume: bool
+    ) -> Coroutine[Any, Any, list[Decision]]:
+        if self._fits_one_call(hits):
+            return caller.ask(HitOperation(hits, now, consume), caller.time() + self._timeout)  # type: ignore[no-any-return]
+        return apply_in_steps(hits, now, consume, self._context(caller))
 
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
         for hit in hits:
@@ -200,21 +167,39 @@ class RedisStore(Store):
                 return False
         return len(hits) == 1 or (not self._is_cluster and len(hits) > 1)
 
-    def _context(self, deadline: float, clock: Callable[[], float]) -> RedisContext:
+    async def _ping(self, caller: Caller, timeout_at: Callable[[float], Any]) -> None:
+        deadline = caller.time() + self._timeout
+        try:
+            async with timeout_at(deadline):
+                keys = await caller.target.probe_keys(self._slot, deadline)
+        except Exception as error:
+            raise as_store_error(error) from error
+        for key in keys:
+            await caller.ask(KeyOperation(PROBE, [key]), deadline)
+
+    def _caller(self) -> Caller:
+        """The caller for the running event loop."""
+        loop = asyncio.get_running_loop()
+        caller = self._callers.get(loop)
+        if caller is None:
+            for closed in [each for each in list(self._callers) if each.is_closed()]:
+                self._callers.pop(closed, None)
+            if self._open_async is None:
+                raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
+            kind = SlotBatchers if self._is_cluster else Batcher
+            caller = self._callers[loop] = kind(self._open_async(), self._packed, self._keys)
+        return caller
+
+    def _context(self, caller: Caller) -> RedisContext:
+        """The parts of the store for a request that starts now."""
+        deadline = caller.time() + self._timeout
         slot = self._slot if self._is_cluster else lambda _key: 0
-        return RedisContext(self._packed, slot, lambda: clock() < deadline)
+        return RedisContext(
+            self._packed, slot, lambda operation: caller.ask(operation, deadline), lambda: caller.time() < deadline
+        )
 
     def _slot(self, key: str) -> int:
         return slot_of(self._keys(key))
-
-
-def _address(parsed: ParsedAddress, provider: CredentialProvider | None) -> Address:
-    """The address with all that needs redis-py."""
-    address = parsed.address
-    if provider is not None and (address.username or address.password):
-        raise ConfigError("expected either a login in the URL or credential_provider=, not both")
-    tls = None if parsed.tls is None else tls_context(parsed.tls)
-    return replace(address, credential_provider=provider, tls=tls)
 
 
 def open_address(parsed: ParsedAddress, timeout_us: int) -> RedisStore:

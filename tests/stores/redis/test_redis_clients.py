@@ -134,6 +134,16 @@ def test_arguments_that_do_not_fit_are_rejected() -> None:
         assert "s3cret" not in str(caught.value)
 
 
+def test_a_store_is_named_after_the_server_of_its_client() -> None:
+    """Host, port and database for the log, without the login; the service for a client of Sentinel."""
+    named = redis.Redis(host="cache", port=7000, db=2, username="ann", password="s3cret")
+    assert repr(RedisStore(client=named)) == "<RedisStore redis://cache:7000/2>"
+    assert repr(RedisStore(aclient=redis.asyncio.Redis(host="cache"))) == "<RedisStore redis://cache:6379/0>"
+    assert repr(RedisStore(client=redis.from_url("unix:///redis.sock"))) == "<RedisStore unix:///redis.sock>"
+    primary = redis.Sentinel([("cache", 26379)]).master_for("mymaster", password="s3cret")
+    assert repr(RedisStore(client=primary)) == "<RedisStore redis+sentinel://mymaster>"
+
+
 class Rotating(CredentialProvider):
     """A provider that only has a blocking method, as AWS examples do."""
 

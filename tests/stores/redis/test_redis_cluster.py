@@ -218,7 +218,7 @@ def test_servers_may_announce_names_or_nothing(nodes: list[Server], servers: lis
     try:
         assert [d.remaining for d in store.apply([hit(limit) for limit in limits])] == [4] * len(limits)
         other = limit_of("5/hour")
-        store._target._slots._owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
+        store._blocking.target._slots._owners[slot(other)] = (HOST, moved(servers, slot(other)))  # type: ignore[attr-defined]
         assert store.apply([hit(other)])[0].remaining == 4
     finally:
         store.close()

@@ -16,15 +16,8 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.receipt import Charge, Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.message import (
-    CorrectOperation,
-    HitOperation,
-    Message,
-    Operation,
-    PackedLimits,
-    RedisKeys,
-    read_reply,
-)
+from ratelimit_mw.stores.redis.client.connection import run_blocking
+from ratelimit_mw.stores.redis.message import CorrectOperation, HitOperation, Operation
 from ratelimit_mw.testing import StoreCompliance
 from ratelimit_mw.testing.comparison import all_values
 from ratelimit_mw.testing.reference_store import ReferenceStore
@@ -128,7 +121,4 @@ def check(found: list[Any], steps: list[tuple[Operation, Any]]) -> None:
 
 def together(store: Any, requests: list[Operation]) -> list[Any]:
     """The answers to requests that share one call."""
-    message = Message(PackedLimits(), RedisKeys("rl:"))
-    for request in requests:
-        request.join(message)
-    return read_reply(requests, store._target.ask(message, time.monotonic() + 10))
+    return run_blocking(store._blocking.ask_all(requests, time.monotonic() + 10))

@@ -17,9 +17,9 @@ import redis.asyncio
 from hiredis import HiredisError, Reader, pack_command
 
 from ..address import Address
-from .connect import open_stream, without_library_name
-from .credentials import credentials
-from .errors import Command, is_read_only
+from .connect import open_stream
+from .errors import Command, error_code
+from .login import new_connection
 
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"
@@ -28,17 +28,13 @@ _LOST: Final = "the connection was lost"
 class BoundedConnect:
     """Adds a bounded connect to a connection of redis-py."""
 
-    host: str
-    port: int
-    address: Address
-    timeout: float
+    open_arguments: tuple[Address, str, int, float]
     transport: Any = None
 
     async def _connect(self) -> None:
-        host, port = (self.host, self.port) if self.address.hosts else ("", 0)
         self._reader: Any = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(self._reader)
-        self.transport = await open_stream(self.address, host, port, self.timeout, protocol)
+        self.transport = await open_stream(*self.open_arguments, protocol)
         self._writer: Any = asyncio.StreamWriter(self.transport, protocol, self._reader, asyncio.get_running_loop())
 
     def abort(self) -> None:
@@ -55,12 +51,9 @@ class UnixLogin(BoundedConnect, redis.asyncio.UnixDomainSocketConnection):
     """Over a Unix domain socket."""
 
 
-async def aconnect(address: Address, host: str, port: int, timeout: float) -> AsyncRedisConnection:
-    """A new connection, logged in, to one of the servers of an address. The caller bounds it."""
-    where = {"path": address.path} if address.path else {"host": host, "port": port}
-    kind: Any = UnixLogin if address.path else TcpLogin
-    login = without_library_name(kind(**where, **address.options, **credentials(address)))
-    login.address, login.timeout = address, timeout
+async def aconnect(timeout: float, address: Address, host: str, port: int, deadline: float) -> AsyncRedisConnection:
+    """A new connection, logged in, to one of the servers of an address. ``timeout`` is the budget of its calls."""
+    login = new_connection(TcpLogin, UnixLogin, address, host, port, deadline)
     try:
         await login.connect()
     except BaseException:
@@ -102,7 +95,7 @@ class AsyncRedisConnection(asyncio.Protocol):
                 self.retire()
             raise
         if isinstance(reply, redis.ResponseError):
-            if is_read_only(reply):
+            if error_code(reply) == "READONLY":
                 self.retire()
             raise reply
         return reply
@@ -140,29 +133,29 @@ class AsyncRedisConnection(asyncio.Protocol):
 class AsyncRedisConnectionHolder:
     """The connection to one server, opened when a call needs it."""
 
-    def __init__(self, connect: Callable[[], Awaitable[AsyncRedisConnection]]) -> None:
+    def __init__(self, connect: Callable[[float], Awaitable[AsyncRedisConnection]]) -> None:
         self._connect = connect
         self._connection: AsyncRedisConnection | None = None
         self._connecting = asyncio.Lock()
 
-    async def call(self, *commands: Command) -> Any:
-        """The reply to the last of the commands, which go one after another."""
+    async def call(self, *commands: Command, deadline: float) -> Any:
+        """The reply to the last of the commands, which go one after another. The deadline bounds a connect only."""
         connection = self._connection
         if connection is None or not connection.is_usable:
-            connection = await self._connected()
+            connection = await self._connected(deadline)
         return await connection.call(*commands)
 
-    async def _connected(self) -> AsyncRedisConnection:
+    async def _connected(self, deadline: float) -> AsyncRedisConnection:
         async with self._connecting:  # one of several calls connects for all
             if self._connection is None or not self._connection.is_usable:
-                self._connection = await self._connect()
+                self._connection = await self._connect(deadline)
             return self._connection
 
     def retire(self) -> None:
+        """Close the connection as soon as no call waits."""
         if self._connection is not None:
             self._connection.retire()
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-            await asyncio.sleep(0)  # lets the loop close the transport

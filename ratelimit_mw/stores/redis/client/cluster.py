@@ -1,131 +1,106 @@
-"""Calls to a cluster: blocking, and for an event loop. slots.py decides which server gets a call."""
+"""Calls to a cluster. Blocking calls and event loops share the code.
+
+A call is sent again only to the server that a redirect names, because the redirecting server has not run it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+from redis import ResponseError
+
+from ....errors import StoreError
 from ..address import Address
 from ..message import Message
-from .aconnection import AsyncRedisConnectionHolder, aconnect
-from .connection import RedisConnectionPool, connect
-from .errors import Command
-from .run import arun, run
-from .server import aevaluate, evaluate
-from .slots import Hop, Location, Redirects, SlotMap, follow_redirects, refresh_map, slot_of
+from .server import ConnectionPool, Target, Transport, evaluate
+from .slots import Location, SlotMap, slot_of
 
 _MAP: Final = (b"CLUSTER", b"SLOTS")
 _ASKING: Final = (b"ASKING",)
-
-Call = Callable[[Command], Any]
-AsyncCall = Callable[[Command], Awaitable[Any]]
+_MOST_HOPS: Final = 5
 
 
-class Cluster:
-    """For threads."""
+class Cluster(Target):
+    """The servers of a cluster, each with its slots."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, transport: Transport) -> None:
         self._address = address
+        self._transport = transport
         self._slots = SlotMap(address.hosts)
-        self._pools: dict[Location, RedisConnectionPool] = {}
+        self._pools: dict[Location, ConnectionPool] = {}
+        self._refreshing = transport.lock()
 
-    def ask(self, message: Message, deadline: float) -> Any:
-        return self._send(slot_of(message.keys[0]), lambda call: evaluate(call, message), deadline)
+    async def ask(self, message: Message, deadline: float) -> Any:
+        await self._refresh(deadline)
+        slot = slot_of(message.keys[0])
+        location, asking = self._slots.owner(slot), False
+        for _ in range(_MOST_HOPS):
+            call = self._pool(location).call
+            reply = evaluate(partial(call, _ASKING) if asking else call, message, deadline)
+            try:
+                return await self._watch(location, reply, deadline)
+            except ResponseError as error:
+                location, asking = self._slots.redirect(error, location, slot)
+        raise StoreError("Redis: the servers of the cluster redirect to each other")
 
-    def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
-        """A key on each primary."""
-        self._refresh(deadline)
+    async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
+        await self._refresh(deadline)
         return self._slots.samples(slot)
 
     def close(self) -> None:
         for pool in list(self._pools.values()):
             pool.close()
 
-    def _send(self, slot: int, send: Callable[[Call], Any], deadline: float) -> Any:
-        self._refresh(deadline)
-        return run(follow_redirects(self._slots, slot), lambda hop: send(self._call(hop, deadline)))
-
-    def _refresh(self, deadline: float) -> None:
-        if self._slots.claim_refresh():
-            run(refresh_map(self._slots), lambda hop: self._call(hop, deadline)(_MAP))
-            for location in set(self._pools).difference(self._slots.locations()):
-                if pool := self._pools.pop(location, None):  # another thread may have taken it
-                    pool.close()
-
-    def _call(self, hop: Hop, deadline: float) -> Call:
-        pool = self._pools.get(hop.location) or self._pools.setdefault(hop.location, self._open(hop.location))
-        if hop.has_others:
-            now = time.monotonic()
-            deadline = now + (deadline - now) / 2
-        if hop.asking:
-            return lambda command: pool.call(_ASKING, command, deadline=deadline)
-        return partial(pool.call, deadline=deadline)
-
-    def _open(self, location: Location) -> RedisConnectionPool:
-        return RedisConnectionPool(lambda deadline: connect(self._address, *location, deadline))
-
-
-class AsyncCluster:
-    """For one event loop. The caller bounds each call by ``timeout`` seconds."""
-
-    def __init__(self, address: Address, timeout: float) -> None:
-        self._address = address
-        self._timeout = timeout
-        self._slots = SlotMap(address.hosts)
-        self._holders: dict[Location, AsyncRedisConnectionHolder] = {}
-        self._refreshing = asyncio.Lock()
-
-    async def ask(self, message: Message) -> Any:
-        return await self._send(slot_of(message.keys[0]), lambda call: aevaluate(call, message))
-
-    async def probe_keys(self, slot: Callable[[str], int]) -> list[str]:
-        """Async form of `Cluster.probe_keys`."""
-        await self._refresh()
-        return self._slots.samples(slot)
-
-    async def aclose(self) -> None:
-        for holder in self._holders.values():
-            await holder.aclose()
-
-    async def _send(self, slot: int, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
-        await self._refresh()
-        return await self._follow(follow_redirects(self._slots, slot), send)
-
-    async def _refresh(self) -> None:
-        if not self._slots.claim_refresh():
+    async def _refresh(self, deadline: float) -> None:
+        slots = self._slots
+        if not slots.claim_refresh():
             return
-        version = self._slots.version
+        version = slots.version
         async with self._refreshing:
-            if self._slots.version == version:
-                await self._follow(refresh_map(self._slots), lambda call: call(_MAP))
-        for location in set(self._holders).difference(self._slots.locations()):
-            if holder := self._holders.pop(location, None):
-                holder.retire()
+            if slots.version == version:
+                await self._read_map(deadline)
+        for location in set(self._pools).difference(slots.locations()):
+            if pool := self._pools.pop(location, None):  # another thread may have taken it
+                pool.retire()
 
-    async def _follow(self, hops: Redirects, send: Callable[[AsyncCall], Awaitable[Any]]) -> Any:
-        timeout = self._timeout
-
-        async def answer(hop: Hop) -> Any:
-            nonlocal timeout
-            if hop.has_others:
-                timeout /= 2
-            began = time.monotonic()
+    async def _read_map(self, deadline: float) -> None:
+        """Ask one server after another for the map. Without a reply, the old map stays in use."""
+        failure: Exception | None = None
+        for location in self._slots.locations():
+            now = self._transport.time()
+            until = now + (deadline - now) / 2  # leaves time for another server
             try:
-                async with asyncio.timeout(timeout):
-                    return await send(self._call(hop))
-            except asyncio.CancelledError:
-                if time.monotonic() - began > timeout / 2:  # else the client went away
-                    self._slots.mark_silent(hop.location)
+                async with self._transport.timeout_at(until):
+                    reply = await self._watch(location, self._pool(location).call(_MAP, deadline=until), until)
+                self._slots.load(reply, location)
+                return
+            except Exception as error:
+                self._slots.mark_silent(location)
+                failure = error
+            except BaseException:  # the caller was cancelled
+                self._slots.is_stale = True
                 raise
+        if failure is not None and not self._slots.version:
+            raise failure
 
-        return await arun(hops, answer)
+    async def _watch(self, location: Location, reply: Awaitable[Any], deadline: float) -> Any:
+        """The reply of a server. If the server is silent, another server may have its slots."""
+        began = self._transport.time()
+        try:
+            return await reply
+        except ResponseError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            half = (began + deadline) / 2  # a call that is cancelled earlier belongs to a client that went away
+            if isinstance(error, Exception) or self._transport.time() > half:
+                self._slots.mark_silent(location)
+            raise
 
-    def _call(self, hop: Hop) -> AsyncCall:
-        holder = self._holders.get(hop.location)
-        if holder is None:
-            open_connection = partial(aconnect, self._address, *hop.location, self._timeout)
-            holder = self._holders[hop.location] = AsyncRedisConnectionHolder(open_connection)
-        return partial(holder.call, _ASKING) if hop.asking else holder.call
+    def _pool(self, location: Location) -> ConnectionPool:
+        pool = self._pools.get(location)
+        if pool is None:  # another thread may have opened one
+            pool = self._pools.setdefault(location, self._transport.open(self._address, *location))
+        return pool

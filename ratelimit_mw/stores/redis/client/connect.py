@@ -12,51 +12,46 @@ from typing import Any, Final
 from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
-_SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
+SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 
 
-def left(deadline: float) -> float:
-    """Seconds until a deadline of the monotonic clock, at least 1 ms."""
-    return max(_SHORTEST, deadline - time.monotonic())
-
-
-def without_library_name(connection: Any) -> Any:
-    """Leave out CLIENT SETINFO: two round trips of each connect, which the budget of a call may not have."""
-    connection.driver_info = connection.lib_name = connection.lib_version = None  # of newer and older redis-py
-    return connection
+def seconds_until(deadline: float) -> float:
+    """Seconds until a time of the monotonic clock, at least 1 ms."""
+    return max(SHORTEST, deadline - time.monotonic())
 
 
 def open_socket(address: Address, host: str, port: int, deadline: float) -> socket.socket:
     """A connected socket, encrypted if the address asks for it."""
-    for others, resolved in _in_turn(_resolve(address, host, port).result(left(deadline))):
+    for count, resolved in _in_turn(_resolve(address, host, port).result(seconds_until(deadline))):
         plain = _new_socket(resolved)
         try:
-            plain.settimeout(left(deadline) / (others + 1))
+            plain.settimeout(seconds_until(deadline) / count)
             plain.connect(resolved.end)
             return plain if address.tls is None else address.tls.wrap_socket(plain, server_hostname=host)
         except BaseException as error:
             plain.close()
-            if not others or not isinstance(error, OSError):
+            if count == 1 or not isinstance(error, OSError):
                 raise
     raise OSError("the name has no address")
 
 
-async def open_stream(address: Address, host: str, port: int, timeout: float, protocol: asyncio.Protocol) -> Any:
-    """The same for an event loop: the transport of `protocol`."""
-    addresses = await asyncio.wrap_future(_resolve(address, host, port))
-    for others, resolved in _in_turn(addresses):
+async def open_stream(
+    address: Address, host: str, port: int, deadline: float, protocol: asyncio.Protocol
+) -> asyncio.Transport:
+    """The same for an event loop, until a time of the loop: the transport of `protocol`."""
+    loop = asyncio.get_running_loop()
+    tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
+    for count, resolved in _in_turn(await asyncio.wrap_future(_resolve(address, host, port))):
         plain = _new_socket(resolved)
         try:
             plain.setblocking(False)
-            async with asyncio.timeout(timeout / len(addresses)):
-                await asyncio.get_running_loop().sock_connect(plain, resolved.end)
-                tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
-                loop = asyncio.get_running_loop()
+            async with asyncio.timeout((deadline - loop.time()) / count):
+                await loop.sock_connect(plain, resolved.end)
                 return (await loop.create_connection(lambda: protocol, sock=plain, **tls))[0]
         except BaseException as error:
             plain.close()
-            if not others or not isinstance(error, OSError):
+            if count == 1 or not isinstance(error, OSError):
                 raise
     raise OSError("the name has no address")
 
@@ -64,14 +59,14 @@ async def open_stream(address: Address, host: str, port: int, timeout: float, pr
 def _resolve(address: Address, host: str, port: int) -> Future[list[ResolvedAddress]]:
     if not address.path:
         return resolve(host, port)
-    known: Future[list[ResolvedAddress]] = Future()
-    known.set_result([ResolvedAddress(socket.AF_UNIX, address.path)])
-    return known
+    local: Future[list[ResolvedAddress]] = Future()
+    local.set_result([ResolvedAddress(socket.AF_UNIX, address.path)])
+    return local
 
 
 def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
-    """Each address with the number of those after it."""
-    return zip(range(len(addresses) - 1, -1, -1), addresses, strict=True)
+    """Each address with the number of addresses that are left, itself included."""
+    return zip(range(len(addresses), 0, -1), addresses, strict=True)
 
 
 def _new_socket(resolved: ResolvedAddress) -> socket.socket:

@@ -1,6 +1,7 @@
 """Blocking connections to one server. redis-py logs in, selects and parses; each call has a deadline.
 
-A connection serves one call at a time, and no call after one that failed on it.
+A connection serves one call at a time, and no call after one that failed on it. The coroutines of this file block:
+they never wait for an event loop, so `run_blocking` runs them and those that call them.
 """
 
 from __future__ import annotations
@@ -8,19 +9,28 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 import redis
 from hiredis import pack_command
 
 from ....forksafe import check_process, run_in_child
 from ..address import Address
-from .connect import open_socket, without_library_name
-from .credentials import credentials
-from .errors import Command, is_read_only
+from .connect import SHORTEST, open_socket
+from .errors import Command, error_code
+from .login import new_connection
 
-_SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
+T = TypeVar("T")
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that makes blocking calls only."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast(T, end.value)
+    raise RuntimeError("a blocking call waits for an event loop")
 
 
 class DeadlineSocket:
@@ -33,11 +43,11 @@ class DeadlineSocket:
         self.shutdown, self.close, self.fileno = plain.shutdown, plain.close, plain.fileno
 
     def sendall(self, data: bytes) -> None:
-        self._settimeout(max(_SHORTEST, self.deadline - time.monotonic()))
+        self._settimeout(max(SHORTEST, self.deadline - time.monotonic()))
         self._socket.sendall(data)
 
     def recv_into(self, buffer: bytearray) -> int:
-        self._settimeout(max(_SHORTEST, self.deadline - time.monotonic()))
+        self._settimeout(max(SHORTEST, self.deadline - time.monotonic()))
         return self._socket.recv_into(buffer)
 
     def is_quiet(self) -> bool:
@@ -55,19 +65,13 @@ class DeadlineSocket:
 class DeadlineCalls:
     """Adds a bounded connect and a deadline for each call to a connection of redis-py."""
 
-    host: str
-    port: int
+    open_arguments: tuple[Address, str, int, float]
     send_packed_command: Callable[..., None]
     read_response: Callable[[], Any]
     disconnect: Callable[[], None]
 
-    def prepare(self, address: Address, deadline: float) -> None:
-        self._address = address
-        self._deadline = deadline
-
     def _connect(self) -> DeadlineSocket:
-        host, port = (self.host, self.port) if self._address.hosts else ("", 0)
-        self.socket = DeadlineSocket(open_socket(self._address, host, port, self._deadline), self._deadline)
+        self.socket = DeadlineSocket(open_socket(*self.open_arguments), self.open_arguments[-1])
         return self.socket
 
     def call(self, command: Command, deadline: float) -> Any:
@@ -85,39 +89,35 @@ class UnixConnection(DeadlineCalls, redis.UnixDomainSocketConnection):  # type: 
     """A connection over a Unix domain socket."""
 
 
-def connect(address: Address, host: str, port: int, deadline: float) -> DeadlineCalls:
+async def connect(address: Address, host: str, port: int, deadline: float) -> DeadlineCalls:
     """A new connection, logged in, to one of the servers of an address."""
-    options: dict[str, Any] = {**address.options, **credentials(address, deadline)}
-    where = {"path": address.path} if address.path else {"host": host, "port": port}
-    kind: Any = UnixConnection if address.path else RedisConnection
-    connection = without_library_name(kind(**where, **options))
-    connection.prepare(address, deadline)
+    connection = new_connection(RedisConnection, UnixConnection, address, host, port, deadline)
     try:
         connection.connect()
     except BaseException:
         connection.disconnect()
         raise
-    return connection  # type: ignore[no-any-return]
+    return cast(DeadlineCalls, connection)
 
 
 class RedisConnectionPool:
     """The idle connections to one server, last used first. It has no limit, so no thread waits for another one."""
 
-    def __init__(self, connect: Callable[[float], DeadlineCalls]) -> None:
+    def __init__(self, connect: Callable[[float], Awaitable[DeadlineCalls]]) -> None:
         self._connect = connect
         self._idle: list[DeadlineCalls] = []
         self._pid = os.getpid()
         run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
-    def call(self, *commands: Command, deadline: float) -> Any:
+    async def call(self, *commands: Command, deadline: float) -> Any:
         """The reply to the last of the commands, which go over one connection."""
-        connection, reply = self._take(deadline), None
+        connection, reply = self._take() or await self._connect(deadline), None
         try:
             for command in commands:
                 reply = connection.call(command, deadline)
         except redis.ResponseError as error:
             self._idle.append(connection)
-            if is_read_only(error):
+            if error_code(error) == "READONLY":
                 self.close()  # the next call looks for the primary again
             raise
         except BaseException:
@@ -127,17 +127,15 @@ class RedisConnectionPool:
         self._idle.append(connection)
         return reply
 
-    def _take(self, deadline: float) -> DeadlineCalls:
+    def _take(self) -> DeadlineCalls | None:
         if os.getpid() != self._pid:  # a fork that ran no hooks
             check_process()
             self._pid = os.getpid()
-        while (connection := self._last()) is not None:
-            if connection.socket.is_quiet():
-                return connection
+        while (connection := self._pop()) is not None and not connection.socket.is_quiet():
             connection.disconnect()
-        return self._connect(deadline)
+        return connection
 
-    def _last(self) -> DeadlineCalls | None:
+    def _pop(self) -> DeadlineCalls | None:
         try:
             return self._idle.pop()
         except IndexError:  # a check before would race with other threads
@@ -145,5 +143,7 @@ class RedisConnectionPool:
 
     def close(self) -> None:
         """Close the idle connections. Those in use come back to the pool."""
-        while (connection := self._last()) is not None:
+        while (connection := self._pop()) is not None:
             connection.disconnect()
+
+    retire = close

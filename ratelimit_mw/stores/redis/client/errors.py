@@ -36,15 +36,6 @@ def error_code(error: Exception) -> str:
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
-def is_unknown_script(error: Exception) -> bool:
-    return error_code(error) == "NOSCRIPT"
-
-
-def is_read_only(error: Exception) -> bool:
-    """Whether the server is a replica."""
-    return error_code(error) == "READONLY"
-
-
 def redacted(error: Exception) -> str:
     """The text of an error reply, without the arguments that the server repeats: they may be a password or a key.
 

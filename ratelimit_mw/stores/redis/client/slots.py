@@ -1,13 +1,10 @@
-"""The slot map of a cluster and the redirects of a call. This file opens no connection.
-
-A call is sent again only to the server that a redirect names, because the redirecting server has not run it.
-"""
+"""The slots of keys, and the map of which server has which slot. This file opens no connection."""
 
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 from redis import ResponseError
 
@@ -17,20 +14,8 @@ from .errors import error_code
 Location = tuple[str, int]
 """Host and port of a server."""
 
-_MOST_HOPS: Final = 5
 _SLOTS: Final = 16384
 _SAMPLES: Final = 1024
-
-
-class Hop(NamedTuple):
-    """Send the call to a server. With ``has_others``, another server can answer if this one does not."""
-
-    location: Location
-    asking: bool = False
-    has_others: bool = False
-
-
-Redirects = Generator[Hop, Any, Any]
 
 
 class SlotMap:
@@ -81,18 +66,18 @@ class SlotMap:
         self._silent.add(location)
         self.is_stale = True
 
-    def redirect(self, error: ResponseError, hop: Hop, slot: int) -> Hop:
-        """The next hop after a MOVED or ASK. Raises any other error."""
+    def redirect(self, error: ResponseError, source: Location, slot: int) -> tuple[Location, bool]:
+        """The server after a MOVED or ASK of ``source``, and whether it needs ASKING. Raises any other error."""
         code = error_code(error)
         if code not in ("MOVED", "ASK"):
             self.is_stale = self.is_stale or code == "CLUSTERDOWN"
             raise error
         host, _, port = str(error).rpartition(" ")[2].rpartition(":")
-        location = (host if host and host != "?" else hop.location[0], int(port))
+        location = (host if host and host != "?" else source[0], int(port))
         if code == "MOVED":
             self._owners[slot] = location
             self.is_stale = True  # other slots may have moved too
-        return Hop(location, asking=code == "ASK")
+        return location, code == "ASK"
 
     def samples(self, slot: Callable[[str], int]) -> list[str]:
         """Of the keys ``ping0``, ``ping1``, ... one for each primary that has a fair share of the slots."""
@@ -102,37 +87,6 @@ class SlotMap:
             if len(keys) == len(self._primaries):
                 break
         return list(keys.values())
-
-
-def follow_redirects(slots: SlotMap, slot: int) -> Redirects:
-    """The hops of one call. The generator is sent replies, and returns the last one."""
-    hop = Hop(slots.owner(slot))
-    for _ in range(_MOST_HOPS):
-        try:
-            return (yield hop)
-        except ResponseError as error:
-            hop = slots.redirect(error, hop, slot)
-        except Exception:
-            slots.mark_silent(hop.location)
-            raise
-    raise StoreError("Redis: the servers of the cluster redirect to each other")
-
-
-def refresh_map(slots: SlotMap) -> Redirects:
-    """Ask one server after another for the map. Without a reply, the old map stays in use."""
-    failure: Exception | None = None
-    for location in slots.locations():
-        try:
-            slots.load((yield Hop(location, has_others=True)), location)
-            return
-        except Exception as error:
-            slots.mark_silent(location)
-            failure = error
-        except GeneratorExit:  # the caller was cancelled
-            slots.is_stale = True
-            raise
-    if failure is not None and not slots.version:
-        raise failure
 
 
 def slot_of(name: bytes) -> int:
