@@ -5,7 +5,6 @@ Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -237,12 +236,22 @@ class Verdict:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
 
 
-class EarlyVerdict(Exception, ABC):  # noqa: N818 - it is a result, not an error
+class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
     """A list or a missing key has decided the request, so no store is asked. Never leaves the package."""
 
-    @abstractmethod
+    def __init__(self, allowed: bool, limits: Sequence[Limit] = ()) -> None:
+        super().__init__(allowed)
+        self.allowed = allowed
+        self.limits = limits
+
     def verdict(self, now: int) -> Verdict:
-        """Return the verdict at ``now``."""
+        """Return the verdict at ``now``. It has no ``retry_after``, because a wait does not help."""
+        decisions = []
+        for limit in self.limits:
+            decision = Decision(False, 0, None, 0, now)
+            decision.hit = (limit, "", 0)
+            decisions.append(decision)
+        return Verdict(decisions, self.allowed)
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:

@@ -18,7 +18,7 @@ from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
-from ..rules.guard import mark_decided
+from ..rules.decorators import mark_decided
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .body import BODY, ReadAhead

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Unpack, overload
 
 from ..rules import decorators, marks
-from ..rules.guard import AnyView, require_decided
+from ..rules.decorators import AnyView, require_decided
 from ..rules.marks import Mark, ViewMarks
 from ..rules.options import Limits, RuleOptions
 

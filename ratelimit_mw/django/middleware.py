@@ -10,7 +10,7 @@ from typing import Any, Final
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ..errors import MissingMiddlewareError
-from ..rules.guard import mark_decided, restore_decided
+from ..rules.decorators import mark_decided, restore_decided
 from ..rules.plan import Plan
 from . import conf
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async

@@ -17,7 +17,7 @@ from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
 from ..http.views import ViewMarksByMethod
-from ..rules.guard import mark_decided, restore_decided
+from ..rules.decorators import mark_decided, restore_decided
 from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT

@@ -17,9 +17,9 @@ from .rule import Rule
 
 def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
     """``ConfigError`` for a network that is narrower than a client."""
-    for path, networks in lists.networks:
-        with placed(f"lists.{path}"):
-            _check_networks(networks, ipv6_prefix)
+    for entry in lists.entries:
+        with placed(f"lists.{entry.kind}.ip"):
+            _check_networks(entry.networks, ipv6_prefix)
 
 
 def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:

@@ -1,21 +1,39 @@
-"""The decorators ``limit``, ``exempt`` and ``messages``. They mark a view; the adapter enforces the marks."""
+"""The decorators ``limit``, ``exempt`` and ``messages``. They mark a view; the adapter enforces the marks.
+
+A guard around a marked view raises an error in a request in which no middleware decided the limits of the view.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, Literal, Unpack, overload
+from types import FunctionType
+from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, MissingMiddlewareError
+from ..testmode import testmode
 from .callables import call_site
 from .declaration import document
-from .guard import AnyView, mark_view
-from .marks import Mark, MessageMark, marks_of
+from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, marks_of
 from .names import holds_views, name_of, no_view, place_of
 from .options import Limits, RuleOptions
-from .rule import Rule, one_of
+from .rule import Rule
+
+_DISPATCHERS: Final = ("dispatch", "dispatch_request")
+"""The methods by which Starlette and Django, and Flask, enter a class-based view."""
+_decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
+
+
+class HoldsViews(Protocol):
+    """A blueprint or an application of Flask. A mark on it is for all its views."""
+
+    import_name: str
+
+
+AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
 
 
 @document(RuleOptions)
@@ -31,8 +49,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
         >>> @limit("5/minute", key=["ip"])
         ... def login(request): ...
     """
-    _check_called(limits, "@limit")
-    place = f"@limit at {call_site()}"
+    place = _place("@limit", limits)
     rule = _rule(limits, options, place)
 
     def mark(view: AnyView) -> AnyView:
@@ -54,10 +71,9 @@ def messages(
     Raises:
         ConfigError: An option is unknown or impossible. The message has file and line.
     """
-    _check_called(limits, "@messages")
-    place = f"@messages at {call_site()}"
-    with _placed_at(place), placed("over"):
-        one_of(over, "close", "drop")
+    place = _place("@messages", limits)
+    if over not in ("close", "drop"):
+        raise ConfigError(f"expected 'close' or 'drop'; got {over!r}", "over", place)
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
         raise ConfigError("count_when and concurrency limits cannot be used for messages", of=place)
@@ -95,20 +111,19 @@ def make_mark(limits: Limits, options: RuleOptions, where: str, of: str = "@limi
 
 
 def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
-    with _placed_at(place):
+    try:
         rule = Rule(limits=limits, **options)
+    except ConfigError as error:
+        raise ConfigError(error.message, error.path, place) from None
     if rule.matches.paths:
         raise ConfigError("a decorated view has the path of its route. Remove match.path", "match.path", place)
     return rule
 
 
-@contextmanager
-def _placed_at(place: str) -> Iterator[None]:
-    """Put the place of a decorator in front of a ``ConfigError`` raised inside."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(error.message, error.path, place) from None
+def _place(of: str, limits: object) -> str:
+    if callable(limits):
+        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {place_of(limits)}")
+    return f"{of} at {call_site()}"
 
 
 def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
@@ -117,6 +132,76 @@ def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
     return mark_view(view, replace(marks_of(view), exempt=rules, exempt_on=place_of(view)))
 
 
-def _check_called(limits: object, of: str) -> None:
-    if callable(limits):
-        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {place_of(limits)}")
+def mark_decided(view: ViewMarks) -> frozenset[Mark]:
+    """Note that the limits marked on ``view`` are decided in this request. Returns the value to restore."""
+    before = _decided.get()
+    _decided.set(before.union(view.every))
+    return before
+
+
+def restore_decided(before: frozenset[Mark]) -> None:
+    """Undo ``mark_decided`` at the end of a request, for adapters whose threads serve many requests."""
+    _decided.set(before)
+
+
+def require_decided(marks: Iterable[Mark]) -> None:
+    """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views."""
+    marks = tuple(marks)
+    if _decided.get().isdisjoint(marks) and not testmode.off:
+        raise MissingMiddlewareError(marks[0].view)
+
+
+def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
+    """Put marks on a view, and put the guard around the view when it has none."""
+    guarded: Any = view
+    if inspect.isclass(view):
+        _guard_dispatcher(view)
+    elif not holds_views(view) and not hasattr(view, ATTRIBUTE):
+        wrapped = guarded = _guard(view)
+        while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
+            setattr(wrapped, MARKED_FORM, guarded)
+    setattr(guarded, ATTRIBUTE, marks)
+    return guarded  # type: ignore[no-any-return]
+
+
+def _guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
+    """Put the guard around a view. Signature, name, kind and globals stay the same.
+
+    ``marked_on`` finds the marked object from the arguments, when it is not the function itself.
+    """
+    guarded: Any
+
+    def check(args: tuple[Any, ...]) -> None:
+        _check(marked_on(*args) if marked_on else guarded)
+
+    if inspect.iscoroutinefunction(view):
+
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            check(args)
+            return await view(*args, **kwargs)
+
+        guarded = acall
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            check(args)
+            return view(*args, **kwargs)
+
+        guarded = call
+    # FastAPI evaluates annotations that are text with the globals of the function that has them.
+    if isinstance(view, FunctionType):
+        guarded = FunctionType(guarded.__code__, view.__globals__, None, None, guarded.__closure__)
+    return functools.wraps(view)(guarded)
+
+
+def _guard_dispatcher(view: type) -> None:
+    """Put the guard around the methods that enter a class-based view."""
+    for name in _DISPATCHERS if ATTRIBUTE not in vars(view) else ():
+        if (dispatch := getattr(view, name, None)) is not None:
+            setattr(view, name, _guard(dispatch, lambda self, *_: type(self)))
+
+
+def _check(view: object) -> None:
+    marks: tuple[Mark, ...] = getattr(view, ATTRIBUTE).every
+    if not _decided.get().issuperset(marks) and not testmode.off:
+        raise MissingMiddlewareError(marks[0].view)

@@ -93,11 +93,9 @@ class Overview:
     def notes(self) -> Iterator[str]:
         """The exemptions, the lists and the precedence."""
         yield from (f"exempt: {exemption}" for exemption in self.exempt)
-        allowed, denied = map(", ".join, self._rules.lists.names())
-        if allowed:
-            yield f"allow list: {allowed}; takes precedence over the deny list and all rules"
-        if denied:
-            yield f"deny list: {denied}; takes precedence over all rules"
+        for kind, others in (("allow", "the deny list and all rules"), ("deny", "all rules")):
+            if names := self._rules.lists.names(kind):
+                yield f"{kind} list: {', '.join(names)}; takes precedence over {others}"
         yield from _PRECEDENCE
 
     def explain(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> tuple[list[str], bool]:

@@ -1,4 +1,4 @@
-"""Marks: what ``@limit``, ``@exempt`` and ``@messages`` leave on a view, and how adapters read it."""
+"""Marks: the notes of ``@limit``, ``@exempt`` and ``@messages`` on a view, and how adapters read them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,15 +45,13 @@ class Match:
         """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
         if not isinstance(match, Mapping):
             raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
-        parsers: dict[str, Callable[[str], str]] = {"path": checked_pattern, "methods": _method, "host": _host}
-        parsed = {name: _each(name, match[name], parse) for name, parse in parsers.items() if name in match}
-        networks: tuple[Network, ...] = _each("ip", match["ip"], parse_network) if "ip" in match else ()
-        others = [name for name in match if name not in (*parsers, "ip")]
-        features = tuple((_feature(name, parsers), _values(name, match[name])) for name in others)
-        methods = frozenset(parsed.get("methods", ()))
+        paths, methods, hosts, networks = (
+            _each(name, match[name], parse) if name in match else () for name, parse in _PARSERS.items()
+        )
+        features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
         if "GET" in methods:  # every framework serves HEAD with the view for GET
-            methods |= {"HEAD"}
-        return cls(parsed.get("path", ()), methods, parsed.get("host", ()), features, networks)
+            methods += ("HEAD",)
+        return cls(paths, frozenset(methods), hosts, features, networks)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -65,7 +63,7 @@ class Match:
         return method in self.methods if self.methods else method != "OPTIONS"
 
     def takes_host(self, host: str) -> bool:
-        return not self.hosts or any(_host_matches(pattern, host) for pattern in self.hosts)
+        return not self.hosts or any(host.endswith(h[1:]) if h.startswith("*.") else host == h for h in self.hosts)
 
     def takes_features(self, features: Features) -> bool:
         """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
@@ -75,15 +73,12 @@ class Match:
         return all(value is INVALID or (value is not None and str(value) in values) for value, values in pairs)
 
 
-def _feature(name: object, parsers: Iterable[str]) -> str:
+def _feature(name: object, value: object) -> tuple[str, frozenset[str]]:
+    """A feature and the values that match it, in every form in which a request may have them."""
     with placed(path_of(name)):
-        return checked_name(name, also=parsers)
-
-
-def _values(name: object, value: object) -> frozenset[str]:
-    """The values that match a feature, in every form in which a request may have them."""
+        feature = checked_name(name, also=_PARSERS)
     texts = _each(str(name), value, _method if name == "method" else _value)
-    return frozenset(spelling for text in texts for spelling in spellings(checked_name(name), text))
+    return feature, frozenset(spelling for text in texts for spelling in spellings(feature, text))
 
 
 def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -121,5 +116,9 @@ def _host(host: object) -> str:
     return name
 
 
-def _host_matches(pattern: str, host: str) -> bool:
-    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+_PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "path": checked_pattern,
+    "methods": _method,
+    "host": _host,
+    "ip": parse_network,
+}

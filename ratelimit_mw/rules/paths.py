@@ -20,10 +20,10 @@ _FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*
 _DEEP = "**"
 
 
-def normalised(path: str) -> str:
+def normalize_path(path: str) -> str:
     """Return the path in the form in which paths are compared.
 
-    >>> normalised("//a//b/"), normalised("/"), normalised("a")
+    >>> normalize_path("//a//b/"), normalize_path("/"), normalize_path("a")
     ('/a/b', '/', '/a')
     """
     if path[:1] != "/":
@@ -40,14 +40,13 @@ def checked_pattern(pattern: object) -> str:
     if "?" in pattern or "#" in pattern:
         raise ConfigError(f"a path pattern cannot have a query or a fragment; got {pattern!r}")
     if encoded := _ENCODED.search(pattern):
-        raise ConfigError(
-            f"paths are compared decoded; got {pattern!r}. Write {unquote(encoded[0])!r} for {encoded[0]}"
-        )
+        decoded = unquote(encoded[0])
+        raise ConfigError(f"paths are compared decoded; got {pattern!r}. Write {decoded!r} for {encoded[0]}")
     if (native := _FOREIGN.sub(_parameter, pattern)) != pattern:
         raise ConfigError(f"expected parameters as {{name}}; got {pattern!r}. Write {native!r}")
     if re.search(r"[{}]", _PARAMETER.sub("", pattern)):
         raise ConfigError(f"unbalanced braces in {pattern!r}. Write a parameter as {{name}}")
-    for segment in _segments(pattern):
+    for segment in _pattern_segments(pattern):
         if segment != _DEEP and _DEEP in segment:
             raise ConfigError(f"** must be a whole segment; got {segment!r} in {pattern!r}")
     return pattern
@@ -110,7 +109,7 @@ class PathTree:
         self._has_deep = False
         for number, pattern in patterns:
             node = root
-            for segment in _segments(pattern):
+            for segment in _pattern_segments(pattern):
                 node = node.child(segment)
                 self._has_deep = self._has_deep or node.repeats
             node.numbers.append(number)
@@ -119,7 +118,7 @@ class PathTree:
     def match(self, path: str) -> tuple[int, ...]:
         """Return the numbers in rising order. The walk keeps a set of nodes, so its work is bounded for every path."""
         nodes = self._start
-        for segment in _split(normalised(path)):
+        for segment in _segments(path):
             if len(nodes) == 1:
                 nodes = nodes[0].successors(segment)
             else:
@@ -133,11 +132,6 @@ class PathTree:
         return tuple(sorted({number for node in nodes for number in node.numbers}))
 
 
-def pattern_matches(pattern: str, path: str) -> bool:
-    """Whether one pattern matches one path."""
-    return bool(PathTree([(0, pattern)]).match(path))
-
-
 def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
     """The nodes, each once, and the ``**`` nodes after them, which need no segment."""
     unique: dict[int, _Node] = {}
@@ -149,13 +143,13 @@ def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
     return list(unique.values())
 
 
-def _segments(pattern: str) -> list[str]:
+def _pattern_segments(pattern: str) -> list[str]:
     """The segments of a pattern, with stars for parameters: "/a/{x}/{y:path}" -> a, *, **."""
-    starred = _PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", normalised(pattern))
-    return _split(starred)
+    return _segments(_PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", pattern))
 
 
-def _split(path: str) -> list[str]:
+def _segments(path: str) -> list[str]:
+    path = normalize_path(path)
     return path[1:].split("/") if len(path) > 1 else []
 
 

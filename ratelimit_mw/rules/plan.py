@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..algorithms.limit import Limit
-from ..decision import Decision, EarlyVerdict, Hit, Verdict, make_hit
+from ..decision import EarlyVerdict, Hit, make_hit
 from ..keys.features import UNMATCHED, Features
 from ..keys.key import KeyMaker, counted_as
 from ..quota import Quota, checked_cost
@@ -23,8 +23,7 @@ class CompiledRule:
         self.shadow = rule.mode == "shadow"
         self.limits = self._limits(rule.quotas)
         self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
-        patterns = rule.matches.paths
-        self.key = make_key(rule.entries, patterns[0] if patterns else UNMATCHED)
+        self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
         self.where = rule.matches.takes_features if rule.matches.needs else None
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost
@@ -46,10 +45,6 @@ class CompiledRule:
     def all_limits(self) -> list[Limit]:
         """The limits of all clients."""
         return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
-
-    def cost_of(self, request: Any) -> int:
-        """The cost of this request; ``ConfigError`` when a cost function does not return a whole number."""
-        return checked_cost(self.source.cost(request)) if callable(self.source.cost) else self.source.cost
 
 
 class Plan:
@@ -86,8 +81,7 @@ class Plan:
         """Build one hit for each limit of each rule that applies.
 
         Raises:
-            ListVerdict: A list decides the request.
-            MissingKeyError: A rule with ``when_missing = "reject"`` has no key.
+            EarlyVerdict: A list decides the request, or a rule with ``when_missing = "reject"`` has no key.
         """
         if self.single is not None:
             limit, lone_key, lone_cost = self.single
@@ -102,30 +96,11 @@ class Plan:
             key = rule.key.build(features)
             if key is None:
                 if rule.rejects_missing:
-                    raise MissingKeyError(rule)
+                    raise EarlyVerdict(False, rule.limits)
                 continue
-            rule_cost = cost
+            rule_cost = rule.fixed_cost if cost is None else cost
             if rule_cost is None:
-                rule_cost = rule.fixed_cost
-                if rule_cost is None:
-                    rule_cost = rule.cost_of(features if request is None else request)
+                rule_cost = checked_cost(rule.source.cost(features if request is None else request))  # type: ignore[operator]
             for limit in rule.limits_for(features) if rule.tables else rule.limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # noqa: PERF401 - twice as fast as extend
         return hits
-
-
-class MissingKeyError(EarlyVerdict):
-    """A rule rejects the request because its key is missing. Never leaves the package."""
-
-    def __init__(self, rule: CompiledRule) -> None:
-        super().__init__(rule.name)
-        self.rule = rule
-
-    def verdict(self, now: int) -> Verdict:
-        """The rejection, without a store and without ``retry_after``, because a wait does not help."""
-        decisions = []
-        for limit in self.rule.limits:
-            decision = Decision(False, 0, None, 0, now)
-            decision.hit = (limit, "", 0)
-            decisions.append(decision)
-        return Verdict(decisions, allowed=False)

@@ -152,7 +152,7 @@ class RuleSet:
         return plan
 
     def _plan_of(self, numbers: Iterable[int], method: str, host: str, view: ViewMarks | None) -> Plan:
-        """The plan of those rules that apply. All caches are bounded, whatever clients send."""
+        """The plan of those rules that apply. Clients cannot fill a cache without bound."""
         applying = tuple(i for i in numbers if self._applies(self.rules[i], method.upper(), host, view))
         plan = self._plans.get(applying)
         if plan is None:

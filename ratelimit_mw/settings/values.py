@@ -1,4 +1,4 @@
-"""Parse single settings. ``ConfigError`` has the value that was given and what was expected."""
+"""Parse single settings. ``ConfigError`` shows the value and the expected form."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import load_settings
-from ratelimit_mw.rules.plan import MissingKeyError
+from ratelimit_mw.decision import EarlyVerdict
 from ratelimit_mw.rules.ruleset import RuleSet
 
 
@@ -181,8 +181,8 @@ def test_explain_agrees_with_the_limiter(
     ]
     try:
         hits = plan.hits(answer["features"])
-    except MissingKeyError as rejection:
-        rejected_by = [rejection.rule.name]
+    except EarlyVerdict as rejection:
+        rejected_by = [rejection.limits[0].rule]
     else:
         rejected_by = []
         done = [(h.limit.policy, str(h.limit.quota), h.key.removeprefix(h.limit.prefix), h.cost) for h in hits]

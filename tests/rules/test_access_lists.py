@@ -135,5 +135,5 @@ def test_there_are_two_lists() -> None:
     """A third one, or a mistyped one, would never be looked at."""
     with pytest.raises(ConfigError, match=r"unknown list 'alow'\. Did you mean 'allow'"):
         AccessLists({"alow": {"user": "ann"}})
-    names = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}}).names()
-    assert names == (["ip", "user"], ["user"])
+    lists = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}})
+    assert (lists.names("allow"), lists.names("deny")) == (["ip", "user"], ["user"])
