@@ -130,12 +130,12 @@ class Verdict:
         (True, 0.0, ())
     """
 
-    __slots__ = ("_receipt", "allowed", "decisions")
+    __slots__ = ("allowed", "decisions", "open_receipt")
 
     def __init__(self, decisions: Sequence[Decision] = (), allowed: bool = True) -> None:
         self.decisions = decisions
         self.allowed = allowed
-        self._receipt: Receipt | None = None
+        self.open_receipt: Receipt | None = None
 
     @classmethod
     def combine(cls, decisions: Sequence[Decision], consumed: bool = True) -> Verdict:
@@ -146,7 +146,7 @@ class Verdict:
                 allowed = False
         verdict = cls(decisions, allowed)
         if not consumed:
-            verdict._receipt = Receipt(verdict, consumed=False)
+            verdict.open_receipt = Receipt(verdict, consumed=False)
         return verdict
 
     def __bool__(self) -> bool:
@@ -195,7 +195,7 @@ class Verdict:
     @property
     def true_cost(self) -> int | None:
         """The cost that was stated with ``settle``, or None."""
-        return None if self._receipt is None else self._receipt.true_cost
+        return None if self.open_receipt is None else self.open_receipt.true_cost
 
     def raise_for_limit(self) -> None:
         """Raise ``RateLimitExceeded`` when the request is rejected, else do nothing.
@@ -230,7 +230,7 @@ class Verdict:
     @property
     def receipt(self) -> Receipt:
         """The record of the consumed cost. Internal; created on first use."""
-        return self._receipt or receipt_of(self)
+        return self.open_receipt or receipt_of(self)
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"

@@ -127,8 +127,8 @@ class Receipt:
 def receipt_of(verdict: Verdict) -> Receipt:
     """Return the one receipt of a verdict, also when several threads ask at the same time."""
     with _lock:
-        verdict._receipt = verdict._receipt or Receipt(verdict)
-        return verdict._receipt
+        verdict.open_receipt = verdict.open_receipt or Receipt(verdict)
+        return verdict.open_receipt
 
 
 def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> Iterator[PendingCorrection]:

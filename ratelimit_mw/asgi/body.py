@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
-from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from ..http.request import Request
 from ..keys.features import INVALID
-
-BODY: Final = "ratelimit_mw.body"
-"""The key of the scope that holds the body, once it was read."""
+from .request import Message, Receive
 
 _MAX_MESSAGES: Final = 64
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-
 
 class ReadAhead:
-    """Reads the body once, inside ``async with``. The application is then given ``receive``.
+    """Reads the body once, and then gives the application the same messages by ``receive``. Close it at the end.
 
     A message that is late is still awaited and passed on. It is never cancelled while the application may ask for it.
     """
@@ -33,12 +26,8 @@ class ReadAhead:
         self._kept: deque[Message] = deque()
         self._pending: asyncio.Future[Message] | None = None
 
-    async def __aenter__(self) -> ReadAhead:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Stop waiting for a message that was late."""
         if self._pending is not None:
             self._pending.cancel()
             self._pending.add_done_callback(_ignore_error)
@@ -88,16 +77,6 @@ class ReadAhead:
             self._pending = pending  # the application may ask again
             raise
         return pending.result()
-
-
-def body_of(scope: MutableMapping[str, Any]) -> object:
-    """Return the body that was read ahead."""
-    if scope["type"] != "http":
-        return None
-    try:
-        return scope[BODY]
-    except KeyError:
-        raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
 
 
 def _may_have_content(request: Request) -> bool:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from inspect import isfunction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
-from ..http.admission import Admission
-from ..http.limiter import HttpLimiter
-from ..http.request import Request
+from ..http.admission import adecide
 from ..rules.marks import Mark, ViewMarks
+from .request import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from .middleware import ASGIAdmission
 
 _KEY: Final = "ratelimit_mw.dependencies"
 """The key of the scope that holds the ``DependencyDecisions`` of the request."""
 _ERROR: Final = 500
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class DependencyLimit:
@@ -46,45 +44,40 @@ class DependencyLimit:
 class DependencyDecisions:
     """Decides the dependency limits of one request. The scope keeps it for them."""
 
-    def __init__(self, limits: HttpLimiter, admission: Admission, request: Request, marks: ViewMarks | None) -> None:
-        self._limits = limits
+    def __init__(self, admission: ASGIAdmission) -> None:
         self._admission = admission
-        self._request = request
-        self._marks = marks
         self._first = admission.verdict
         self._decided: dict[Mark, Verdict] = {}
-
-    def put_into(self, scope: Scope) -> None:
-        scope[_KEY] = self
+        admission.scope[_KEY] = self
 
     async def decide(self, limit: DependencyLimit, provided: Mapping[str, Any]) -> Verdict:
         """Return the verdict on a limit, which is decided once.
 
         Raises ``RateLimitExceeded`` when it rejects. Everything that the request has consumed is then refunded.
         """
-        if self._marks is not None and not limit.provides and limit.mark in self._marks.marks:
+        request = self._admission.request
+        marks = request.match.marks
+        if marks is not None and not limit.provides and limit.mark in marks.marks:
             return self._first
         if limit.mark in self._decided:  # FastAPI calls a dependency again with use_cache=False
             return self._decided[limit.mark]
-        request, rules = self._request, self._limits.rules
-        host = request.host if rules.needs_host else ""
-        plan = rules.plan_of([limit.mark], request.method, host, self._marks)
-        verdict = await self._admission.adecide(plan, request, provided)
+        limits = self._admission.limits
+        plan = limits.rules.plan_of([limit.mark], request.method, request.host, marks)
+        verdict = await self._admission.aadd(plan, await adecide(limits, plan, request, provided))
         verdict.raise_for_limit()
         self._decided[limit.mark] = verdict
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         return verdict
 
-    async def run(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], *args: Any) -> None:
+    async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application, and raise the rejection that it turns into an error.
 
         A mounted application responds with 500 to an error without a handler, before the middleware sees it.
         """
-        scope, receive, send = args
         hidden = False
 
-        async def send_unless_hidden(message: MutableMapping[str, Any]) -> None:
+        async def send_unless_hidden(message: Message) -> None:
             nonlocal hidden
             if message["type"] == "http.response.start" and message["status"] == _ERROR:
                 hidden = not self._admission.verdict.allowed

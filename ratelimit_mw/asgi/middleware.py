@@ -1,4 +1,4 @@
-"""ASGI middleware. It translates the protocol, and knows nothing of counting, rules or header values.
+"""ASGI middleware. It translates the protocol. Rules, counting and header values are not its duty.
 
 app = RateLimitMiddleware(app, settings="ratelimit.toml")
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import Admission
+from ..http.admission import Admission, adecide, decide
 from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
@@ -21,19 +21,13 @@ from ..limiter.limiter import Limiter
 from ..rules.decorators import mark_decided
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
-from .body import BODY, ReadAhead
+from .body import ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
-from .request import ASGIRequest, asgi_user
+from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
 from .routes.index import RouteIndex, RouteIndexes
-from .routes.tree import ROUTES_UNKNOWN, RouteMatch
+from .routes.tree import RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import DENIAL_START, WebSocketConnection
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _STARTS = ("http.response.start", DENIAL_START)
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
@@ -88,164 +82,95 @@ class RateLimitMiddleware:
         self.limiter = self.limits.limiter
         self.routes = RouteIndexes(app, self.limits)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a coroutine more costs
         if scope["type"] != "http":
             await self._beside_http(scope, receive, send)
             return
         request = ASGIRequest(scope)
-        match = self.routes.match(request) if self.routes.has_routes else ROUTES_UNKNOWN
-        plan = self.limits.plan(request, match.marks)
-        if DECIDED in scope:
-            plan = self.limits.undecided(plan, scope)
-        if plan.is_empty and not (match.has_dependencies and self._is_first(scope)):
-            await self._pass(request, match, scope, receive, send)
-        elif self.limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request, match):
-            http = self.limits.settings
-            async with ReadAhead(receive, http.body_limit, http.body_timeout) as ahead:
-                request.native = scope = {**scope, BODY: await ahead.read(request)}
-                await self._decide(plan, request, match, scope, ahead.receive, send)
-        else:
-            await self._decide(plan, request, match, scope, receive, send)
-
-    async def _decide(
-        self, plan: Plan, request: ASGIRequest, match: RouteMatch, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        admission = Admission(self.limits)
-        if self.limiter.waits or self.limits.reader.may_await:
-            await admission.adecide(plan, request)
-        else:
-            admission.decide(plan, request)
-        scope = self._scope_with(admission, scope)
-        if not admission.verdict.allowed:
-            await self._reject(admission, request, scope, receive, send)
-            return
-        app = self.app if request.index is None else self._app_with_limits(admission, request, match, scope)
+        if self.routes.has_routes:
+            self.routes.match(request)
+        plan = self.limits.plan(request, request.match.marks)
+        if plan.is_empty or DECIDED in scope:
+            rest = self._rest(plan, request, scope)
+            if rest is None:
+                await self._pass(request, scope, receive, send)
+                return
+            plan = rest
+        ahead: ReadAhead | None = None
+        admission: ASGIAdmission | None = None
+        if self.limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
+            ahead = ReadAhead(receive, self.limits.settings.body_limit, self.limits.settings.body_timeout)
+            receive = ahead.receive
         try:
+            if ahead is not None:
+                scope = request.native = {**scope, BODY: await ahead.read(request)}
+            if self.limits.may_wait:
+                verdict = await adecide(self.limits, plan, request)
+            else:
+                verdict = decide(self.limits, plan, request)
+            admission = ASGIAdmission(self.limits, request, plan, verdict)
+            scope = admission.open(scope, send)
+            if not admission.verdict.allowed:
+                await admission.reject(receive, send)
+                return
             if plan.may_delay and admission.verdict.delay:
                 await asyncio.sleep(admission.verdict.delay)
-            await app(scope, receive, self._sender(admission, request.index, match, scope, send))
+            app = self.app if request.index is None else self._app_with_limits(admission)
+            await app(scope, receive, admission.send)
         except BaseException as error:
-            if not await self._handle(error, admission, request, scope, receive, send):
+            if admission is None or not await admission.handle(error, receive, send):
                 raise
         else:
-            if plan.needs_settlement or match.has_dependencies or admission.verdict.true_cost is not None:
+            if plan.needs_settlement or request.match.has_dependencies or admission.verdict.open_receipt is not None:
                 await admission.aend(admission.status or _ERROR)
+        finally:
+            if ahead is not None:
+                ahead.close()
 
-    def _sender(
-        self, admission: Admission, index: RouteIndex | None, match: RouteMatch, scope: Scope, send: Send
-    ) -> Send:
-        """Return a ``send`` that adds the rate limit headers."""
-        names = self.limits.writer.names
+    def _rest(self, plan: Plan, request: ASGIRequest, scope: Scope) -> Plan | None:
+        """Return the part of a plan that no other middleware has decided; None without one, now or at a dependency."""
+        match = request.match
+        if DECIDED in scope:
+            plan = self.limits.undecided(plan, scope)
+        if not plan.is_empty:
+            return plan
+        has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
+        return plan if has_more and (decisions_of(scope) is None or not self.limits.is_decided(scope)) else None
 
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] == "http.response.start":
-                if index is not None:
-                    index.compare(match, scope.get("endpoint"))
-                if added := admission.headers(message["status"]):
-                    message = with_headers(message, added, names)
-            return send(message)
+    def _needs_body(self, plan: Plan, request: ASGIRequest) -> bool:
+        """Return whether a rule reads the body, now or on the way to the view."""
+        reader, match = self.limits.reader, request.match
+        if reader.needs_body(plan) or not match.deferred:
+            return reader.needs_body(plan)
+        return reader.needs_body(self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks))
 
-        return send_with_headers
-
-    async def _handle(
-        self,
-        error: BaseException,
-        admission: Admission,
-        request: ASGIRequest,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> bool:
-        """End the admission after an error. Return whether a rejection was sent for it."""
-        if isinstance(error, RateLimitExceeded):
-            await admission.aend(admission.status or 429)
-            if admission.status is None:
-                admission.show(error.verdict)
-                await self._reject(admission, request, scope, receive, send)
-                return True
-        elif isinstance(error, Exception):
-            request.explain(error)
-            await admission.aend(admission.status or _ERROR)
-        elif isinstance(error, _STOPS):
-            await admission.aend(None)  # the outcome is not known: only slots are given back
-        return False
-
-    def _app_with_limits(self, admission: Admission, request: ASGIRequest, match: RouteMatch, scope: Scope) -> ASGIApp:
+    def _app_with_limits(self, admission: ASGIAdmission) -> ASGIApp:
         """Prepare the limits that the view and its dependencies check."""
+        match = admission.request.match
         if match.marks is not None:
             mark_decided(match.marks)
-        if not match.has_dependencies:
-            return self.app
-        decisions = DependencyDecisions(self.limits, admission, request, match.marks)
-        decisions.put_into(scope)
-        return partial(decisions.run, self.app)
+        return partial(DependencyDecisions(admission).run, self.app) if match.has_dependencies else self.app
 
-    async def _reject(
-        self, admission: Admission, request: ASGIRequest, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        added = admission.headers(admission.verdict.status or 429)
-        names = {name for name, _ in added}
-
-        def send_with_headers(message: Message) -> Awaitable[None]:
-            if message["type"] in _STARTS:
-                message = with_headers(message, added, names)
-            return send(message)
-
-        response = await self._rejection(admission, request, scope)
-        if not isinstance(response, Rejection):
-            await response(scope, receive, send_with_headers)
-            return
-        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
-        await send_with_headers({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
-
-    async def _rejection(self, admission: Admission, request: ASGIRequest, scope: Scope) -> Any:
-        """Return your own response to a rejection, else that of the application's error handler, else the package's."""
-        if self.limits.reject is not None:
-            response = self.limits.reject(request, admission.verdict)
-            return await response if inspect.isawaitable(response) else response
-        handler = None if request.index is None or scope["type"] != "http" else request.index.handler
-        return (handler and handler(admission.verdict)) or admission.rejection(request)
-
-    async def _pass(self, request: ASGIRequest, match: RouteMatch, scope: Scope, receive: Receive, send: Send) -> None:
+    def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a request that no rule applies to."""
-        if match.marks is not None:
-            mark_decided(match.marks)
         if DECIDED not in scope:
             state = scope.get("state")
             scope = {**scope, "state": {} if state is None else state}
             scope["state"]["ratelimit"] = Verdict()
+        if request.index is None:
+            return self.app(scope, receive, send)
+        return self._pass_routed(request.index, request.match, scope, receive, send)
+
+    async def _pass_routed(
+        self, index: RouteIndex, match: RouteMatch, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if match.marks is not None:
+            mark_decided(match.marks)
         try:
             await self.app(scope, receive, send)
         except Exception as error:
-            request.explain(error)
+            index.explain(error)
             raise
-
-    def _is_first(self, scope: Scope) -> bool:
-        """Return whether no middleware with the same rules decides what the request meets on its way."""
-        return decisions_of(scope) is None or not self.limits.is_decided(scope)
-
-    def _needs_body(self, plan: Plan, request: ASGIRequest, match: RouteMatch) -> bool:
-        """Return whether a rule reads the body, now or on the way to the view."""
-        reader, rules = self.limits.reader, self.limits.rules
-        if reader.needs_body(plan):
-            return True
-        host = request.host if rules.needs_host else ""
-        return reader.needs_body(rules.plan_of(match.deferred, request.method, host, match.marks))
-
-    def _scope_with(self, admission: Admission, scope: Scope) -> Scope:
-        """Return a scope with the verdict, for the application and for other middleware."""
-        verdict = admission.verdict
-        state = scope.get("state")
-        if state is None:
-            state = {}
-        if verdict.decisions or not verdict.allowed or DECIDED not in scope:
-            state["ratelimit"] = verdict  # else the application keeps the verdict of the outer middleware
-        # DECIDED is not in the state, because a server may share one state between requests.
-        decided_before = scope.get(DECIDED)
-        if decided_before is not None:
-            return {**scope, "state": state, DECIDED: {**decided_before, self.limiter: verdict}}
-        return {**scope, "state": state, DECIDED: {self.limiter: verdict}}
 
     async def _beside_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -275,20 +200,85 @@ class RateLimitMiddleware:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
         request = ASGIRequest({**scope, "method": "GET"})
-        match = self.routes.match(request)
-        plan = self.limits.undecided(self.limits.plan(request, match.marks), scope)
-        has_messages = match.marks is not None and bool(match.marks.messages)
-        if plan.is_empty and not ((has_messages or match.has_dependencies) and self._is_first(scope)):
-            await self._pass(request, match, scope, receive, send)
+        self.routes.match(request)
+        plan = self._rest(self.limits.plan(request, request.match.marks), request, scope)
+        if plan is None:
+            await self._pass(request, scope, receive, send)
             return
-        admission = Admission(self.limits)
-        await admission.adecide(plan, request)
-        scope = self._scope_with(admission, scope)
-        reject = partial(self._reject, admission, request, scope)
-        connection = WebSocketConnection(self.limits, admission, request, match, receive, send, reject)
+        admission = ASGIAdmission(self.limits, request, plan, await adecide(self.limits, plan, request))
+        admission.open(scope, send)
+        connection = WebSocketConnection(admission, receive, send)
         if not admission.verdict.allowed:
             await connection.reject()
             return
-        if has_messages or match.has_dependencies:
-            DependencyDecisions(self.limits, admission, request, match.marks).put_into(scope)
-        await connection.serve(partial(self._pass, request, match), scope)
+        if connection.marks or request.match.has_dependencies:
+            DependencyDecisions(admission)
+        await connection.serve(partial(self._pass, request))
+
+
+class ASGIAdmission(Admission):
+    """An admission whose response is sent over ASGI."""
+
+    request: ASGIRequest
+
+    def open(self, scope: Scope, send: Send) -> Scope:
+        """Return a scope with the verdict, for the application and for other middleware."""
+        state = scope.get("state")
+        if state is None:
+            state = {}
+        self._send = send
+        self.scope = scope = {**scope, "state": state}
+        self.share(scope, state, "ratelimit")
+        return scope
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Send a message of the application, with the rate limit headers at the start of the response."""
+        if message["type"] == "http.response.start":
+            request = self.request
+            if request.index is not None:
+                request.index.compare(request.match, self.scope.get("endpoint"))
+            self.status = message["status"]
+            if added := self.limits.writer.headers(self.verdict):
+                message = with_headers(message, added, self.limits.writer.names)
+        return self._send(message)
+
+    async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
+        """End the admission after an error. Return whether a rejection was sent for it."""
+        if isinstance(error, RateLimitExceeded):
+            has_started = self.status is not None
+            await self.aend(self.status or 429)
+            if not has_started:
+                self.verdict = error.verdict
+                await self.reject(receive, send)
+            return not has_started
+        if isinstance(error, Exception):
+            if self.request.index is not None:
+                self.request.index.explain(error)
+            await self.aend(self.status or _ERROR)
+        elif isinstance(error, _STOPS):
+            await self.aend(None)  # the outcome is not known: only slots are given back
+        return False
+
+    async def reject(self, receive: Receive, send: Send) -> None:
+        """Send your own response to a rejection, else that of the application's error handler, else the package's."""
+        request, reject = self.request, self.limits.reject
+        handler = None if request.index is None or self.scope["type"] != "http" else request.index.handler
+        if reject is not None:
+            response = reject(request, self.verdict)
+            if inspect.isawaitable(response):
+                response = await response
+        else:
+            response = (handler and handler(self.verdict)) or self.rejection()
+        added = self.headers(self.verdict.status or 429)
+        names = {name for name, _ in added}
+        if isinstance(response, Rejection):
+            headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+            start = {"type": "http.response.start", "status": response.status, "headers": headers}
+            await send(with_headers(start, added, names))
+            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else response.body})
+            return
+
+        def send_with_headers(message: Message) -> Awaitable[None]:
+            return send(with_headers(message, added, names) if message["type"] in _STARTS else message)
+
+        await response(self.scope, receive, send_with_headers)

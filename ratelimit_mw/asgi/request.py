@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..http.request import Request
-from .body import body_of
+from .routes.tree import ROUTES_UNKNOWN, RouteMatch
 
 if TYPE_CHECKING:
     from .routes.index import RouteIndex
+
+BODY: Final = "ratelimit_mw.body"
+"""The key of the scope that holds the body, once it was read."""
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _log = logging.getLogger("ratelimit_mw")
 
@@ -21,22 +30,18 @@ class ASGIRequest(Request):
 
     index: RouteIndex | None = None
     """The routes of the application, where they are known."""
+    match: RouteMatch = ROUTES_UNKNOWN
+    """The route of this request."""
 
-    method: str = "GET"
+    method = "GET"
 
-    def __init__(self, scope: MutableMapping[str, Any]) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.native = scope
-        if scope["type"] == "http":
-            self.method = scope["method"].upper()
+        self.method = scope["method"].upper()
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
         return {} if self.index is None else self.index.params(self)
-
-    def explain(self, error: Exception) -> None:
-        """Add a hint to the error of a limit that the middleware does not see."""
-        if self.index is not None:
-            self.index.explain(error)
 
     @property
     def path(self) -> str:
@@ -65,7 +70,12 @@ class ASGIRequest(Request):
         return list(dict.fromkeys(key.decode("latin-1").lower() for key, _ in self.native["headers"]))
 
     def body(self, limit: int) -> object:
-        return body_of(self.native)
+        if self.native["type"] != "http":
+            return None
+        try:
+            return self.native[BODY]
+        except KeyError:
+            raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
 
     def pick_value(self, values: list[str]) -> str:
         return values[-1]

@@ -6,21 +6,17 @@ A handshake counts as a GET of its path.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
-from ..http.admission import Admission
+from ..http.admission import adecide
 from ..http.headers import with_headers
-from ..http.limiter import HttpLimiter
 from ..rules.marks import MessageMark
-from .request import ASGIRequest
-from .routes.tree import RouteMatch
+from .request import ASGIApp, Message, Receive, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+if TYPE_CHECKING:
+    from .middleware import ASGIAdmission
 
 DENIAL_START: Final = "websocket.http.response.start"
 _DENIAL: Final = "websocket.http.response"
@@ -32,42 +28,31 @@ _STATUSES: Final = {"websocket.accept": 101, "websocket.close": 403}
 class WebSocketConnection:
     """One WebSocket whose handshake is decided."""
 
-    def __init__(
-        self,
-        limits: HttpLimiter,
-        admission: Admission,
-        request: ASGIRequest,
-        match: RouteMatch,
-        receive: Receive,
-        send: Send,
-        reject: Callable[[Receive, Send], Awaitable[None]],
-    ) -> None:
-        self._limits = limits
+    def __init__(self, admission: ASGIAdmission, receive: Receive, send: Send) -> None:
         self._admission = admission
-        self._request = request
-        self._match = match
         self._receive = receive
         self._send = send
-        self._reject = reject
-        self._marks: tuple[MessageMark, ...] = () if match.marks is None else match.marks.messages
-        host = request.host if limits.rules.needs_host else ""
-        self._plan = limits.rules.plan_of(self._marks, request.method, host, match.marks)
+        request, marks = admission.request, admission.request.match.marks
+        self.marks: tuple[MessageMark, ...] = () if marks is None else marks.messages
+        """The limits on messages."""
+        self._rules = admission.limits.rules
+        self._plan = self._rules.plan_of(self.marks, request.method, request.host, marks)
         self._has_received = False
         self._is_closed = False
 
-    async def serve(self, app: Callable[..., Awaitable[None]], scope: MutableMapping[str, Any]) -> None:
+    async def serve(self, app: ASGIApp) -> None:
         """Run the application for an allowed handshake, and settle it when the connection ends."""
         admission = self._admission
         status: int | None = None
         try:
             if admission.verdict.delay:
                 await asyncio.sleep(admission.verdict.delay)
-            await app(scope, self._receive_allowed, lambda message: self._send_on(message, scope))
+            await app(admission.scope, self._receive_allowed, self._send_on)
             status = admission.status or 500
         except RateLimitExceeded as rejection:
             status = admission.status or 429
             if admission.status is None:
-                admission.show(rejection.verdict)
+                admission.verdict = rejection.verdict
                 await self.reject()
             else:
                 await self._close()
@@ -81,8 +66,8 @@ class WebSocketConnection:
         """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
         if not self._has_received:
             await self._receive()
-        if _DENIAL in (self._request.native.get("extensions") or {}):
-            await self._reject(self._receive, self._deny)
+        if _DENIAL in (self._admission.scope.get("extensions") or {}):
+            await self._admission.reject(self._receive, self._deny)
         else:
             await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION})
 
@@ -95,7 +80,7 @@ class WebSocketConnection:
             self._has_received = True
             if message["type"] != "websocket.receive" or self._plan.is_empty:
                 return message
-            verdict = await Admission(self._limits).adecide(self._plan, self._request)
+            verdict = await adecide(self._admission.limits, self._plan, self._admission.request)
             if verdict.allowed:
                 if verdict.delay:
                     await asyncio.sleep(verdict.delay)
@@ -105,20 +90,20 @@ class WebSocketConnection:
 
     def _closes(self, verdict: Verdict) -> bool:
         """Return whether a rejected message closes the connection. A deny list does."""
-        dropping = {self._limits.rules.rule_of(mark).name for mark in self._marks if mark.over == "drop"}
+        dropping = {self._rules.rule_of(mark).name for mark in self.marks if mark.over == "drop"}
         return verdict.denied or not dropping.issuperset(decision.rule for decision in verdict.rejected_by)
 
-    async def _send_on(self, message: Message, scope: MutableMapping[str, Any]) -> None:
+    async def _send_on(self, message: Message) -> None:
         """Pass on a message of the application, unless the connection was closed here."""
         if self._is_closed:
             return
-        kind = message["type"]
-        if self._admission.status is None and (kind in _STATUSES or kind == DENIAL_START):
-            added = self._admission.headers(_STATUSES.get(kind) or message["status"])
+        kind, admission = message["type"], self._admission
+        if admission.status is None and (kind in _STATUSES or kind == DENIAL_START):
+            added = admission.headers(_STATUSES.get(kind) or message["status"])
             if kind != "websocket.close":
-                if self._request.index is not None:
-                    self._request.index.compare(self._match, scope.get("endpoint"))
-                message = with_headers(message, added, self._limits.writer.names) if added else message
+                if admission.request.index is not None:
+                    admission.request.index.compare(admission.request.match, admission.scope.get("endpoint"))
+                message = with_headers(message, added, admission.limits.writer.names) if added else message
         await self._send(message)
 
     async def _close(self) -> None:

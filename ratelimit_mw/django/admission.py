@@ -12,9 +12,8 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 
 from ..decision import Verdict
-from ..http.admission import Admission, combine
+from ..http.admission import Admission, combine, decide
 from ..http.limiter import HttpLimiter
-from ..http.request import Request
 from ..rules.plan import Plan
 
 _ATTRIBUTE: Final = "_ratelimit_mw"
@@ -23,33 +22,27 @@ _ATTRIBUTE: Final = "_ratelimit_mw"
 class DjangoAdmission(Admission):
     """Shows all decisions together in ``request.ratelimit``, also when a throttle rejects."""
 
-    def __init__(self, limits: HttpLimiter, request: Any) -> None:
-        super().__init__(limits)
-        self.request = request
-        self.is_throttled = False
-        """Whether a throttle has rejected the request, so that REST framework writes the response."""
-        self._native = request.framework_request
-        self._decided: list[Verdict] = []
-        self._is_outermost = admission_of(self._native) is None
-        if self._is_outermost:
-            self._native.ratelimit = Verdict()
-        setattr(self._native, _ATTRIBUTE, self)
+    request: Any
+    is_throttled = False
+    """Whether a throttle has rejected the request, so that REST framework writes the response."""
 
-    def add(self, plan: Plan, verdict: Verdict) -> None:
-        super().add(plan, verdict)
-        self._decided.append(verdict)
-        self.verdict = verdict if len(self._decided) == 1 else combine(self._decided)
-        if self._is_outermost or self.verdict.decisions or not self.verdict.allowed:
-            self._native.ratelimit = self.verdict
+    def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict) -> None:
+        super().__init__(limits, request, plan, verdict)
+        self._shown = vars(request.framework_request)
+        self.share(request.native, self._shown, "ratelimit")
+        self._shown[_ATTRIBUTE] = self
 
-    def decide(self, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
-        features = features or self._limits.reader.read(plan, request)
-        return super().decide(plan, request, {name: resolve(value) for name, value in features.items()})
+    def throttle(self, plan: Plan, request: Any) -> Verdict:
+        """Decide the plan of a throttle."""
+        before = self.verdict
+        verdict = self.add(plan, resolve_verdict(self.limits, plan, request))
+        self.verdict = combine([before, verdict])
+        self.share(request.native, self._shown, "ratelimit")
+        self.is_throttled = not verdict
+        return verdict
 
     def add_headers(self, response: Any) -> None:
         """Add the rate limit headers in place of those that the application has set."""
-        if not self._decided:
-            return
         for name, value in self.text_headers(response.status_code):
             response.headers[name] = value
         if self.is_throttled:
@@ -68,6 +61,12 @@ def admission_of(native: Any) -> DjangoAdmission | None:
     return getattr(native, _ATTRIBUTE, None)
 
 
+def resolve_verdict(limits: HttpLimiter, plan: Plan, request: Any) -> Verdict:
+    """Decide a plan. The functions of features may be async."""
+    features = {name: resolve(value) for name, value in limits.reader.read(plan, request).items()}
+    return decide(limits, plan, request, features)
+
+
 def resolve(value: Any) -> Any:
     """Return the value of a function, which may be async."""
     return async_to_sync(resolve_async)(value) if inspect.isawaitable(value) else value
@@ -84,7 +83,7 @@ def ends_later(response: Any, admission: DjangoAdmission) -> bool:
     Under ASGI Django does not close a response whose stream fails or whose start cannot be sent. So the stream and,
     on an event loop, the response object are watched too.
     """
-    if not response.streaming or not admission.verdicts:
+    if not response.streaming or not admission.verdict.decisions:
         return False
     status = response.status_code
     # Not streaming_content: it refers to the response, which would then be collected late.

@@ -78,8 +78,7 @@ def _decide(admission: DjangoAdmission, throttled: Any, view: Any, scope: str) -
     request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
     request.user, request.throttle_scope = throttled.user, scope
     plan = plan_only(project.limits.plan(request, earlier.marks), project.rules_of(scope, type(view)))
-    verdict = admission.decide(plan, request)
-    admission.is_throttled = not verdict
+    verdict = admission.throttle(plan, request)
     if verdict.delay:
         time.sleep(verdict.delay)
     return verdict

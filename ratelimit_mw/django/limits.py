@@ -92,7 +92,7 @@ class ProjectLimits:
     def rejection(self, admission: DjangoAdmission, response: Any) -> HttpResponseBase:
         """Return the response to a rejection. ``response`` is that of your own function; None without one."""
         if response is None:
-            response = admission.rejection(admission.request)
+            response = admission.rejection()
         if isinstance(response, Rejection):
             body = b"" if admission.request.method == "HEAD" else response.body
             return HttpResponse(body, status=response.status, headers=dict(response.headers))

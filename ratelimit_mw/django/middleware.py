@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
+from ..decision import Verdict
 from ..errors import MissingMiddlewareError
+from ..http.admission import adecide
 from ..rules.decorators import mark_decided, restore_decided
 from ..rules.plan import Plan
 from . import conf
-from .admission import DjangoAdmission, ends_later, resolve, resolve_async
+from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
 from .limits import ProjectLimits
 
 _HINT: Final = (
@@ -61,9 +63,9 @@ class RateLimitMiddleware:
         request = project.match(native, self._is_async)
         before = mark_decided(request.marks)
         try:
-            plan, admission = project.plan(request), DjangoAdmission(project.limits, request)
-            if not plan.is_empty:
-                await self._decide(plan, request, admission)
+            plan = project.plan(request)
+            verdict = await self._decide(project, plan, request) if not plan.is_empty else Verdict()
+            admission = DjangoAdmission(project.limits, request, plan, verdict)
             if admission.verdict:
                 response = await self._run(project, request, admission, plan.may_delay)
             else:
@@ -76,12 +78,10 @@ class RateLimitMiddleware:
         finally:
             restore_decided(before)
 
-    async def _decide(self, plan: Plan, request: Any, admission: DjangoAdmission) -> None:
+    async def _decide(self, project: ProjectLimits, plan: Plan, request: Any) -> Verdict:
         if self._is_async:
-            await admission.adecide(plan, request)
-        else:
-            admission.decide(plan, request)
-        admission.note_in(request.native)
+            return await adecide(project.limits, plan, request)
+        return resolve_verdict(project.limits, plan, request)
 
     async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, may_delay: bool) -> Any:
         try:

@@ -12,7 +12,7 @@ from werkzeug.exceptions import default_exceptions
 
 from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError
-from ..http.admission import Admission
+from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
@@ -81,14 +81,12 @@ class FlaskHooks:
         if plan.is_empty:
             g.ratelimit = environ.get(VERDICT) or Verdict()
             return None
-        admission = environ[self._key] = Admission(self._limits)
-        verdict = admission.decide(plan, request)
-        if verdict.decisions or not verdict.allowed or VERDICT not in environ:
-            environ[VERDICT] = verdict  # else the application keeps the verdict of the outer middleware
+        verdict = decide(self._limits, plan, request)
+        admission = environ[self._key] = Admission(self._limits, request, plan, verdict)
+        admission.share(environ, environ, VERDICT)
         g.ratelimit = environ[VERDICT]
-        admission.note_in(environ)
         if not verdict.allowed:
-            return self._reject(request, admission)
+            return self._reject(admission)
         if plan.may_delay and verdict.delay:
             time.sleep(verdict.delay)
         return None
@@ -136,13 +134,13 @@ class FlaskHooks:
     def _admission(self) -> Admission | None:
         return flask.request.environ.get(self._key)
 
-    def _reject(self, request: FlaskRequest, admission: Admission) -> Response:
+    def _reject(self, admission: Admission) -> Response:
         """Return your own response, or raise an error that an error handler of the application may handle."""
         response: Any
         if self._limits.reject is not None:
-            response = self._limits.reject(request.framework_request, admission.verdict)
+            response = self._limits.reject(admission.request.framework_request, admission.verdict)
             return self._response(response) if isinstance(response, Rejection) else self._app.make_response(response)
-        response = admission.rejection(request)
+        response = admission.rejection()
         error = default_exceptions[response.status](response=self._response(response))
         error.verdict = admission.verdict  # type: ignore[attr-defined]
         raise error

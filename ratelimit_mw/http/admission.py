@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 from ..decision import Verdict
 from ..rules.plan import Plan
-from .features import await_features
 from .headers import Header, TextHeader, as_text
 from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection
 from .request import Request
+
+
+def decide(limits: HttpLimiter, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
+    """Return the verdict of a plan. ``features`` are those of the request, where the caller has read them."""
+    if features is None:
+        features = limits.reader.read(plan, request)
+    return limits.limiter.decide(plan, features, None, True, request.framework_request or request)
+
+
+async def adecide(
+    limits: HttpLimiter, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None
+) -> Verdict:
+    """Async form of ``decide``. Functions of features may be async. ``provided`` are features that are not read."""
+    features = limits.reader.read(plan, request, provided)
+    if limits.reader.may_await or provided:
+        for name, value in features.items():
+            if type(value) is not str and inspect.isawaitable(value):
+                features[name] = await value
+    return await limits.limiter.adecide(plan, features, None, True, request.framework_request or request)
 
 
 class Admission:
@@ -21,7 +40,6 @@ class Admission:
     ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle.
     """
 
-    verdict = Verdict()
     verdicts: tuple[Verdict, ...] = ()
     status: int | None = None
     """The status of the response, once it has started."""
@@ -30,96 +48,87 @@ class Admission:
     _headers: list[Header] | None = None
     _settled_costs: Sequence[int | None] = ()
 
-    def __init__(self, limits: HttpLimiter) -> None:
-        self._limits = limits
-
-    def decide(self, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
-        """Decide a plan and add its verdict. A rejection refunds everything that the request has consumed."""
-        limiter = self._limits.limiter
-        if features is None:
-            features = self._limits.reader.read(plan, request)
-        verdict = limiter.decide(plan, features, None, True, request.framework_request or request)
-        if not verdict.allowed:
-            for earlier in self.verdicts:
-                limiter.refund(earlier)
-        self.add(plan, verdict)
-        return verdict
-
-    async def adecide(self, plan: Plan, request: Request, provided: Mapping[str, Any] | None = None) -> Verdict:
-        """Async form of ``decide``. ``provided`` are features that the caller knows."""
-        limiter, reader = self._limits.limiter, self._limits.reader
-        features = reader.read(plan, request, provided)
-        if reader.may_await or provided:
-            await await_features(features)
-        native = request.framework_request or request
-        if limiter.waits:
-            verdict = await limiter.adecide(plan, features, None, True, native)
-        else:
-            verdict = limiter.decide(plan, features, None, True, native)
-        if not verdict.allowed:
-            for earlier in self.verdicts:
-                await limiter.arefund(earlier)
-        self.add(plan, verdict)
-        return verdict
-
-    def add(self, plan: Plan, verdict: Verdict) -> None:
-        """Add a verdict. The slots that it has taken are held until the end."""
-        earlier, self.verdict, self._headers = self.verdicts, verdict, None
-        self.verdicts = (verdict,) if verdict.allowed else ()
-        if earlier and verdict.allowed:
-            self.verdicts = (*earlier, verdict)
-            self.verdict = combine(self.verdicts)
-        if plan.needs_settlement and verdict.allowed:
-            self.needs_settlement = True
-            if plan.has_slots:
-                self.has_slots = True
-                self._limits.limiter.hold(verdict)
-
-    def note_in(self, native: MutableMapping[str, Any]) -> None:
-        """Store the verdict for other middleware of this request, in the ASGI scope or WSGI environ."""
-        decided = native.get(DECIDED)
-        own = {self._limits.limiter: self.verdict}
-        native[DECIDED] = own if decided is None else {**decided, **own}
-
-    def show(self, verdict: Verdict) -> None:
-        """Use the headers of a rejection that the application has raised."""
+    def __init__(self, limits: HttpLimiter, request: Request, plan: Plan, verdict: Verdict) -> None:
+        self.limits = limits
+        self.request = request
         self.verdict = verdict
-        self._headers = None
+        if verdict.allowed:
+            self.verdicts = (verdict,)
+            if plan.needs_settlement:
+                self._hold(plan, verdict)
+
+    def add(self, plan: Plan, verdict: Verdict) -> Verdict:
+        """Add another verdict. A rejection refunds everything that the request has consumed."""
+        for earlier in () if verdict.allowed else self.verdicts:
+            self.limits.limiter.refund(earlier)
+        return self._add(plan, verdict)
+
+    async def aadd(self, plan: Plan, verdict: Verdict) -> Verdict:
+        """Async form of ``add``."""
+        for earlier in () if verdict.allowed else self.verdicts:
+            await self.limits.limiter.arefund(earlier)
+        return self._add(plan, verdict)
+
+    def _add(self, plan: Plan, verdict: Verdict) -> Verdict:
+        self.verdict, self.verdicts = verdict, (*self.verdicts, verdict) if verdict.allowed else ()
+        if verdict.allowed:
+            self.verdict = combine(self.verdicts)
+            if plan.needs_settlement:
+                self._hold(plan, verdict)
+        return verdict
+
+    def _hold(self, plan: Plan, verdict: Verdict) -> None:
+        """Hold the slots that a verdict has taken until the end."""
+        self.needs_settlement = True
+        if plan.has_slots:
+            self.has_slots = True
+            self.limits.limiter.hold(verdict)
+
+    def share(self, native: MutableMapping[str, Any], shown: MutableMapping[str, Any], name: str) -> None:
+        """Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
+
+        The application keeps the verdict of an outer middleware where no rule applied here.
+        """
+        verdict = self.verdict
+        decided = native.get(DECIDED)
+        if decided is None or verdict.decisions or not verdict.allowed or name not in shown:
+            shown[name] = verdict
+        native[DECIDED] = (
+            {self.limits.limiter: verdict} if decided is None else {**decided, self.limits.limiter: verdict}
+        )
 
     def headers(self, status: int) -> list[Header]:
         """Return the rate limit headers of the response that starts with this status."""
         self.status = status
-        if self._headers is None:  # once, because Retry-After may have a random part
-            self._headers = self._limits.writer.headers(self.verdict)
-        return self._headers
+        return self._headers or self.limits.writer.headers(self.verdict)
 
     def text_headers(self, status: int) -> list[TextHeader]:
         return as_text(self.headers(status))
 
-    def rejection(self, request: Request) -> Rejection:
+    def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""
-        headers = self.headers(self.status or self.verdict.status or 429)
+        self._headers = headers = self.headers(self.verdict.status or 429)  # Retry-After may have a random part
         waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
-        accept = ", ".join(request.header_lines("accept"))
+        accept = ", ".join(self.request.header_lines("accept"))
         return build_rejection(self.verdict, accept, waits[0] if waits else None)
 
     def end(self, status: int | None) -> None:
         """Settle everything once, and again for a cost stated since. The status is None for an unknown outcome."""
         for verdict in self._due():
-            self._limits.limiter.conclude(verdict, status)
+            self.limits.limiter.conclude(verdict, status)
 
     async def aend(self, status: int | None) -> None:
         """Async form of ``end``. It completes when its caller is cancelled."""
         due = self._due()
-        if due and self._limits.limiter.waits:
+        if due and self.limits.limiter.waits:
             await asyncio.shield(self._aconclude(due, status))
             return
         for verdict in due:
-            self._limits.limiter.conclude(verdict, status)
+            self.limits.limiter.conclude(verdict, status)
 
     async def _aconclude(self, verdicts: Sequence[Verdict], status: int | None) -> None:
         for verdict in verdicts:
-            await self._limits.limiter.aconclude(verdict, status)
+            await self.limits.limiter.aconclude(verdict, status)
 
     def _due(self) -> Sequence[Verdict]:
         costs = tuple(verdict.true_cost for verdict in self.verdicts)

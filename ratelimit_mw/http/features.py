@@ -121,13 +121,6 @@ def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Call
     return functions
 
 
-async def await_features(features: dict[str, Any]) -> None:
-    """Replace the awaitables of async functions by their values."""
-    for name, value in features.items():
-        if type(value) is not str and inspect.isawaitable(value):
-            features[name] = await value
-
-
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:
     return lambda request: read(request.framework_request or request)
 

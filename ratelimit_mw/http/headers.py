@@ -72,13 +72,14 @@ class HeaderWriter:
         self._policies: dict[tuple[Limit, ...], Header] = {}
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
+        self.text_names = frozenset(name.decode("ascii") for name in self.names)
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """Return the headers of one response; none when only shadow rules, or no rules, applied."""
         decisions = verdict.decisions
         single = len(decisions) == 1
         if not single or decisions[0].hit[0].shadow:
-            decisions = [decision for decision in decisions if not decision.source.shadow]
+            decisions = [decision for decision in decisions if not decision.hit[0].shadow]
             if not decisions:
                 return []
         if not verdict.allowed:
@@ -98,7 +99,7 @@ class HeaderWriter:
     def _rejected(self, decisions: Sequence[Decision], rejecting: Sequence[Decision]) -> list[Header]:
         longest = max(rejecting, key=_wait)
         wait = self._add_jitter(_wait_seconds(longest))
-        parts = self._parts_of(longest.source)
+        parts = self._parts_of(longest.hit[0])
         headers = self._x_headers(longest, parts, _seconds(longest.reset_us)) if self._x else []
         if self._draft:
             headers.append(self._policy(decisions))
@@ -114,7 +115,7 @@ class HeaderWriter:
         return min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret
 
     def _rejected_item(self, decision: Decision, wait: int | None) -> bytes:
-        item = self._parts_of(decision.source).item
+        item = self._parts_of(decision.hit[0]).item
         if wait is None:
             return item + _NUMBER % decision.remaining
         return item + _LIMIT_VALUES % (decision.remaining, wait)
@@ -128,7 +129,7 @@ class HeaderWriter:
         return self._parts.get(limit) or _cached(self._parts, limit, _ConstantParts(limit))
 
     def _policy(self, decisions: Sequence[Decision]) -> Header:
-        limits = tuple(decision.source for decision in decisions)
+        limits = tuple([decision.hit[0] for decision in decisions])
         policy = self._policies.get(limits)
         if policy is None:
             policy = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))

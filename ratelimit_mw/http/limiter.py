@@ -91,6 +91,8 @@ class HttpLimiter:
             self._body_feature,
             self._region,
         )
+        self.may_wait = self.limiter.waits or self.reader.may_await
+        """Whether a decision may wait, for the store or for a feature."""
         self.rules = rules
         self.plan = rules.plan_for
         """Returns the plan for a request and the marks of its view."""

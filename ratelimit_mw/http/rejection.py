@@ -57,7 +57,7 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
     status = verdict.status or 429
-    problem = _Problem(status, *_PROBLEMS[status], detail, [d.source.policy for d in verdict.rejected_by])
+    problem = _Problem(status, *_PROBLEMS[status], detail, [decision.hit[0].policy for decision in verdict.rejected_by])
     body = write(problem)
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
     return Rejection(problem.status, headers, body)

@@ -96,8 +96,12 @@ class RuleSet:
 
     def plan_for(self, request: Routed, view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request and the marks of its view."""
-        path = request.path if self._has_paths else ""
-        return self.plan(request.method, path, request.host if self.needs_host else "", view)
+        method, path = request.method, request.path if self._has_paths else ""
+        host = request.host if self.needs_host else ""
+        try:
+            return self._by_request[method, path, host, view]
+        except KeyError:
+            return self._find_plan(method, path, host, view)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""

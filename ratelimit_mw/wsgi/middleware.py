@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError
-from ..http.admission import Admission
-from ..http.limiter import HttpLimiter
+from ..http.admission import decide
+from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
-from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
 from .request import VERDICT, WSGIRequest, remote_user
-from .response import ResponseBody, ResponseStart
+from .response import ResponseBody, WSGIAdmission
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -63,29 +62,24 @@ class RateLimitMiddleware:
         if self._limits.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         self._limits.adopt_no_routes()
-        self._names = frozenset(name.decode("ascii") for name in self._limits.writer.names)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
         plan = self._limits.plan(request)
-        if plan.is_empty or self._limits.is_decided(environ):
+        if plan.is_empty or (DECIDED in environ and self._limits.is_decided(environ)):
             if VERDICT not in environ:
                 environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
-        admission = Admission(self._limits)
-        verdict = environ[VERDICT] = admission.decide(plan, request)
-        admission.note_in(environ)
+        verdict = decide(self._limits, plan, request)
+        admission = WSGIAdmission(self._limits, request, plan, verdict)
+        admission.server_start = start_response
+        admission.share(environ, environ, VERDICT)
         if not verdict.allowed:
-            return self._reject(admission, request, start_response)
-        return self._run(admission, plan, environ, start_response)
-
-    def _run(
-        self, admission: Admission, plan: Plan, environ: WSGIEnvironment, start_response: StartResponse
-    ) -> Iterable[bytes]:
+            return self._reject(admission)
         try:
             if plan.may_delay and admission.verdict.delay:
                 time.sleep(admission.verdict.delay)
-            body = self.app(environ, ResponseStart(start_response, admission, self._names))
+            body = self.app(environ, admission.start)
             if plan.needs_settlement:
                 return ResponseBody(body, admission)
         except Exception:
@@ -94,19 +88,13 @@ class RateLimitMiddleware:
         except BaseException:  # the server stops: it is not known how the request would have ended
             admission.end(None)
             raise
-        admission.verdict.receipt.settle_with(
-            self.limiter.settle
-        )  # settles a cost that is stated while the body streams
+        verdict.receipt.settle_with(self.limiter.settle)  # a cost may be stated while the body streams
         return body  # unwrapped, so that servers recognize their file wrappers
 
-    def _reject(self, admission: Admission, request: WSGIRequest, start_response: StartResponse) -> Iterable[bytes]:
-        start = ResponseStart(start_response, admission)
-        response: Any
-        if self._limits.reject is None:
-            response = admission.rejection(request)
-        else:
-            response = self._limits.reject(request, admission.verdict)
+    def _reject(self, admission: WSGIAdmission) -> Iterable[bytes]:
+        request, reject = admission.request, self._limits.reject
+        response: Any = admission.rejection() if reject is None else reject(request, admission.verdict)
         if not isinstance(response, Rejection):
-            return response(request.native, start)  # type: ignore[no-any-return]
-        start(f"{response.status} {response.reason}", response.headers)
+            return response(request.native, admission.start)  # type: ignore[no-any-return]
+        admission.start(f"{response.status} {response.reason}", response.headers)
         return [] if request.method == "HEAD" else [response.body]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..http.admission import Admission
@@ -12,24 +12,21 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
 
 
-class ResponseStart:
-    """A ``start_response`` that adds the rate limit headers."""
+class WSGIAdmission(Admission):
+    """An admission whose response is sent over WSGI."""
 
-    def __init__(
-        self, start_response: StartResponse, admission: Admission, names: Collection[str] | None = None
-    ) -> None:
-        self._start_response = start_response
-        self._admission = admission
-        self._names = names
+    server_start: StartResponse
+    """The ``start_response`` of the server."""
 
-    def __call__(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
-        added = self._admission.text_headers(int(status[:3]))
-        names = {name.lower() for name, _ in added} if self._names is None else self._names
-        headers = [header for header in headers if header[0].lower() not in names] + added
+    def start(self, status: str, headers: list[TextHeader], exc_info: Any = None) -> Callable[[bytes], object]:
+        """Start the response with the rate limit headers: the ``start_response`` of the application."""
+        if added := self.text_headers(int(status[:3])):
+            names = self.limits.writer.text_names if self.verdict.allowed else {name.lower() for name, _ in added}
+            headers = [header for header in headers if header[0].lower() not in names] + added
         if exc_info is None:
-            return self._start_response(status, headers)
+            return self.server_start(status, headers)
         try:
-            return self._start_response(status, headers, exc_info)
+            return self.server_start(status, headers, exc_info)
         finally:
             del exc_info  # the traceback would keep every frame of the failure alive
 

@@ -18,9 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ratelimit_mw import ConfigError, Limiter
-from ratelimit_mw.asgi.body import BODY as READ
 from ratelimit_mw.asgi.body import ReadAhead
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
+from ratelimit_mw.asgi.request import BODY as READ
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
@@ -494,8 +494,9 @@ def test_a_dripping_body_has_the_time_of_one() -> None:
             await asyncio.sleep(0.002)
             return {"type": "http.request", "body": b" ", "more_body": True}
 
-        async with ReadAhead(receive, LIMIT, 20_000) as ahead:
-            found = await ahead.read(ASGIRequest(post()))
+        ahead = ReadAhead(receive, LIMIT, 20_000)
+        found = await ahead.read(ASGIRequest(post()))
+        ahead.close()
         return asked, found
 
     asked, found = asyncio.run(run())
@@ -550,4 +551,4 @@ def test_a_body_that_nobody_has_read_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="the body was not read ahead"):
         ASGIRequest(http_scope()).body(LIMIT)
     assert ASGIRequest({**http_scope(), READ: b"x"}).body(LIMIT) == b"x"
-    assert ASGIRequest({"type": "websocket"}).body(LIMIT) is None
+    assert ASGIRequest({"type": "websocket", "method": "GET"}).body(LIMIT) is None

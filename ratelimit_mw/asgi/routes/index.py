@@ -16,7 +16,7 @@ from ...rules.marks import ViewMarks
 from ..error_handlers import RejectionHandler, find_handler
 from .applications import adopt_routes
 from .reader import RouteReader, application_behind
-from .tree import ROUTES_UNKNOWN, Lookup, RouteMatch, path_below
+from .tree import Lookup, RouteMatch, path_below
 
 if TYPE_CHECKING:
     from ..request import ASGIRequest
@@ -138,14 +138,12 @@ class RouteIndexes:
         self.has_routes = True
         """False once an application without routes was found."""
 
-    def match(self, request: ASGIRequest) -> RouteMatch:
-        """Return the route of a request, and note it on the request."""
+    def match(self, request: ASGIRequest) -> None:
+        """Find the route of a request, and set it on the request."""
         index = request.index = self.index_of(request.native)
-        if index is None:
-            return ROUTES_UNKNOWN
-        match = index.find(request)
-        request.endpoint = match.endpoint
-        return match
+        if index is not None:
+            match = request.match = index.find(request)
+            request.endpoint = match.endpoint
 
     def index_of(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         """Return the index for a scope; None where there are no routes. Raises ``ConfigError`` for invalid marks."""
