@@ -81,7 +81,8 @@ class Series(NamedTuple):
             return Series.single(last, 0)
         if start == end or buckets[start] > horizon:
             return self
-        start = bisect_right(buckets, horizon, start, end)
+        near = start | 63  # A store that keeps chunks of 64 then reads one of them. The window mostly begins there.
+        start = bisect_right(buckets, horizon, start, near if near < end and buckets[near] > horizon else end)
         return _new(self.__class__, (buckets, totals, start, end, totals[start - 1], last, total))
 
     def newest(self, cost: int) -> Series:

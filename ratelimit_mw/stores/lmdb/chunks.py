@@ -3,18 +3,20 @@
 A hit writes the record, at most a kilobyte, and every 64th hit a chunk. A hit reads the record and the chunk in which
 the window begins. Whole arrays are as fast up to 1,000 buckets, and 16 times slower with 10,000.
 
-Buckets are counted from the first one of the series on, so a chunk keeps its number. Knows nothing of transactions.
+Buckets are counted from the first one of the series on, so a chunk keeps its number.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from array import array
-from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
 
 from ...algorithms.window_log import Series
+from ...errors import StoreError
+from .keys import EXPIRY, chunk_name
 
 if TYPE_CHECKING:
     from .records import Records
@@ -45,7 +47,10 @@ class _Chunks:
         """The 64 bucket numbers of a chunk, then the 64 totals."""
         chunk = self._loaded.get(number)
         if chunk is None:
-            data = self.records.read_chunk(self.series, self.first + number)
+            # A long log is the only work whose length depends on data, so the time budget is checked here.
+            if time.monotonic() > self.records.deadline:
+                raise StoreError("the time budget (store_timeout) ended in the transaction, so nothing was changed")
+            data = self.records.txn.get(chunk_name(self.series, self.first + number), b"")[EXPIRY:]
             if len(data) != _BYTES:
                 raise ValueError(f"expected a chunk of {_BYTES} bytes, got {len(data)}")
             chunk = self._loaded[number] = memoryview(data).cast("q")
@@ -63,8 +68,6 @@ class _Chunks:
 
 class _ChunkColumn:
     """The bucket numbers (0) or the totals (1), by place."""
-
-    __slots__ = ("_in_chunks", "_newest", "_offset", "chunks")
 
     def __init__(self, chunks: _Chunks, which: int) -> None:
         self.chunks = chunks
@@ -94,14 +97,6 @@ class ChunkedSeries(Series):
         buckets, totals = _ChunkColumn(chunks, 0), _ChunkColumn(chunks, 1)
         return cls(buckets, totals, start, len(buckets), base, last, total)
 
-    def since(self, horizon: int) -> Series:
-        """As in arrays, but search the first chunk alone when the window begins there, as it mostly does."""
-        buckets, totals, start, end, _, last, total = self
-        if last <= horizon or end <= CHUNK or buckets[start] > horizon or buckets[CHUNK - 1] <= horizon:
-            return super().since(horizon)
-        start = bisect_right(buckets, horizon, start, CHUNK)
-        return type(self)(buckets, totals, start, end, totals[start - 1], last, total)
-
     def _copied(self) -> Self:
         chunks = cast("_ChunkColumn", self.buckets).chunks.until(self.end)
         return self.over(chunks, self.start, self.base, self.open, self.total)
@@ -122,18 +117,19 @@ def load(data: bytes, records: Records) -> Series:
     return Series(*newest, start, len(newest[0]), base, last, total)
 
 
-def dump(state: Series, records: Records) -> bytes:
+def dump(state: Series, records: Records, expiry: bytes) -> bytes:
     """The record of a state. Writes full chunks and deletes a few that have left the window."""
     if state.total > _REBASED_ABOVE:
         state = Series.from_entries(state.entries()) or state
     chunks, start = _chunks_of(state, records)
     series, first, full = chunks.series, chunks.first, chunks.full
     for number in range(min(start // CHUNK, full, _DELETED_AT_ONCE)):
-        records.delete_chunk(series, first + number)
+        records.txn.delete(chunk_name(series, first + number))
     buckets, totals = chunks.newest
     while len(buckets) >= CHUNK:
         series = series or int.from_bytes(os.urandom(8), "big") | 1
-        records.write_chunk(series, first + full, buckets[:CHUNK].tobytes() + totals[:CHUNK].tobytes())
+        data = expiry + buckets[:CHUNK].tobytes() + totals[:CHUNK].tobytes()
+        records.txn.put(chunk_name(series, first + full), data)
         full, buckets, totals = full + 1, buckets[CHUNK:], totals[CHUNK:]
     end = (first + full) * CHUNK + len(buckets)
     record = _RECORD.pack(series, first * CHUNK + start, end, state.base, state.open, state.total)

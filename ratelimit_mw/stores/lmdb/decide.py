@@ -12,46 +12,45 @@ from ...clock import SECOND
 from ...decision import Decision, Hit, decide_all
 from ...errors import StoreError
 from ...receipt import Correction
-from .records import NoRoomError, Records
+from .records import FULL, Records
 
 _DAY: Final = 86_400 * SECOND
-_RETRY: Final = SECOND
 
 
 def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> list[Decision]:
     if len(hits) == 1:
-        return [_decide_one(records, hits[0], at, consume)]
+        return _decide_one(records, hits[0], at, consume)
     instant = records.now if at is None else at
     stored = [records.find(limit, key) for limit, key, _ in hits]
     states = [state for _, _, state in stored]
+    if records.room == FULL:
+        return [_rejection(hit, state, instant) for hit, state in zip(hits, states, strict=True)]
     decisions, writes = decide_all(hits, states, instant)
     if consume and writes:
         new_states = {id(hit): state for hit, state in writes}
-        try:
-            for hit, record, decision in zip(hits, stored, decisions, strict=True):
-                if id(hit) in new_states:
-                    records.keep(hit[0], hit[1], record, new_states[id(hit)], _span(decision, at))
-        except NoRoomError:
-            return [_rejection(records, hit, state, instant) for hit, state in zip(hits, states, strict=True)]
+        for hit, record, decision in zip(hits, stored, decisions, strict=True):
+            if id(hit) in new_states:
+                records.keep(hit[0], hit[1], record, new_states[id(hit)], _span(decision, at))
     return decisions
 
 
-def _decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> Decision:
+def _decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> list[Decision]:
     """``decide`` for a single hit, which needs no agreement with others. A tenth faster."""
     limit, key, cost = hit
     stored = records.find(limit, key)
     instant = records.now if at is None else at
+    if records.room == FULL:
+        return [_rejection(hit, stored[2], instant)]
     state, decision = limit.decide(stored[2], instant, cost)
     decision.hit = hit
     if consume and state is not stored[2]:
-        try:
-            records.keep(limit, key, stored, state, _span(decision, at))
-        except NoRoomError:
-            return _rejection(records, hit, stored[2], instant)
-    return decision
+        records.keep(limit, key, stored, state, _span(decision, at))
+    return [decision]
 
 
 def correct(records: Records, changes: Sequence[Correction], at: int | None) -> list[int]:
+    if records.room == FULL:
+        raise StoreError("no room is left, so a correction was lost")
     instant = records.now if at is None else at
     for limit, key, cost, consumed in changes:
         stored = records.find(limit, key)
@@ -60,10 +59,7 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
             algorithm.charge(old, instant, cost) if consumed is None else algorithm.refund(old, instant, consumed, cost)
         )
         if new is not old:
-            try:
-                records.keep(limit, key, stored, new, _span(limit.decide(new, instant, 0)[1], at))
-            except NoRoomError as error:
-                raise StoreError("no room is left, so a correction was lost") from error
+            records.keep(limit, key, stored, new, _span(limit.decide(new, instant, 0)[1], at))
     return [instant] * len(changes)
 
 
@@ -72,10 +68,9 @@ def _span(decision: Decision, at: int | None) -> int:
     return decision.reset_us if at is None else max(decision.reset_us, _DAY)
 
 
-def _rejection(records: Records, hit: Hit, state: Any, at: int) -> Decision:
-    """The decision on a hit that there is no room to count. Nothing that the call has written is kept."""
-    records.changed = False
+def _rejection(hit: Hit, state: Any, at: int) -> Decision:
+    """The decision on a hit that there is no room to count."""
     look = hit.limit.decide(state, at, 0)[1]
-    decision = Decision(hit.cost == 0, look.remaining, _RETRY if hit.cost else 0, look.reset_us, look.at_us)
+    decision = Decision(hit.cost == 0, look.remaining, SECOND if hit.cost else 0, look.reset_us, look.at_us)
     decision.hit = hit
     return decision

@@ -1,8 +1,9 @@
 """An LMDB environment as this process has it open: opened at first use, and again after a fork or a ``close``.
 
 **Durability.** Changes are not synced to the disk. They survive their process, and the system writes them out later.
-If the machine stops first, the file may be damaged, so a mark shows that the environment was open, and the next start
-sets the file aside. With ``durable``, or with data of another application in the environment, each change is synced.
+If the machine stops first, the file may be damaged. So the lock file contains a mark, the boot ID, from the first
+unsynced change until everything is synced. A start that finds the mark of an earlier boot sets the file aside. With
+``durable``, or with data of another application in the environment, each change is synced.
 
 **Time.** All processes count from one reading of the wall clock, kept in the environment until the machine restarts,
 plus the monotonic clock of the machine. They agree to the microsecond, and no change of the wall clock affects them.
@@ -30,9 +31,10 @@ from ..per_loop import PerLoop
 from .keys import END, META, PREFIX
 from .lock import FileLock, LockQueue
 from .records import Records
-from .shutdown_mark import boot_id, clear_mark, is_unclean, set_mark
 from .transaction import Transactions
 
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+"""A file with a text that differs after each start of the machine."""
 _LOCK_FILE: Final = "ratelimit_mw.lock"
 _IDENTITY: Final = META + b"identity"
 _IDENTITY_FORM: Final = re.compile(rb"([0-9a-f]{32}) ([1-9]\d{,4}) ([0-9a-f-]+) (\d+)")
@@ -90,7 +92,7 @@ class Environment:
                 was_open = self._env is not None
                 self._discard()
                 if was_open and not self._is_in_use():
-                    clear_mark(self.lock.fd, self._folder / "data.mdb")
+                    self._write_mark(b"", self._folder / "data.mdb")
             except OSError:
                 _log.warning("%s could not be synced to the disk", self._name, exc_info=True)
             finally:
@@ -110,19 +112,19 @@ class Environment:
         self._discard()  # An attempt that failed may have left it open.
         self.is_closed = False
         size, durable = self.settings
-        boot = boot_id()
-        if is_unclean(self.lock.fd, boot):
+        boot = Path(BOOT_ID).read_bytes().strip()
+        if self._read_mark() not in (b"", boot):
             self._set_aside()
         self._env = self._map(size, True)
-        if not durable:
-            if _has_other_data(self._env):
-                _log.warning("%s holds other data, so each change is synced, which is slow", self._name)
-            else:
-                self._env.close()
-                set_mark(self.lock.fd, boot, self._folder)
-                self._env = self._map(size, False)
-        records = Records(*self._read_identity(self._env, boot, size))
-        self._transactions = Transactions(self._env, records, size // self._env.stat()["psize"])
+        if not durable and _has_other_data(self._env):
+            _log.warning("%s holds other data, so each change is synced, which is slow", self._name)
+        elif not durable:
+            self._env.close()
+            if self._read_mark() != boot:
+                self._write_mark(boot, self._folder)
+            self._env = self._map(size, False)
+        identity = self._read_identity(self._env, boot.decode("ascii"), size)
+        self._transactions = Transactions(self._env, identity, size // self._env.stat()["psize"])
         return self._transactions
 
     def _map(self, size: int, sync: bool) -> lmdb.Environment:
@@ -157,6 +159,21 @@ class Environment:
                 "%s was open when the machine stopped, so all counts start at zero. The old file is data.mdb.unclean",
                 self._name,
             )
+        self._write_mark(b"", self._folder)
+
+    def _read_mark(self) -> bytes:
+        return os.pread(self.lock.fd, 200, 0)
+
+    def _write_mark(self, mark: bytes, path: Path) -> None:
+        """Sync a file or folder to the disk, and after it the mark."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.ftruncate(self.lock.fd, 0)
+        os.pwrite(self.lock.fd, mark, 0)
+        os.fsync(self.lock.fd)
 
     def _is_in_use(self) -> bool:
         """Whether another process has the environment open. For a process that does not: LMDB locks by process."""

@@ -23,6 +23,8 @@ END: Final = b"\xffratelimit_mw;"
 META: Final = PREFIX + b"meta:"
 FIRST_SWEPT: Final = PREFIX + b"series:"
 """Every record from here to ``END`` begins with its time of expiry."""
+EXPIRY: Final = 8
+"""The bytes of this time."""
 
 STATE: Final = PREFIX + b"state"
 SHARE: Final = PREFIX + b"share"

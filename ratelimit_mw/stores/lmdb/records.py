@@ -2,12 +2,12 @@
 
 A record is its time of expiry (8 bytes), its kind (1 byte) and the state. Only the sweep reads the expiry: an expired
 state equals a fresh one. When room is short, a new key shares one of the states of its limit with other keys. When
-almost no room is left nothing grows: ``keep`` raises ``NoRoomError`` instead.
+almost no room is left nothing grows: ``keep`` raises ``NoRoomError`` instead, and the work starts again in a ``FULL``
+transaction, which writes nothing.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,15 +15,13 @@ import lmdb
 
 from ...algorithms.limit import Limit, prefix_of
 from ...algorithms.window_log import Series
-from ...errors import StoreError
 from . import chunks
-from .keys import META, SHARE, STATE, chunk_name, digest, state_name
+from .keys import EXPIRY, META, SHARE, STATE, digest, state_name
 
-ROOMY, SHARING, FROZEN = range(3)
+ROOMY, SHARING, FROZEN, FULL = range(4)
 _COMPACT: Final = b"c"
 _LOG: Final = b"l"
-_EXPIRY: Final = 8
-_HEADER: Final = 9
+_HEADER: Final = EXPIRY + 1
 _SMALL: Final = 128
 """The bytes of a record that may still be written when nothing may grow."""
 _PING: Final = META + b"ping"
@@ -44,28 +42,26 @@ class Records:
     All processes use the same ``secret`` and the same number of shared states of a limit.
     """
 
-    def __init__(self, secret: bytes, shared_states: int) -> None:
+    def __init__(
+        self, txn: lmdb.Transaction[bytes], room: int, now: int, deadline: float, secret: bytes, shared_states: int
+    ) -> None:
+        self.txn = txn
+        self.now = now
+        self.deadline = deadline
+        self.changed = False
+        self.room = room
         self._secret = secret
         self._shared_states = shared_states
-        self._chunk_expiry = b""
-
-    def begin(self, txn: lmdb.Transaction[bytes], room: int, now: int, deadline: float) -> None:
-        self._txn = txn
-        self._room = room
-        self.now = now
-        self._deadline = deadline
-        self.changed = False
 
     def find(self, limit: Limit, key: str) -> StoredState:
         name = state_name(STATE, key, self._secret)
-        data = self._txn.get(name)
-        length = len(data or b"")
-        if data is None:
-            shared_name = self._shared_name(limit.prefix, key)
-            data = self._txn.get(shared_name)
-            if self._room != ROOMY:
-                name, length = shared_name, len(data or b"")
-        return name, length, None if data is None else self._load(limit, data)
+        data = self.txn.get(name)
+        if data is not None:
+            return name, len(data), self._load(limit, data)
+        shared_name = self._shared_name(limit.prefix, key)
+        data = self.txn.get(shared_name)
+        state = None if data is None else self._load(limit, data)
+        return (name, 0, state) if self.room == ROOMY else (shared_name, len(data or b""), state)
 
     def keep(self, limit: Limit, key: str, stored: StoredState, state: Any, span: int) -> None:
         """Write a state that expires in ``span`` microseconds. None is the fresh state."""
@@ -75,31 +71,31 @@ class Records:
         self.changed = True
         name, length, _ = stored
         until = min(self.now + span, _MAX_TIME)
-        expiry = until.to_bytes(_EXPIRY, "big")
+        expiry = until.to_bytes(EXPIRY, "big")
         if isinstance(state, Series):
             # A chunk in the window must not expire before the newest bucket that is ever beside it.
-            self._chunk_expiry = min(until + limit.algorithm.lifetime, _MAX_TIME).to_bytes(_EXPIRY, "big")
-            data = expiry + _LOG + chunks.dump(state, self)
+            chunk_expiry = min(until + limit.algorithm.lifetime, _MAX_TIME).to_bytes(EXPIRY, "big")
+            data = expiry + _LOG + chunks.dump(state, self, chunk_expiry)
         else:
             data = expiry + _COMPACT + limit.algorithm.dump(state)
-        if self._room == FROZEN and len(data) > (length and max(length, _SMALL)):
+        if self.room == FROZEN and len(data) > (length and max(length, _SMALL)):
             raise NoRoomError
-        self._txn.put(name, data)
+        self.txn.put(name, data)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Make keys fresh, and with them the keys that share their states. Chunks are left to the sweep."""
         self.changed = True
         for key in keys:
-            if not self._txn.delete(state_name(STATE, key, self._secret)):
-                self._txn.delete(self._shared_name(prefix_of(key), key))
+            if not self.txn.delete(state_name(STATE, key, self._secret)):
+                self.txn.delete(self._shared_name(prefix_of(key), key))
 
     def ping(self) -> None:
         """Write a record that no decision needs: reading may work where writing does not."""
         self.changed = True
-        self._txn.put(_PING, self.now.to_bytes(8, "big"))
+        self.txn.put(_PING, self.now.to_bytes(8, "big"))
 
     def _load(self, limit: Limit, data: bytes) -> Any:
-        if data[_EXPIRY:_HEADER] == _LOG:
+        if data[EXPIRY:_HEADER] == _LOG:
             return chunks.load(data[_HEADER:], self)
         return limit.algorithm.load(data[_HEADER:])
 
@@ -108,20 +104,3 @@ class Records:
         hashed = digest(key.encode("utf-8", "surrogatepass"), self._secret)
         number = int.from_bytes(hashed[:8], "big") % self._shared_states
         return state_name(SHARE, f"{prefix}{number:04x}", self._secret)
-
-    def read_chunk(self, series: int, number: int) -> bytes:
-        # A long log is the only work whose length depends on data, so the time budget is checked here.
-        if time.monotonic() > self._deadline:
-            raise StoreError("the time budget (store_timeout) ended in the transaction, so nothing was changed")
-        data = self._txn.get(chunk_name(series, number))
-        if data is None:
-            raise ValueError("a chunk of the log is missing")
-        return data[_EXPIRY:]
-
-    def write_chunk(self, series: int, number: int, data: bytes) -> None:
-        if self._room == FROZEN:
-            raise NoRoomError
-        self._txn.put(chunk_name(series, number), self._chunk_expiry + data)
-
-    def delete_chunk(self, series: int, number: int) -> None:
-        self._txn.delete(chunk_name(series, number))

@@ -6,6 +6,7 @@ import mmap
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from ...clock import Clock
@@ -64,8 +65,7 @@ class LmdbStore(Store):
         return self._locked(lambda records: correct(records, changes, now)) if changes else []
 
     def forget(self, keys: Iterable[str]) -> None:
-        names = list(keys)
-        self._locked(lambda records: records.delete(names))
+        self._locked(partial(Records.delete, keys=list(keys)))
 
     def ping(self) -> None:
         self._locked(Records.ping)
@@ -77,8 +77,7 @@ class LmdbStore(Store):
         return await self._alocked(lambda records: correct(records, changes, now)) if changes else []
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        names = list(keys)
-        await self._alocked(lambda records: records.delete(names))
+        await self._alocked(partial(Records.delete, keys=list(keys)))
 
     async def aping(self) -> None:
         await self._alocked(Records.ping)

@@ -18,8 +18,8 @@ import lmdb
 
 from ...clock import Clock
 from ...errors import StoreError
-from .keys import END, FIRST_SWEPT, META
-from .records import FROZEN, ROOMY, SHARING, Records
+from .keys import END, EXPIRY, FIRST_SWEPT, META
+from .records import FROZEN, FULL, ROOMY, SHARING, NoRoomError, Records
 
 _SWEPT_EVERY: Final = 16
 _SWEPT_AT_ONCE: Final = 64
@@ -33,9 +33,9 @@ _log = logging.getLogger("ratelimit_mw")
 class Transactions:
     """The transactions of an environment, for the holder of its lock."""
 
-    def __init__(self, env: lmdb.Environment, records: Records, pages: int) -> None:
+    def __init__(self, env: lmdb.Environment, identity: tuple[bytes, int], pages: int) -> None:
         self._env = env
-        self._records = records
+        self._identity = identity
         self._pages = pages
         self._room = ROOMY
         self._logged = {ROOMY}
@@ -43,13 +43,13 @@ class Transactions:
 
     def run(self, work: Callable[[Records], _Result], clock: Clock, deadline: float) -> _Result:
         """Do the work, and commit its changes. When the map is full, try again with less room."""
-        now, sweeps = clock(), True
+        now, room, sweeps = clock(), self._room, True
         while True:
             txn = self._env.begin(write=True)
             try:
-                self._records.begin(txn, self._room, now, deadline)
-                result = work(self._records)
-                if self._records.changed:
+                records = Records(txn, room, now, deadline, *self._identity)
+                result = work(records)
+                if records.changed:
                     self._writes += 1
                     if sweeps and self._writes % _SWEPT_EVERY == 1:
                         _sweep(txn, now)
@@ -57,11 +57,12 @@ class Transactions:
                             self._measure()
                     txn.commit()
                 return result
+            except NoRoomError:
+                room = FULL
             except lmdb.MapFullError:
-                sweeps = False
+                room, sweeps = self._find_room(), False
             finally:
                 txn.abort()  # Without effect after a commit.
-            self._find_room()
 
     def _measure(self) -> None:
         counts = self._env.stat()
@@ -69,14 +70,14 @@ class Transactions:
         shares, is_full = used * 4 >= self._pages * 3, used * 8 >= self._pages * 7
         self._set_room(FROZEN if is_full else SHARING if shares else ROOMY)
 
-    def _find_room(self) -> None:
+    def _find_room(self) -> int:
         """The map is full. A reader that died may keep old pages, or other data may fill the map."""
-        if self._env.reader_check():
-            return
-        if self._room == FROZEN:
-            name = f"lmdb://{self._env.path()}"
-            raise StoreError(f"{name} is full: other data fills it, or a reader that does not end keeps old pages")
-        self._set_room(self._room + 1)
+        if not self._env.reader_check():
+            if self._room == FROZEN:
+                name = f"lmdb://{self._env.path()}"
+                raise StoreError(f"{name} is full: other data fills it, or a reader that does not end keeps old pages")
+            self._set_room(self._room + 1)
+        return self._room
 
     def _set_room(self, room: int) -> None:
         if room not in self._logged:
@@ -87,14 +88,13 @@ class Transactions:
 
 def _sweep(txn: lmdb.Transaction[bytes], now: int) -> None:
     """Delete the expired ones of the next records. After the last record the sweep starts over."""
-    stamp = now.to_bytes(8, "big")
+    stamp = now.to_bytes(EXPIRY, "big")
     with txn.cursor() as cursor:
         is_there = cursor.set_range(max(txn.get(_SWEEP_AT) or b"", FIRST_SWEPT))
         records = islice(cursor.iternext(keys=False), _SWEPT_AT_ONCE) if is_there else ()
-        expired = [cursor.key() for data in records if data[:8] <= stamp]
+        expired = [cursor.key() for data in records if data[:EXPIRY] <= stamp and cursor.key() < END]
         last = cursor.key()
     for name in expired:
-        if name < END:
-            txn.delete(name)
+        txn.delete(name)
     # At the end of the environment the cursor has no name, or the name of a record of another application.
     txn.put(_SWEEP_AT, last if FIRST_SWEPT <= last < END else FIRST_SWEPT)

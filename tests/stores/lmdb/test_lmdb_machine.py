@@ -13,7 +13,7 @@ from folders import SUPPORT
 from lmdb_kit import SIZE, SPAWN, hit, limit_of, mark_of, open_at, start
 
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.stores.lmdb import shutdown_mark
+from ratelimit_mw.stores.lmdb import environment
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 pytestmark = pytest.mark.slow
@@ -31,23 +31,30 @@ def store(path: Path) -> Iterator[LmdbStore]:
     store.close()
 
 
+def boot_id() -> str:
+    return Path(environment.BOOT_ID).read_text().strip()
+
+
 def test_mark_is_set_before_the_first_write_and_cleared_after_the_last(store: LmdbStore, path: Path) -> None:
     """The next start of the machine finds the mark when changes may be lost."""
     hit(store, limit_of("2/300 days"))
-    assert mark_of(path) == shutdown_mark.boot_id()
+    assert mark_of(path) == boot_id()
     store.close()
     assert mark_of(path) == ""
 
 
-@pytest.mark.parametrize("text", ["another-boot", "a"])
-def test_counts_start_at_zero_after_an_unclean_stop(path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("text", "durable"), [("another-boot", False), ("a", False), ("another-boot", True)])
+def test_counts_start_at_zero_after_an_unclean_stop(
+    path: Path, text: str, durable: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """A file that may be damaged is not read. It is set aside with one warning, also when the mark was cut short."""
-    store = open_at(path)
+    store = open_at(path, durable=durable)
     hit(store, limit_of("2/300 days"), cost=2)
     store.close()
     (path / "ratelimit_mw.lock").write_text(text)
     for _ in range(2):
         assert hit(store, limit_of("2/300 days")).allowed
+        assert mark_of(path) == ("" if durable else boot_id())
         store.close()
     assert (path / "data.mdb.unclean").exists()
     (warning,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
@@ -60,7 +67,7 @@ def test_counts_are_kept_after_a_clean_stop(path: Path, monkeypatch: pytest.Monk
     assert hit(store, limit_of("2/300 days", "token-bucket"), cost=2).allowed
     store.close()
     (tmp_path / "boot_id").write_text("another-boot\n")
-    monkeypatch.setattr(shutdown_mark, "BOOT_ID", str(tmp_path / "boot_id"))
+    monkeypatch.setattr(environment, "BOOT_ID", str(tmp_path / "boot_id"))
     ahead = time.time_ns() + 3_600_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: ahead)
     rejected = hit(store, limit_of("2/300 days", "token-bucket"))
@@ -157,7 +164,7 @@ def test_last_process_to_close_clears_the_mark(tmp_path: Path) -> None:
         mine.send(None)
         worker.join()
         marks.append(mark_of(tmp_path))
-    assert marks == [shutdown_mark.boot_id(), ""]
+    assert marks == [boot_id(), ""]
 
 
 @pytest.mark.parametrize("others", [False, True])
