@@ -13,8 +13,7 @@ from contextlib import suppress
 from typing import Final
 
 from ...decision import Decision
-from .call import RacingCall
-from .steps import pause
+from .call import RacingCall, pause
 
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
@@ -25,7 +24,7 @@ class OptimisticBatch:
     ``attempt`` carries out one attempt for several calls, until the time in its second argument.
     """
 
-    def __init__(self, attempt: Callable[[Sequence[RacingCall], float], Awaitable[None]]) -> None:
+    def __init__(self, attempt: Callable[[Sequence[RacingCall], float], Awaitable[bool]]) -> None:
         self._attempt = attempt
         self._busy: set[bytes] = set()  # the keys of the calls under way
         self._waiting: list[RacingCall] = []
@@ -93,18 +92,18 @@ class OptimisticBatch:
         began = time.monotonic()
         losers: list[RacingCall] = []
         try:
-            await self._attempt(calls, max(call.due for call in calls))
+            await self._attempt(calls, max([call.due for call in calls]))
             losers = [call for call in calls if not call.is_done]
             for call in losers:
                 call.lose(time.monotonic() - began)
+                self._awaited.update(call.tokens)
+            self._waiting[:0] = losers
         except Exception as error:
             for call in calls:
                 call.fail(error)
         finally:
             for call in calls:
                 _finish(call)
-            others, self._waiting = self._waiting, []
-            self._wait(losers + others)
             self._busy -= tokens
             if not self._awaited.isdisjoint(tokens):
                 self._start(lost=any(call.lost > 1 for call in losers))

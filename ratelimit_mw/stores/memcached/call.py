@@ -7,6 +7,7 @@ failed.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -21,11 +22,15 @@ from .record import MAX_ENTRIES, StepContext
 LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
 
 _DECIDING: Final = 0.7  # The part of the time budget for attempts. The rest undoes the last one.
+_MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses again to the clients that do not wait.
 _RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
 
 
 class Races:
     """The lost races of a call. Another attempt is made while it can end within a part of the time budget."""
+
+    tokens: Sequence[bytes] = ()
+    """The keys at which a thread takes its turn after a lost race."""
 
     def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
         self.due = context.due
@@ -74,7 +79,11 @@ class RacingCall(Races):
             raise self.error
         if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
             return self.decisions
-        return [_lost_decision(decision) for decision in self.decisions]
+        for decision in self.decisions:
+            if decision.allowed:
+                decision.allowed, decision.remaining, decision.delay_us = False, 0, 0
+                decision.retry_us, decision.reset_us = _RETRY, max(_RETRY, decision.reset_us)
+        return self.decisions
 
 
 def check_entries(limit: Limit) -> None:
@@ -86,6 +95,11 @@ def check_entries(limit: Limit) -> None:
         )
 
 
+def pause() -> float:
+    """Return seconds, at random so that racing clients do not meet again."""
+    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
+
+
 def as_store_error(error: Exception) -> StoreError:
     if isinstance(error, StoreError):
         return error
@@ -94,11 +108,3 @@ def as_store_error(error: Exception) -> StoreError:
     verb = " replied" if isinstance(error, ProtocolError) else ""
     kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
     return StoreError(f"Memcached{verb}: {kind}{error}")
-
-
-def _lost_decision(decision: Decision) -> Decision:
-    if not decision.allowed:
-        return decision
-    lost = Decision(False, 0, _RETRY, max(_RETRY, decision.reset_us), decision.at_us)
-    lost.hit = decision.hit
-    return lost

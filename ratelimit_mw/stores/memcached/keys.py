@@ -39,8 +39,8 @@ class KeyNames:
     def generation(self, token: bytes) -> bytes:
         return b"%bg%b" % (self._prefix, token)
 
-    def counter(self, tier: int, block: int, generation: bytes, token: bytes) -> bytes:
-        return b"%bt%d.%d%b%b" % (self._prefix, tier, block, generation, token)
+    def counter(self, block: tuple[int, int], generation: bytes, token: bytes) -> bytes:
+        return b"%bt%d.%d%b%b" % (self._prefix, *block, generation, token)
 
 
 def expiry(us: int, is_explicit: bool = False) -> int:

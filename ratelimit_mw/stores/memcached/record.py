@@ -14,7 +14,7 @@ from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series
 from ...clock import Clock
 from ...decision import Decision
-from ...receipt import Correction
+from ...receipt import Charge, Correction
 from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, write_unchanged
 from .client.servers import Rendezvous
 from .keys import KeyNames, expiry
@@ -39,6 +39,10 @@ class Write(NamedTuple):
     call: object
     decision: Decision
     state: Any
+
+    def refund(self) -> Correction:
+        limit, key, cost = self.decision.hit
+        return Correction(limit, key, cost, Charge(self.decision.at_us, cost, self.decision.delay_us))
 
 
 class Record:
@@ -101,14 +105,10 @@ class Record:
                 state = algorithm.refund(state, self.now, consumed, cost)
         if state is self.state:
             return None
-        if state is None:
-            return self._swap(b"", EXPIRED)
         return self._write(state, self.limit.decide(state, self.now, 0)[1].reset_us)
 
     def _write(self, state: Any, reset_us: int) -> KeyCommands:
-        return self._swap(self.pack(state), expiry(reset_us, self.is_explicit))
-
-    def _swap(self, value: bytes, expires: int) -> KeyCommands:
+        value, expires = (b"", EXPIRED) if state is None else (self.pack(state), expiry(reset_us, self.is_explicit))
         return KeyCommands(self.server, (write_unchanged(self.names.state(self.token), value, expires, self._stored),))
 
     def succeeded(self, reply: KeyReply) -> bool:

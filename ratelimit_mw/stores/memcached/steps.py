@@ -7,16 +7,17 @@ is undone and the call is decided again.
 from __future__ import annotations
 
 import logging
-import random
+import re
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from secrets import token_hex
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from ...algorithms.window_log import TieredWindow
 from ...decision import Decision, Hit, decide_all
 from ...quota import MAX_PERIOD
-from ...receipt import Charge, Correction
+from ...receipt import Correction
 from .call import LOGS, Races, RacingCall
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .keys import expiry
@@ -27,27 +28,16 @@ T = TypeVar("T")
 
 _CORRECTING: Final = 0.9  # The part of the time budget for corrections. They have nothing to undo.
 _MAX_FORGOTTEN: Final = 500  # keys per round trip
-_MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses again to the clients that do not wait.
 _PING_SIZE: Final = 40  # bytes, as in a common state
+_TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 _log = logging.getLogger("ratelimit_mw")
 
 
-class Backoff(NamedTuple):
-    """Wait before the next attempt. A thread waits for its turn at ``tokens`` first, at most until ``until``."""
-
-    tokens: Sequence[bytes]
-    until: float
+Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]
+"""Commands to carry out, or the races of a call that waits before its next attempt."""
 
 
-Steps = Generator[list[KeyCommands] | Backoff, list[KeyReply], T]
-
-
-def pause() -> float:
-    """Return seconds, at random so that racing clients do not meet again."""
-    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
-
-
-def _retry(once: Callable[[], Steps[bool]], tokens: Sequence[bytes], races: Races) -> Steps[bool]:
+def _retry(once: Callable[[], Steps[bool]], races: Races) -> Steps[bool]:
     """Repeat ``once`` until it is True. False when no further attempt fits into the time of ``races``."""
     while True:
         began = time.monotonic()
@@ -60,7 +50,7 @@ def _retry(once: Callable[[], Steps[bool]], tokens: Sequence[bytes], races: Race
             return False
         races.lose(time.monotonic() - began)
         if races.has_time:
-            yield Backoff(tokens if races.lost == 1 else (), races.last)
+            yield races
         if not races.has_time:
             return False
 
@@ -89,17 +79,12 @@ def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[list[tuple
 def decide(hits: Sequence[Hit], explicit_now: int | None, consume: bool, context: StepContext) -> Steps[list[Decision]]:
     """Decide the hits of a request, and consume them when all are allowed."""
     call = RacingCall(context, hits, explicit_now)
-
-    def once() -> Steps[bool]:
-        yield from attempt([call], context, consume)
-        return call.is_done
-
-    yield from _retry(once, call.tokens, call)
+    yield from _retry(partial(attempt, [call], context, consume), call)
     return call.result()
 
 
-def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = True) -> Steps[None]:
-    """Try to decide several calls together, as if they came one after the other. A call that is not done lost a race.
+def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = True) -> Steps[bool]:
+    """Try to decide several calls together, as if they came one after the other. Return whether no call lost a race.
 
     All keys are read once and written once. Calls that were given different times are decided at the latest one.
     """
@@ -112,15 +97,16 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
         call.is_done = lost.keys().isdisjoint(call.tokens)
         if not call.is_done:
             own = [each for token in call.tokens if lost.get(token, True) for each in one.writes.get(token, ())]
-            undone += [_undo(each.decision) for each in own if each.call is call]
+            undone += [each.refund() for each in own if each.call is call]
     if undone:
         yield from correct(undone, one.explicit_now, context, is_undo=True)
+    return not lost
 
 
 class _Attempt:
     def __init__(self, calls: Sequence[RacingCall], context: StepContext) -> None:
         self.calls = calls
-        self.explicit_now = max((call.explicit_now for call in calls if call.explicit_now is not None), default=None)
+        self.explicit_now = max([call.explicit_now for call in calls if call.explicit_now is not None], default=None)
         self.now = context.clock() if self.explicit_now is None else self.explicit_now
         is_explicit = self.explicit_now is not None
         hits = {token: hit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
@@ -174,19 +160,14 @@ class _Attempt:
         queues = [token for token, group in self.writes.items() if group[0].decision.source.algorithm.delays]
         lost: dict[bytes, bool] = {}
         for wave in ([token for token in self.writes if token not in queues], *([token] for token in queues)):
-            records = [self.records[token] for token in wave]
             if lost:
                 lost |= dict.fromkeys(wave, False)
             elif wave:
-                replies = yield [record.consume(self.writes[record.token]) for record in records]
-                pairs = zip(records, replies, strict=True)
-                lost = {record.token: record.has_counters for record, reply in pairs if not record.succeeded(reply)}
+                replies = yield [self.records[token].consume(self.writes[token]) for token in wave]
+                for token, reply in zip(wave, replies, strict=True):
+                    if not self.records[token].succeeded(reply):
+                        lost[token] = self.records[token].has_counters
         return lost
-
-
-def _undo(decision: Decision) -> Correction:
-    limit, key, cost = decision.hit
-    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
 
 
 # -- corrections -------------------------------------------------------------------------------------------
@@ -211,7 +192,7 @@ def correct(
         unwritten = {record.token: unwritten[record.token] for record in lost}
         return not unwritten
 
-    if not (yield from _retry(once, (), Races(context, _CORRECTING, lost=int(is_undo)))):
+    if not (yield from _retry(once, Races(context, _CORRECTING, lost=int(is_undo)))):
         keys = len(unwritten)
         _log.warning("Memcached: other clients changed %d keys all the time. Their refunds are left out", keys)
     return [now] * len(changes)
@@ -238,17 +219,11 @@ def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
     for key in keys:
         token = names.token(key)
         reset = command(b"delete", names.state(token))
-        if _is_tiered(key):
+        if _TIERED.match(key):
             reset = write(b"set", names.generation(token), token_hex(4).encode(), expiry(2 * MAX_PERIOD))
         commands.append(KeyCommands(context.rendezvous.server_of(token), (reset,)))
     for start in range(0, len(commands), _MAX_FORGOTTEN):
         yield commands[start : start + _MAX_FORGOTTEN]
-
-
-def _is_tiered(key: str) -> bool:
-    """Whether the limit of a key is a tiered window. The third part of its prefix is the name and the variant."""
-    parts = key.split("|", 3)
-    return len(parts) == 4 and parts[2].startswith(f"{TieredWindow.name}.")
 
 
 def ping(context: StepContext) -> Steps[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLContext
@@ -22,13 +22,13 @@ from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress, build_tls_context
 from .batch import OptimisticBatch
-from .call import RacingCall, as_store_error, check_entries
+from .call import Races, RacingCall, as_store_error, check_entries, pause
 from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .record import StepContext
-from .steps import Backoff, Steps
+from .steps import Steps
 
 T = TypeVar("T")
 
@@ -126,13 +126,15 @@ class MemcachedStore(Store):
         except Exception as error:
             return _end(flow, error)
 
-    def _wait(self, step: Backoff, locks: ExitStack) -> None:
-        for index in sorted({hash(token) % _LOCKS for token in step.tokens}):  # all threads use this order
-            if not self._locks[index].acquire(timeout=max(0, step.until - time.monotonic())):
+    def _wait(self, races: Races, locks: ExitStack) -> None:
+        """Wait before the next attempt: after the first lost race for a turn at the keys, later for a pause."""
+        tokens = races.tokens if races.lost == 1 else ()
+        for index in sorted({hash(token) % _LOCKS for token in tokens}):  # all threads use this order
+            if not self._locks[index].acquire(timeout=max(0, races.last - time.monotonic())):
                 break
             locks.callback(self._locks[index].release)
-        if not step.tokens:
-            time.sleep(steps.pause())
+        if not tokens:
+            time.sleep(pause())
 
     # -- awaiting ------------------------------------------------------------------------------------------
 
@@ -166,8 +168,8 @@ class MemcachedStore(Store):
             batch = batches[servers] = OptimisticBatch(self._attempt)
         return batch
 
-    async def _attempt(self, calls: Sequence[RacingCall], due: float) -> None:
-        await self._arun(partial(steps.attempt, calls), due)
+    def _attempt(self, calls: Sequence[RacingCall], due: float) -> Awaitable[bool]:
+        return self._arun(partial(steps.attempt, calls), due)
 
     async def _arun(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
         context = self._context(due)
@@ -179,7 +181,7 @@ class MemcachedStore(Store):
                     if isinstance(step, list):
                         step = flow.send(await connections.exchange(step))
                     else:  # on an event loop batches take the place of turns
-                        await asyncio.sleep(steps.pause())
+                        await asyncio.sleep(pause())
                         step = flow.send([])
         except StopIteration as done:
             return cast(T, done.value)

@@ -59,10 +59,11 @@ class TieredRecord(Record):
         self._cover = self._named(cover(self._sizes, self.algorithm.span, self._bucket))
 
     def _named(self, blocks: Iterable[TierBlock]) -> dict[bytes, TierBlock]:
-        return {self._name(block): block for block in blocks}
+        counter, generation, token = self.names.counter, self._generation, self.token
+        return {counter(block, generation, token): block for block in blocks}
 
     def _name(self, block: TierBlock) -> bytes:
-        return self.names.counter(block.tier, block.number, self._generation, self.token)
+        return self.names.counter(block, self._generation, self.token)
 
     # -- reads ---------------------------------------------------------------------------------------------
 
@@ -150,32 +151,29 @@ class TieredRecord(Record):
         self._max_total = max(sum(self._counts.values()) + cost, min(each.decision.limit for each in writes))
         return KeyCommands(self.server, self._add(self._bucket, cost), (self._generation_name, *self._cover))
 
+    def _tiers_of(self, bucket: int) -> list[TierBlock]:
+        return [TierBlock(tier, bucket // size) for tier, size in enumerate(self._sizes)]
+
     def _add(self, bucket: int, cost: int) -> list[bytes]:
         commands = []
-        for tier, size in enumerate(self._sizes):
-            name = self._name(TierBlock(tier, bucket // size))
+        for name, (tier, _) in self._named(self._tiers_of(bucket)).items():
             # The block may last for its whole size, and counts for a period after that.
-            lifetime = self.algorithm.period + size * self.algorithm.precision
-            commands.append(write(b"add", name, b"0", expiry(lifetime, self.is_explicit)))
-            commands.append(command(b"incr", name, cost))
+            lifetime = self.algorithm.period + self._sizes[tier] * self.algorithm.precision
+            commands += [write(b"add", name, b"0", expiry(lifetime, self.is_explicit)), command(b"incr", name, cost)]
         return commands
 
     def correct(self, changes: Sequence[Correction]) -> KeyCommands | None:
         commands: list[bytes] = []
-        counts: dict[int, int] = {}  # of the fine buckets, after the changes so far
-        for change in changes:
-            block = self._fine_block(change)
-            bucket = block.number
-            count = counts[bucket] if bucket in counts else _counts(self._values, self._named([block])).get(block, 0)
+        blocks = [self._fine_block(change) for change in changes]
+        counts = _counts(self._values, self._named(blocks))
+        for change, block in zip(changes, blocks, strict=True):
+            count = counts.get(block, 0)
             if change.consumed is None:
-                commands += self._add(bucket, change.cost)
-                counts[bucket] = count + change.cost
+                commands += self._add(block.number, change.cost)
+                counts[block] = count + change.cost
             elif back := min(count, change.cost):
-                commands += [
-                    command(b"decr", self._name(TierBlock(tier, bucket // size)), back)
-                    for tier, size in enumerate(self._sizes)
-                ]
-                counts[bucket] = count - back
+                commands += [command(b"decr", name, back) for name in self._named(self._tiers_of(block.number))]
+                counts[block] = count - back
         return KeyCommands(self.server, commands) if commands else None
 
     def succeeded(self, reply: KeyReply) -> bool:
@@ -186,10 +184,10 @@ class TieredRecord(Record):
 def _counts(values: Mapping[bytes, StoredValue], blocks: Mapping[bytes, TierBlock]) -> dict[TierBlock, int]:
     """Return the counts of the blocks that are not empty."""
     try:
-        counts = {block: int(values[name].value) for name, block in blocks.items() if name in values}
+        found = [(block, int(values[name].value)) for name, block in blocks.items() if name in values]
     except ValueError as error:
         raise ProtocolError(f"a value that is no counter: {error}") from error
-    return {block: count for block, count in counts.items() if count}
+    return {block: count for block, count in found if count}
 
 
 @lru_cache(1024)

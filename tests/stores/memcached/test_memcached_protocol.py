@@ -95,7 +95,7 @@ def test_removing_a_server_moves_only_its_keys() -> None:
 def all_names(names: KeyNames, key: str) -> list[bytes]:
     """Return each kind of name of a key, at its longest."""
     token = names.token(key)
-    longest = names.counter(12, 10**16, b".12345678", token)
+    longest = names.counter((12, 10**16), b".12345678", token)
     return [names.state(token), names.generation(token), longest]
 
 

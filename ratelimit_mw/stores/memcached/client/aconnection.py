@@ -96,9 +96,9 @@ class MemcachedConnections:
     async def exchange(self, requests: Sequence[KeyCommands]) -> list[KeyReply]:
         """Send to all servers and wait for all replies."""
         trip = RoundTrip(requests)
-        exchanges = [self._exchange(server, payload, trip.parsers[server]) for server, payload in trip.payloads.items()]
-        if len(exchanges) == 1:
-            await exchanges[0]
+        exchanges = map(self._exchange, trip.payloads, trip.payloads.values(), trip.parsers.values())
+        if len(trip.payloads) == 1:
+            await next(exchanges)
         else:
             await asyncio.gather(*exchanges)
         return trip.replies()
@@ -123,23 +123,18 @@ class MemcachedConnections:
         problem: OSError = OSError("the name has no address")
         tls: dict[str, Any] = {"ssl": self._access.tls, "server_hostname": server.host} if self._access.tls else {}
         for resolved in await asyncio.wrap_future(resolve(*server)):
+            connection = MemcachedConnection(self._loop, self._patience)
+            create = partial(self._loop.create_connection, family=resolved.family, **tls)
             try:
-                _, connection = await self._loop.create_connection(
-                    partial(MemcachedConnection, self._loop, self._patience),
-                    *resolved.end[:2],
-                    family=resolved.family,
-                    **tls,
-                )
-            except OSError as error:
-                problem = error
-                continue
-            if self._access.login:
-                try:
+                await create(lambda: connection, *resolved.end[:2])  # noqa: B023 - it is called at once
+                if self._access.login:
                     await connection.send(self._access.login, LoginParser(server))
-                except BaseException:
-                    connection.close()
+                return connection
+            except BaseException as error:
+                connection.close()
+                if not isinstance(error, OSError):
                     raise
-            return connection
+                problem = error
         raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from ....forksafe import check_process
-from ...dns import ResolvedAddress, resolve
+from ...dns import resolve
 from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
 from .servers import MemcachedAccess, MemcachedServer
 
@@ -74,31 +74,24 @@ def _connect(server: MemcachedServer, access: MemcachedAccess, due: float) -> so
     """Return a connection to the first address of the server that accepts one."""
     problem: OSError = OSError("the name has no address")
     for resolved in resolve(*server).result(_seconds_until(due)):
+        connection = socket.socket(resolved.family, socket.SOCK_STREAM)
         try:
-            return _open(resolved, server, access, due)
-        except TimeoutError:
-            raise
-        except OSError as error:
+            connection.settimeout(_seconds_until(due))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.connect(resolved.end)
+            if access.tls is not None:
+                connection.settimeout(_seconds_until(due))
+                connection = access.tls.wrap_socket(connection, server_hostname=server.host)
+            if access.login:
+                connection.sendall(access.login)
+                _read(connection, LoginParser(server), due)
+            return connection
+        except BaseException as error:
+            connection.close()
+            if not isinstance(error, OSError) or isinstance(error, TimeoutError):
+                raise
             problem = error
     raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
-
-
-def _open(resolved: ResolvedAddress, server: MemcachedServer, access: MemcachedAccess, due: float) -> socket.socket:
-    connection = socket.socket(resolved.family, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(_seconds_until(due))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.connect(resolved.end)
-        if access.tls is not None:
-            connection.settimeout(_seconds_until(due))
-            connection = access.tls.wrap_socket(connection, server_hostname=server.host)
-        if access.login:
-            connection.sendall(access.login)
-            _read(connection, LoginParser(server), due)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _is_usable(connection: socket.socket) -> bool:
