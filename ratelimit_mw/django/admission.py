@@ -29,7 +29,7 @@ class DjangoAdmission(Admission):
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict) -> None:
         super().__init__(limits, request, plan, verdict)
         self._shown = vars(request.framework_request)
-        self.share(request.native, self._shown, "ratelimit")
+        self.share(request.server_data, self._shown, "ratelimit")
         self._shown[_ATTRIBUTE] = self
 
     def throttle(self, plan: Plan, request: Any) -> Verdict:
@@ -37,7 +37,7 @@ class DjangoAdmission(Admission):
         before = self.verdict
         verdict = self.add(plan, resolve_verdict(self.limits, plan, request))
         self.verdict = combine([before, verdict])
-        self.share(request.native, self._shown, "ratelimit")
+        self.share(request.server_data, self._shown, "ratelimit")
         self.is_throttled = not verdict
         return verdict
 

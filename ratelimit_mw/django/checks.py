@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any, Final
 
 import django.conf
@@ -14,11 +13,26 @@ from django.utils.module_loading import import_string
 from ..errors import RateLimitError
 from ..settings.framework import SETTING
 from . import conf
-from .limits import ProjectLimits
 from .middleware import RateLimitMiddleware
 
 _WORKERS: Final = "WEB_CONCURRENCY"
 _MIDDLEWARE: Final = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
+_AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
+_WARNINGS: Final = {
+    "W001": (
+        "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
+        'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
+    ),
+    "W003": (
+        "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
+        f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
+    ),
+    "W004": (
+        "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
+        "Move it after LocaleMiddleware.",
+    ),
+}
 
 
 def check_project(**_: Any) -> list[Any]:
@@ -28,10 +42,22 @@ def check_project(**_: Any) -> list[Any]:
     """
     try:
         project = conf.project_limits()
-        marked = project.routes().has_marks
+        has_marks = project.routes().has_marks
     except RateLimitError as error:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
-    return [*_missing_middleware(marked), *_missing_user(project), *_missing_language()]
+    by_user = "user" in project.middleware_needs and not project.gives_user
+    by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
+    position, authentication, locale = map(_position_of, (_MIDDLEWARE, _AUTHENTICATION, _LOCALE))
+    found = {
+        "W001": has_marks and position is None,
+        "W003": by_user and position is not None and (authentication is None or position < authentication),
+        "W004": by_language and position is not None and locale is not None and position < locale,
+    }
+    return [
+        checks.Warning(message, hint=hint, id=f"ratelimit_mw.{name}")
+        for name, (message, hint) in _WARNINGS.items()
+        if found[name]
+    ]
 
 
 def check_deployment(**_: Any) -> list[Any]:
@@ -52,44 +78,6 @@ def check_deployment(**_: Any) -> list[Any]:
             id="ratelimit_mw.W002",
         )
     ]
-
-
-def _missing_middleware(marked: bool) -> Iterator[Any]:
-    if marked and _position_of(_MIDDLEWARE) is None:
-        yield checks.Warning(
-            "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
-            hint='Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
-            id="ratelimit_mw.W001",
-        )
-
-
-def _missing_user(project: ProjectLimits) -> Iterator[Any]:
-    if "user" not in project.middleware_needs or project.gives_user:
-        return
-    if _is_before("django.contrib.auth.middleware.AuthenticationMiddleware", default=True):
-        yield checks.Warning(
-            "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
-            hint=f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
-            id="ratelimit_mw.W003",
-        )
-
-
-def _missing_language() -> Iterator[Any]:
-    translated, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
-    if translated and _is_before("django.middleware.locale.LocaleMiddleware", default=False):
-        yield checks.Warning(
-            "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
-            hint="Move it after LocaleMiddleware.",
-            id="ratelimit_mw.W004",
-        )
-
-
-def _is_before(other: str, default: bool) -> bool:
-    """Return whether RateLimitMiddleware is listed before another one; ``default`` where that is not listed."""
-    own_position, position = _position_of(_MIDDLEWARE), _position_of(other)
-    if own_position is None:
-        return False
-    return default if position is None else own_position < position
 
 
 def _position_of(name: str) -> int | None:

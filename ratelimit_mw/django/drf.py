@@ -16,7 +16,7 @@ from ..http.limiter import plan_only
 from ..testmode import testmode
 from . import conf
 from .admission import DjangoAdmission, admission_of
-from .request import wrap_request
+from .request import DjangoRequest
 
 __all__ = ["Throttle"]
 
@@ -74,7 +74,7 @@ class _Unavailable(APIException):  # type: ignore[misc] # REST framework has no 
 def _decide(admission: DjangoAdmission, throttled: Any, view: Any, scope: str) -> Verdict:
     project = conf.project_limits()
     earlier = admission.request
-    request = wrap_request(throttled._request)  # anew, because the body may have been read since
+    request = DjangoRequest(throttled._request)  # anew, because the body may have been read since
     request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
     request.user, request.throttle_scope = throttled.user, scope
     plan = plan_only(project.limits.plan(request, earlier.marks), project.rules_of(scope, type(view)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from .admission import DjangoAdmission
-from .request import SCOPE, wrap_request
+from .request import SCOPE, DjangoRequest
 from .routes import URLRoutes
 from .views import scopes_of
 
@@ -35,14 +36,13 @@ class ProjectLimits:
         self.gives_user = gives_user
         self._routes: WeakKeyDictionary[Any, URLRoutes] = WeakKeyDictionary()
         self._reading = threading.Lock()
-        self._known_facts = _RuleFacts(limits.rules)
         self.differences = 0
         """How often Django chose another route than this package's index of its routes."""
 
     @property
     def middleware_needs(self) -> set[str]:
         """The features that the middleware reads. Throttles read those of their own rules."""
-        rules, scoped = self.limits.rules, self._facts().scoped
+        rules, scoped = self.limits.rules, _RuleFacts(self.limits.rules).scoped
         return {*rules.lists.needs, *(name for r in rules.rules if r.name not in scoped for name in r.source.needs)}
 
     def routes(self, urlconf: Any = None) -> URLRoutes:
@@ -51,9 +51,7 @@ class ProjectLimits:
         routes = self._routes.get(resolver)
         if routes is None:
             with self._reading:
-                routes = self._routes.get(resolver)
-                if routes is None:
-                    routes = self._routes[resolver] = self._read(resolver)
+                routes = self._routes.get(resolver) or self._read(resolver)
         return routes
 
     def _read(self, resolver: Any) -> URLRoutes:
@@ -63,30 +61,31 @@ class ProjectLimits:
         for route in routes.all:
             for scope in scopes_of(route.callback):
                 self.rules_of(scope, class_behind(route.callback))
+        self._routes[resolver] = routes
         return routes
 
     def rules_of(self, scope: str, view: type | None) -> frozenset[str]:
         """Return the names of the rules for throttles of this scope. Raises ``ConfigError`` without any."""
-        names = self._facts().by_scope.get(scope)
+        names = _RuleFacts(self.limits.rules).by_scope.get(scope)
         if names is None:
             where = f"the throttle of {getattr(view, '__module__', '')}.{getattr(view, '__qualname__', '')}"
             raise ConfigError(f"no rule of RATELIMIT_MW has match = {{ scope = {scope!r} }}", of=where)
         return frozenset(names)
 
-    def match(self, native: Any, may_await: bool = False) -> Any:
+    def match(self, native: Any, may_await: bool = False) -> DjangoRequest:
         """Return Django's request as one that features are read from, with its route where a rule needs it."""
         routes = self.routes(getattr(native, "urlconf", None))
-        request = wrap_request(native, may_await)
-        if routes.has_marks or self._facts().by_route:
+        request = DjangoRequest(native, may_await)
+        if routes.has_marks or _RuleFacts(self.limits.rules).by_route:
             request.route, request.path_params = routes.find(request.path)
             request.endpoint = request.route.template
             request.marks = request.route.marked.for_method(request.method)
         return request
 
-    def plan(self, request: Any) -> Plan:
+    def plan(self, request: DjangoRequest) -> Plan:
         """Return the plan of a request without the rules of throttles, and without those decided before."""
-        plan = self.limits.undecided(self.limits.plan(request, request.marks), request.native)
-        scoped = self._facts().scoped
+        plan = self.limits.undecided(self.limits.plan(request, request.marks), request.server_data)
+        scoped = _RuleFacts(self.limits.rules).scoped
         return plan_without(plan, scoped) if scoped else plan
 
     def rejection(self, admission: DjangoAdmission, response: Any) -> HttpResponseBase:
@@ -100,7 +99,7 @@ class ProjectLimits:
             raise TypeError(f"rejection returned {response!r}; expected an HttpResponse or a Rejection")
         return response
 
-    def compare(self, request: Any) -> None:
+    def compare(self, request: DjangoRequest) -> None:
         """Count the requests for which Django chose another route, and log the first of them."""
         match = request.framework_request.resolver_match
         if request.route is None or match is None or request.route.callback is match.func:
@@ -114,18 +113,12 @@ class ProjectLimits:
                 match.route,
             )
 
-    def _facts(self) -> _RuleFacts:
-        """Return the facts of the current rules, which change when another URLconf is read."""
-        if self._known_facts.rules is not self.limits.rules:
-            self._known_facts = _RuleFacts(self.limits.rules)
-        return self._known_facts
 
-
+@lru_cache(4)
 class _RuleFacts:
     """Whether rules need the route, and which of them belong to throttles."""
 
     def __init__(self, rules: RuleSet) -> None:
-        self.rules = rules
         self.by_route = any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
         self.by_scope: dict[str, list[str]] = {}
         for rule in rules.rules:

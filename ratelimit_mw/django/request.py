@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
-from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
@@ -22,12 +22,12 @@ SCOPE: Final = "scope"
 """The feature that only a throttle of REST framework provides."""
 
 
-class DjangoRequest:
-    """The common part of both kinds of request. ``framework_request`` is Django's own."""
+class DjangoRequest(WSGIRequest):
+    """A request over Django's own, which is ``framework_request``.
 
-    framework_request: Any
-    may_await = False
-    """Whether features may be awaitable."""
+    Django's ``META`` holds the headers under ASGI too. Middleware before this one may have changed it.
+    """
+
     marks = ViewMarks()
     """The marks of the view."""
     route: DjangoRoute | None = None
@@ -37,8 +37,21 @@ class DjangoRequest:
     throttle_scope: str | None = None
     """The scope of the view, in a throttle."""
 
-    def __init__(self, data: MutableMapping[str, Any]) -> None:
-        self.native = data
+    def __init__(self, framework_request: Any, may_await: bool = False) -> None:
+        super().__init__(framework_request.META)
+        self.framework_request = framework_request
+        self.may_await = may_await
+        """Whether features may be awaitable."""
+        if not is_utf8(self.native.get("CONTENT_TYPE", "")):
+            self.query = None  # Django decodes the query in the charset of the body
+        if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
+            self.parsed_body = _parsed_body(framework_request)
+
+    @property
+    def server_data(self) -> MutableMapping[str, Any]:
+        """The WSGI environ or the ASGI scope, which other middleware sees."""
+        data: MutableMapping[str, Any] = getattr(self.framework_request, "scope", self.native)
+        return data
 
     @property
     def method(self) -> str:
@@ -47,15 +60,6 @@ class DjangoRequest:
     @property
     def path(self) -> str:
         return self.framework_request.path_info or "/"
-
-    @property
-    def peer(self) -> str | None:
-        """As middleware before this one may have changed it."""
-        return self.framework_request.META.get("REMOTE_ADDR") or None
-
-    @property
-    def query_string(self) -> str:
-        return self.framework_request.META.get("QUERY_STRING", "")  # type: ignore[no-any-return]
 
     def pick_value(self, values: list[str]) -> str:
         return values[-1]
@@ -74,26 +78,6 @@ class DjangoRequest:
             return native.body or None
         except OSError:  # the client disconnected, or sent another length than announced
             return INVALID
-
-
-class _RequestOverWSGI(DjangoRequest, WSGIRequest):
-    pass
-
-
-class _RequestOverASGI(DjangoRequest, ASGIRequest):  # type: ignore[override] # its method is an attribute
-    pass
-
-
-def wrap_request(native: Any, may_await: bool = False) -> Any:
-    """Return Django's request over the server's data: the environ under WSGI, the scope under ASGI."""
-    request: Any = _RequestOverASGI(native.scope) if hasattr(native, "scope") else _RequestOverWSGI(native.META)
-    request.framework_request = native
-    request.may_await = may_await
-    if not is_utf8(native.META.get("CONTENT_TYPE", "")):
-        request.query = None  # Django decodes the query in the charset of the body
-    if getattr(native, "_read_started", False) and not hasattr(native, "_body"):
-        request.parsed_body = _parsed_body(request)
-    return request
 
 
 def django_user(request: Any) -> Any:
@@ -129,10 +113,9 @@ def _size(native: Any) -> int:
     return size
 
 
-def _parsed_body(request: Any) -> Body:
+def _parsed_body(native: Any) -> Body:
     """Return the form that Django has parsed from a body that was read in pieces. Other bodies are lost."""
-    native = request.framework_request
     if hasattr(native, "_post") and (native.POST or native.FILES):
         fields = ((name, value) for name, values in native.POST.lists() for value in values)
-        return Body.from_form(fields, request.pick_value)
-    return Body(INVALID, "", request.pick_value)
+        return Body.from_form(fields, itemgetter(-1))
+    return Body(INVALID, "", itemgetter(-1))

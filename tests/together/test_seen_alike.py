@@ -26,7 +26,7 @@ from werkzeug.exceptions import HTTPException
 from wsgi_calls import environ_of
 
 from ratelimit_mw.asgi.request import ASGIRequest
-from ratelimit_mw.django.request import wrap_request
+from ratelimit_mw.django.request import DjangoRequest
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.flask.request import FlaskRequest
 from ratelimit_mw.http.body import Body, body_feature
@@ -72,12 +72,12 @@ def in_flask(cookie: str) -> Pair:
 
 def in_django(cookie: str) -> Pair:
     request = DjangoOverWSGI(environ(cookie))
-    return wrap_request(request).cookie("sid"), request.COOKIES.get("sid")
+    return DjangoRequest(request).cookie("sid"), request.COOKIES.get("sid")
 
 
 def in_async_django(cookie: str) -> Pair:
     request = over_asgi(cookie=cookie)
-    return wrap_request(request).cookie("sid"), request.COOKIES.get("sid")
+    return DjangoRequest(request).cookie("sid"), request.COOKIES.get("sid")
 
 
 everywhere = pytest.mark.parametrize("seen", [in_starlette, in_flask, in_django, in_async_django])
@@ -213,13 +213,13 @@ def body_in_flask(kind: str, body: bytes) -> Pair:
 
 def body_in_django(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
-    mine = field(wrap_request(request), kind)
+    mine = field(DjangoRequest(request), kind)
     return mine, attempted(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
 
 
 def body_in_rest_framework(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
-    mine = field(wrap_request(request), kind)
+    mine = field(DjangoRequest(request), kind)
     rest = RestRequest(request, parsers=[JSONParser(), FormParser(), MultiPartParser()])
     return mine, attempted(lambda: rest.data.get("email"))
 
@@ -299,9 +299,9 @@ def test_a_query_is_invalid_where_django_reads_it_in_another_charset(charset: st
         DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=JSON + charset)),
         over_asgi(query="q=%2BAHM-ecret", kind=JSON + charset),
     ):
-        assert wrap_request(request).query is None
+        assert DjangoRequest(request).query is None
     plain = DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=f"{JSON}; charset=utf-8"))
-    assert (wrap_request(plain).query["q"], plain.GET["q"]) == ("+AHM-ecret", "+AHM-ecret")
+    assert (DjangoRequest(plain).query["q"], plain.GET["q"]) == ("+AHM-ecret", "+AHM-ecret")
 
 
 class Login(APIView):
