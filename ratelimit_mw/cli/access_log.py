@@ -76,46 +76,24 @@ class LogEntry(NamedTuple):
 
 
 def parse_line(line: bytes | str) -> LogEntry:
-    """Parse one line, with or without its line end. Text after the fields of the combined format is ignored.
-
-    >>> entry = parse_line('192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /a%20b?c=1 HTTP/1.1" 200 12')
-    >>> entry.client, entry.method, entry.target.path, entry.status, entry.time
-    ('192.0.2.7', 'GET', '/a b', 200, 1431857103)
-
-    Raises:
-        InvalidLineError: The line is not a request.
-    """
+    """Parse one line, with or without its line end. Text after the fields of the combined format is ignored."""
     if len(line) > LONGEST_LINE:
         raise InvalidLineError(f"longer than {LONGEST_LINE:,} bytes")
     text = line if isinstance(line, str) else line.decode("utf-8", "replace")
     match = _LINE.match(text)
     if match is None:
         raise InvalidLineError("not in the common or combined format")
-    client, user, time, request, status, referer, user_agent = match.groups()
+    client, user, time, request, status, *headers = match.groups()
     request_line = _REQUEST.fullmatch(_unescape(request))
     if request_line is None:
         raise InvalidLineError("not an HTTP request")
     method, target = request_line.groups()
-    return LogEntry(
-        _value(client),
-        _value(user),
-        _seconds(time),
-        method.upper(),
-        parse_target(target),
-        int(status),
-        _value(referer),
-        _value(user_agent),
-    )
+    client, user, *headers = map(_value, (client, user, *headers))
+    return LogEntry(client, user, _seconds(time), method.upper(), parse_target(target), int(status), *headers)
 
 
 def parse_target(target: str) -> Target:
-    """Parse the target of a request line: a path with its query, or a whole URL as clients send it to a proxy.
-
-    >>> parse_target("/caf%C3%A9?a=1")
-    Target(path='/café', query='a=1', host='')
-    >>> parse_target("http://example.com:8080/a").host
-    'example.com'
-    """
+    """Parse the target of a request line: a path with its query, or a whole URL as clients send it to a proxy."""
     host = ""
     if not target.startswith("/") and "://" in target:
         try:

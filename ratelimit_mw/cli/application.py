@@ -24,7 +24,7 @@ from ..rules.ruleset import RuleSet
 from ..settings import load_settings
 from ..stores import redacted_url
 from ..wsgi import middleware as wsgi
-from .output import FILE, Failure, Misuse
+from .output import FILE, Failure
 
 _MAX_LAYERS: Final = 64
 _FRAMEWORK_COMMANDS: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
@@ -40,6 +40,14 @@ class Source:
         self.rules = RuleSet(self.settings.rules, lists=self.settings.lists, secret=self.settings.secret)
         self.overview = Overview(self.rules, self.settings.overrides)
         self.title = f"{self.settings.source}, store {redacted_url(self.settings.store)}"
+
+    def rules_by_feature(self) -> dict[str, list[str]]:
+        """Return the features that the rules need, each with the names of its rules."""
+        users: dict[str, list[str]] = {}
+        for rule in self.rules.rules:
+            for name in (*rule.source.needs, *(["host"] if rule.source.matches.hosts else [])):
+                users.setdefault(name, []).append(rule.name)
+        return {name: list(dict.fromkeys(rules)) for name, rules in users.items()}
 
     def route(self, request: ASGIRequest) -> tuple[ViewMarks, dict[str, str]]:
         """Return the marks of the view that a request is routed to, and the features ``endpoint`` and ``path:...``."""
@@ -74,7 +82,9 @@ class Application(Source):
                 return layer
         for cls in type(app).__mro__:
             if command := _FRAMEWORK_COMMANDS.get(cls.__module__.partition(".")[0]):
-                raise Misuse(f"{name}: use the command of its framework: {command.format(name.partition(':')[0])}")
+                raise click.UsageError(
+                    f"{name}: use the command of its framework: {command.format(name.partition(':')[0])}"
+                )
         raise Failure(f"{name} has no RateLimitMiddleware")
 
     def _layers(self, app: Any) -> Iterator[Any]:
@@ -114,21 +124,17 @@ def _import(name: str) -> Any:
     """Import "shop:app" or "shop:create()", as a server does. Text printed by the module goes to stderr."""
     module, _, attributes = name.partition(":")
     if not (module and attributes) or module.startswith("."):
-        raise Misuse(f"--app: expected MODULE:NAME, for example shop:app; got {name!r}")
+        raise click.UsageError(f"--app: expected MODULE:NAME, for example shop:app; got {name!r}")
+    sys.path.insert(0, str(Path.cwd()))
     with contextlib.redirect_stdout(sys.stderr):
-        value = _import_module(module)
+        try:
+            value: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise click.UsageError(f"--app: no module {error.name!r} in the current folder or installed") from None
         for attribute in attributes.removesuffix("()").split("."):
             if not hasattr(value, attribute):
-                raise Misuse(f"--app: module {module!r} has no {attributes!r}")
+                raise click.UsageError(f"--app: module {module!r} has no {attributes!r}")
             value = getattr(value, attribute)
         return value() if attributes.endswith("()") else value
-
-
-def _import_module(name: str) -> Any:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise Misuse(f"--app: no module {error.name!r} in the current folder or installed") from None

@@ -42,7 +42,7 @@ def check(source: Source, as_json: bool) -> None:
     # The middleware of an application has opened its store, and found all features.
     if overview.is_file:
         _open(source.settings)
-    required = _required_features(source.settings, rules) if overview.is_file else {}
+    required = _required_features(source) if overview.is_file else {}
     problems, notes = list(_problems(rules)), list(_notes(source, required))
     if as_json:
         print_json(
@@ -77,15 +77,12 @@ def _open(settings: Settings) -> None:
         raise ConfigError(f"{settings.source}: {error}") from None
 
 
-def _required_features(settings: Settings, rules: list[CompiledRule]) -> dict[str, list[str]]:
+def _required_features(source: Source) -> dict[str, list[str]]:
     """Return the features that neither the request nor the settings provide, each with its rules."""
+    settings = source.settings
     provided = {"email": settings.email_field, "region": settings.region_database or settings.region_header}
-    required: dict[str, list[str]] = {}
-    for rule in rules:
-        for name in rule.source.needs:
-            if not _REQUEST_FEATURES.fullmatch(name) and not provided.get(name):
-                required.setdefault(name, []).append(rule.name)
-    return required
+    users = source.rules_by_feature().items()
+    return {name: rules for name, rules in users if not (_REQUEST_FEATURES.fullmatch(name) or provided.get(name))}
 
 
 def _problems(rules: list[CompiledRule]) -> Iterator[str]:

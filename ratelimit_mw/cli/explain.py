@@ -18,7 +18,6 @@ from .access_log import InvalidLineError, Target, parse_target
 from .application import Source, SourceCommand
 from .output import Cell, help_examples, json_option, note, print_json, print_table, print_text
 
-_OTHER_INPUTS = {"method": "the argument METHOD", "path": "the argument PATH", "host": "the option --host"}
 _LISTS = {True: "allow", False: "deny", None: None}
 
 
@@ -32,8 +31,8 @@ def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[s
             name = checked_name(name)
         except ConfigError as error:
             raise click.BadParameter(str(error)) from None
-        if name in _OTHER_INPUTS:
-            raise click.BadParameter(f"set {name} with {_OTHER_INPUTS[name]}")
+        if name in ("method", "path", "host"):
+            raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
         if name == "email" and (value := normalized_email(value)) is INVALID:
             raise click.BadParameter("email has more than 320 characters")
         features[name] = value

@@ -13,7 +13,7 @@ from ..settings import schema as settings_schema
 from .check import check
 from .demo.command import demo
 from .explain import explain
-from .output import Failure, Misuse, help_examples, print_json
+from .output import Failure, help_examples, print_json
 from .replay import replay
 
 
@@ -41,7 +41,7 @@ def _failure(error: click.ClickException | RateLimitError | OSError) -> click.Cl
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return Failure(f"{where}{error.strerror or error}")
-    return Misuse(str(error)) if isinstance(error, MissingExtraError) else Failure(str(error))
+    return click.UsageError(str(error)) if isinstance(error, MissingExtraError) else Failure(str(error))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

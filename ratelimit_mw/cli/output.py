@@ -36,18 +36,8 @@ class Failure(click.ClickException):
         super().__init__(printable(" ".join(message.splitlines()), 2000))
 
 
-class Misuse(Failure):
-    """Ends a command with a message and exit code 2: the command cannot run like this."""
-
-    exit_code = 2
-
-
 def printable(text: str, longest: int = 200) -> str:
-    r"""Return the text on one line, without control or direction characters, and of limited length.
-
-    >>> printable("a\x1b[31mb\nc")
-    'a\\x1b[31mb\\nc'
-    """
+    """Return the text on one line, without control or direction characters, and of limited length."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: longest + 1])
     return text if len(text) <= longest else text[: longest - 1] + "…"

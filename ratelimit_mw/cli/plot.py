@@ -10,13 +10,13 @@ from typing import Final
 
 from ..errors import MissingExtraError
 from .output import count_text, printable
-from .simulation import ReplayReport
+from .simulation import Simulation
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 except ImportError:
     raise MissingExtraError("--plot", "plot") from None
 
@@ -26,6 +26,8 @@ _INK: Final = "#333333"
 _DAY: Final = 86_400
 _MAX_BARS: Final = 120
 _MIN_BARS: Final = 20
+_DATES: Final = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+_DATES_AT_ZERO: Final = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
 _STEPS: Final = {
     1: "second", 5: "5 seconds", 15: "15 seconds", 60: "minute", 300: "5 minutes", 900: "15 minutes",
     3600: "hour", 3 * 3600: "3 hours", 6 * 3600: "6 hours",
@@ -33,7 +35,7 @@ _STEPS: Final = {
 }  # fmt: skip
 
 
-def draw(report: ReplayReport, path: Path, top: int) -> None:
+def draw(report: Simulation, path: Path, top: int) -> None:
     """Write a PNG. The drawing needs no window and no display."""
     clients = report.most_rejected(top) or [client for client, _ in report.requests.most_common(top)]
     bottom = 0.9 + 0.33 * len(clients)
@@ -45,8 +47,9 @@ def draw(report: ReplayReport, path: Path, top: int) -> None:
     figure.savefig(path, format="png")
 
 
-def _over_time(axes: Axes, report: ReplayReport) -> None:
-    step = _step(report)
+def _over_time(axes: Axes, report: Simulation) -> None:
+    span = (report.last - report.first).total_seconds()
+    step = next((step for step in _STEPS if span / step <= _MAX_BARS), max(_STEPS))
     every = Counter(time // step for time in report.times)
     rejected = Counter(time // step for time in report.rejected_times)
     bins = sorted(every)
@@ -59,9 +62,11 @@ def _over_time(axes: Axes, report: ReplayReport) -> None:
     axes.xaxis_date(UTC)
     locator = AutoDateLocator(tz=UTC, minticks=4, maxticks=10)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(_dates(locator))
+    # The label of the axis contains the year.
+    dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(dates)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_ylabel(f"requests per {_STEPS[step]}", color=_INK)
     axes.set_xlabel(report.period, color=_INK)
     total, lost = len(report.times), len(report.rejected_times)
@@ -70,28 +75,20 @@ def _over_time(axes: Axes, report: ReplayReport) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
 
-def _dates(locator: AutoDateLocator) -> ConciseDateFormatter:
-    """Format dates with the day before the month. The label of the axis contains the year."""
-    formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
-    zeros = ["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"]
-    return ConciseDateFormatter(locator, UTC, formats, zero_formats=zeros, show_offset=False)  # type: ignore[no-untyped-call]
-
-
-def _by_client(axes: Axes, report: ReplayReport, clients: Sequence[str]) -> None:
+def _by_client(axes: Axes, report: Simulation, clients: Sequence[str]) -> None:
     rows = range(len(clients))
     rejected = [report.rejected[client] for client in clients]
     allowed = [report.requests[client] - report.rejected[client] for client in clients]
     axes.barh(rows, rejected, 0.7, color=_REJECTED)
-    axes.barh(rows, allowed, 0.7, rejected, color=_ALLOWED)
+    bars = axes.barh(rows, allowed, 0.7, rejected, color=_ALLOWED)
+    notes = [f"{report.rejected[client]:,} of {report.requests[client]:,}" for client in clients]
+    axes.bar_label(bars, notes, padding=7, color=_INK, fontsize=9)
     names = [printable(client, 40).encode("ascii", "backslashreplace").decode() for client in clients]
     axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
-    for row, client in enumerate(clients):
-        note = f"  {report.rejected[client]:,} of {report.requests[client]:,}"
-        axes.text(report.requests[client], row, note, va="center", color=_INK, fontsize=9)
     axes.set_xlim(0, max(report.requests[client] for client in clients) * 1.12)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("requests: rejected, then allowed", color=_INK)
     _set_title(
         axes, "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
@@ -103,9 +100,3 @@ def _set_title(axes: Axes, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=_INK, labelsize=10)
     axes.set_axisbelow(True)
-
-
-def _step(report: ReplayReport) -> int:
-    """Return the seconds per bar: the shortest step with at most 120 bars."""
-    span = (report.last - report.first).total_seconds()
-    return next((step for step in _STEPS if span / step <= _MAX_BARS), max(_STEPS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -11,8 +11,8 @@ import click
 from rich.progress import TextColumn, TimeRemainingColumn
 
 from ..rules.describe import describe_overrides
-from ..settings import load_settings
 from .access_log import LogReader, in_order
+from .application import Source
 from .output import (
     FILE,
     Cell,
@@ -26,17 +26,15 @@ from .output import (
     print_text,
     progress_bar,
 )
-from .simulation import ReplayReport, Simulation
+from .simulation import Simulation, is_logged
 
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
 
 def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     """Check the path of the picture before the work."""
-    if path is not None and path.suffix.lower() != ".png":
-        raise click.BadParameter(f"expected a file name that ends in .png; got {str(path)!r}")
-    if path is not None and not os.access(path.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"cannot write to the folder {str(path.parent)!r}")
+    if path is not None and not (path.suffix.lower() == ".png" and os.access(path.absolute().parent, os.W_OK)):
+        raise click.BadParameter(f"expected a file name that ends in .png, in a writable folder; got {str(path)!r}")
     return path
 
 
@@ -64,18 +62,14 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
     """
     if plot is not None:
         from .plot import draw  # raises MissingExtraError without matplotlib
-    settings = load_settings(file)
-    simulation = Simulation(settings)
-    if not settings.store.startswith("memory:"):
-        note(f"counting in memory, not in {settings.store.partition(':')[0]}")
-    for line in describe_overrides(settings.overrides):
+    source = Source(file)
+    for line in _differences(source):
         note(line)
-    for name, rules in simulation.missing.items():
-        note(f"the log does not contain {name}: missing in every request for {', '.join(rules)}")
+    report = Simulation(source.settings)
     columns = (TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
     with progress_bar("replaying", _size(access_log), *columns, lines=0) as update:
         reader = LogReader(access_log, lambda lines, position: update(lines=lines, completed=position))
-        report = simulation.replay(in_order(reader))
+        report.replay(in_order(reader))
     reader.note_invalid()
     if report.out_of_order:
         note(f"{report.out_of_order:,} requests are after much later ones. Give the oldest line first")
@@ -94,13 +88,23 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
 def _size(file: IO[bytes]) -> int | None:
     """Return the size of a file, or None for a pipe or another stream."""
     try:
-        status = os.fstat(file.fileno())
+        return os.fstat(file.fileno()).st_size or None
     except OSError:
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _as_json(report: ReplayReport, reader: LogReader, top: int) -> dict[str, Any]:
+def _differences(source: Source) -> Iterator[str]:
+    """Yield how the replay differs from the application."""
+    settings = source.settings
+    if not settings.store.startswith("memory:"):
+        yield f"counting in memory, not in {settings.store.partition(':')[0]}"
+    yield from describe_overrides(settings.overrides)
+    for name, rules in source.rules_by_feature().items():
+        if not is_logged(name):
+            yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
+
+
+def _as_json(report: Simulation, reader: LogReader, top: int) -> dict[str, Any]:
     return {
         "requests": len(report.times),
         "rejected": len(report.rejected_times),
@@ -138,7 +142,7 @@ def _as_json(report: ReplayReport, reader: LogReader, top: int) -> dict[str, Any
     }
 
 
-def _print(report: ReplayReport, answer: dict[str, Any]) -> None:
+def _print(report: Simulation, answer: dict[str, Any]) -> None:
     """Print the same as text."""
     total, rejected, clients = answer["requests"], answer["rejected"], answer["clients_rejected_most"]
     print_text(report.period)
@@ -153,7 +157,8 @@ def _print(report: ReplayReport, answer: dict[str, Any]) -> None:
         print_table(title, [_rule_row(rule, column, is_delayed) for rule in rules])
     every = len(clients) == answer["clients_rejected"]
     title = "Clients with most rejections" if every else f"{len(clients)} clients with most rejections"
-    print_table(title, [_client_row(**client) for client in clients])
+    rows = [{**row, "rules": ", ".join(row["rules"]), "share": row["rejected"] / row["requests"]} for row in clients]
+    print_table(title, rows)
 
 
 def _rule_row(rule: dict[str, Any], column: str, is_delayed: bool) -> dict[str, Cell]:
@@ -167,15 +172,4 @@ def _rule_row(rule: dict[str, Any], column: str, is_delayed: bool) -> dict[str, 
         "share": rule["rejected"] / max(rule["matched"], 1),
         "clients": rule["clients_rejected"],
         **({"delayed": rule["delayed"]} if is_delayed else {}),
-    }
-
-
-def _client_row(client: str, requests: int, rejected: int, rules: list[str]) -> dict[str, Cell]:
-    share = rejected / requests
-    return {
-        "client": client,
-        "requests": requests,
-        "rejected": rejected,
-        "share": share,
-        "rejected by": ", ".join(rules),
     }

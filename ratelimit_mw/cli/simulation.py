@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final
 
 from ..clock import SECOND
@@ -20,9 +19,8 @@ from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import LogEntry
 
-_LOGGED: Final = {"ip": "client", "method": "method", "path": "target.path", "user": "user"}
-_LOGGED_HEADERS: Final = {"header:user-agent": "user_agent", "header:referer": "referer"}
-_READERS: Final = {name: attrgetter(attribute) for name, attribute in {**_LOGGED, **_LOGGED_HEADERS}.items()}
+_ALWAYS_LOGGED: Final = ("ip", "method", "path")
+_LOGGED: Final = {"user": "user", "header:user-agent": "user_agent", "header:referer": "referer"}
 
 
 class RuleReport:
@@ -39,21 +37,26 @@ class RuleReport:
         """Rejections by client."""
 
 
-class ReplayReport:
-    """The counts of a whole log. Times are in seconds since 1970."""
+class Simulation:
+    """Replays requests in the memory store, with the time of each request as the clock, and counts the decisions."""
 
-    def __init__(self, rules: Iterable[CompiledRule]) -> None:
-        self.rules = {rule.name: RuleReport(rule) for rule in rules}
+    def __init__(self, settings: Settings) -> None:
+        self._now = self._latest = 0
+        store = settings.store if settings.store.startswith("memory:") else "memory://"
+        # Without the application there is no rule of a decorator to override.
+        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
+        self._ipv6_prefix = settings.ipv6_prefix
+        self.rules = {rule.name: RuleReport(rule) for rule in self._limiter.rules.rules}
         self.requests: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self.times = array("q")
+        """In seconds since 1970."""
         self.rejected_times = array("q")
         self.out_of_order = 0
-        self._latest = 0
 
     @property
     def first(self) -> datetime:
-        """The time of the earliest request. The report must contain one."""
+        """The time of the earliest request. There must be one."""
         return datetime.fromtimestamp(min(self.times), UTC)
 
     @property
@@ -68,7 +71,20 @@ class ReplayReport:
         """Return the clients with the most rejections; ties by number of requests, then by name."""
         return sorted(self.rejected, key=lambda client: (-self.rejected[client], -self.requests[client], client))[:top]
 
-    def add(self, time: int, client: str, verdict: Verdict) -> None:
+    def replay(self, entries: Iterable[LogEntry]) -> None:
+        needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED and is_logged(name)]
+        for entry in entries:
+            client = _client(entry.client, self._ipv6_prefix)
+            features = {"ip": client, "method": entry.method, "path": entry.target.path, "host": entry.target.host}
+            features |= {name: _read(entry, name) for name in needs}
+            self._now = entry.time * SECOND
+            plan = self._limiter.match(features)
+            verdict = self._limiter.decide(plan, features)
+            if plan.needs_settlement:
+                self._limiter.conclude(verdict, entry.status)
+            self._count(entry.time, client, verdict)
+
+    def _count(self, time: int, client: str, verdict: Verdict) -> None:
         self.out_of_order += time < self._latest
         self._latest = max(self._latest, time)
         self.times.append(time)
@@ -87,58 +103,21 @@ class ReplayReport:
             self.rules[name].delayed += 1
 
 
-class Simulation:
-    """Replays requests in the memory store. The clock has the time of each request.
-
-    Attributes:
-        missing: The features of rules that an access log does not contain, each with its rules.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        self._now = 0
-        store = settings.store if settings.store.startswith("memory:") else "memory://"
-        # Without the application there is no rule of a decorator to override.
-        self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
-        rules = self._limiter.rules
-        self._readers = {name: read for name in rules.needs if (read := _reader(name))}
-        self._ip = lru_cache(100_000)(lambda text: ip_key(text, settings.ipv6_prefix))
-        self._report = ReplayReport(rules.rules)
-        self.missing: dict[str, list[str]] = {}
-        for rule in rules.rules:
-            for name in dict.fromkeys((*rule.source.needs, *(["host"] if rule.source.matches.hosts else []))):
-                if not _reader(name):
-                    self.missing.setdefault(name, []).append(rule.name)
-
-    def replay(self, entries: Iterable[LogEntry]) -> ReplayReport:
-        for entry in entries:
-            self._replay(entry)
-        return self._report
-
-    def _replay(self, entry: LogEntry) -> None:
-        target = entry.target
-        client = self._client(entry.client)
-        features = {name: read(entry) for name, read in self._readers.items()}
-        features |= {"ip": client, "method": entry.method, "path": target.path, "host": target.host}
-        self._now = entry.time * SECOND
-        plan = self._limiter.match(features)
-        verdict = self._limiter.decide(plan, features)
-        if plan.needs_settlement:
-            self._limiter.conclude(verdict, entry.status)
-        self._report.add(entry.time, client, verdict)
-
-    def _client(self, text: str | None) -> str:
-        """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
-        if text is None or text.startswith("unix:"):
-            return UNKNOWN_IP
-        return self._ip(text) or text.lower()
+def is_logged(feature: str) -> bool:
+    """Return whether an access log contains a feature."""
+    return feature in _ALWAYS_LOGGED or feature in _LOGGED or feature.startswith("query:")
 
 
-def _reader(feature: str) -> Callable[[LogEntry], Any] | None:
-    """Return the function that reads a feature; None when no access log contains it."""
-    family, _, name = feature.partition(":")
-    return (lambda entry: _field(entry, name)) if family == "query" else _READERS.get(feature)
-
-
-def _field(entry: LogEntry, name: str) -> Any:
+def _read(entry: LogEntry, feature: str) -> Any:
+    if feature in _LOGGED:
+        return getattr(entry, _LOGGED[feature])
     fields = entry.target.fields
-    return INVALID if fields is None else fields.get(name)
+    return INVALID if fields is None else fields.get(feature.removeprefix("query:"))
+
+
+@lru_cache(100_000)
+def _client(text: str | None, ipv6_prefix: int) -> str:
+    """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
+    if text is None or text.startswith("unix:"):
+        return UNKNOWN_IP
+    return ip_key(text, ipv6_prefix) or text.lower()

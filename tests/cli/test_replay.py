@@ -275,6 +275,7 @@ def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
         limiter.conclude(verdict, status)
         rejected += [] if verdict else [START + at]
     entries = [LogEntry(client, None, START + at, "GET", Target("/"), status) for at, client, status in requests]
-    report = Simulation(settings).replay(entries)
+    report = Simulation(settings)
+    report.replay(entries)
     assert list(report.rejected_times) == rejected
     assert report.rejected.total() == len(rejected)

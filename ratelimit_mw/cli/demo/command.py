@@ -15,16 +15,13 @@ import click
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
-from ...rules.ruleset import RuleSet
-from ...settings import load_settings
 from ..output import Cell, Failure, count_text, help_examples, note, print_table, print_text, progress_bar, terminal
 from .traffic import LOG_KINDS, TRAFFIC_KINDS, DemoRequest, make_traffic, read_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import httpx
 
-    from ...rules.plan import CompiledRule
-    from .player import KindCount, Playback, RejectionSample
+    from .player import KindCount, Playback
 
 _FILES: Final = {"settings": Path(__file__).with_name("demo.toml"), "application": Path(__file__).with_name("app.py")}
 _REQUESTS: Final = 3000
@@ -113,34 +110,36 @@ def _show_playback(playback: Playback) -> None:
     if playback.failed:
         print_text(f"{count_text(playback.failed, 'request')} without a response", "bold red")
     click.echo()
-    rules = RuleSet(load_settings(_FILES["settings"]).rules).rules
-    print_table("By kind of client", [_row(kind, count, rules) for kind, count in counts])
+    print_table("By kind of client", [_row(kind, count) for kind, count in counts])
     if playback.sample is not None:
-        _show_sample(playback.sample)
+        _show_sample(*playback.sample, playback.retried)
     _show_next_commands()
 
 
-def _row(kind: str, count: KindCount, rules: Sequence[CompiledRule]) -> dict[str, Cell]:
-    names = [rule.name for rule in rules if any(limit.policy in count.policies for limit in rule.limits)]
+def _row(kind: str, count: KindCount) -> dict[str, Cell]:
     return {
         "kind of client": kind,
         "clients": len(count.clients),
         "requests": count.requests,
         "allowed": count.requests - count.rejected,
         "rejected": count.rejected,
-        "rejected by": ", ".join(names),
+        "rejected by": ", ".join(sorted(count.policies)),
     }
 
 
-def _show_sample(sample: RejectionSample) -> None:
+def _show_sample(request: DemoRequest, response: httpx.Response, retried: httpx.Response | None) -> None:
     print_text("A rejection, as it was sent", "bold")
-    print_text(f"{sample.request.method} {sample.request.target} from {sample.request.client}")
+    print_text(f"{request.method} {request.target} from {request.client}")
     click.echo()
-    for line in sample.response.splitlines():
-        print_text(line, "cyan")
-    if sample.retried:
+    print_text(f"{response.http_version} {response.status_code} {response.reason_phrase}", "cyan")
+    for name, value in response.headers.raw:
+        print_text(f"{name.decode()}: {value.decode()}", "cyan")
+    click.echo()
+    print_text(response.text, "cyan")
+    if retried is not None:
         click.echo()
-        print_text(f"The same request after Retry-After ({sample.retry_after} s): {sample.retried}", "green")
+        status = f"{retried.status_code} {retried.reason_phrase}"
+        print_text(f"The same request after Retry-After ({response.headers['retry-after']} s): {status}", "green")
     click.echo()
 
 

@@ -35,23 +35,14 @@ class KindCount:
 
 
 @dataclass
-class RejectionSample:
-    """A rejection as it was sent, and the response to the same request after Retry-After."""
-
-    request: DemoRequest
-    response: str
-    retry_after: int
-    retried: str = ""
-
-
-@dataclass
 class Playback:
-    """The result: counts by kind of client, requests without a response, and one rejection."""
+    """Counts by kind of client, requests without a response, and one rejection with the response to a second try."""
 
     kinds: dict[str, KindCount] = field(default_factory=lambda: defaultdict(KindCount))
     failed: int = 0
     seconds: float = 0.0
-    sample: RejectionSample | None = None
+    sample: tuple[DemoRequest, httpx.Response] | None = None
+    retried: httpx.Response | None = None
 
     @property
     def rejected(self) -> int:
@@ -77,7 +68,10 @@ async def play(url: str, requests: list[DemoRequest], progress: Callable[[Playba
 
         await asyncio.gather(*(work() for _ in range(_CONNECTIONS)))
         playback.seconds = time.monotonic() - started
-        await _retry(client, playback.sample)
+        if playback.sample is not None and (wait := int(playback.sample[1].headers["retry-after"])) <= _MAX_RETRY:
+            await asyncio.sleep(wait)
+            with suppress(httpx.HTTPError):
+                playback.retried = await _send(client, playback.sample[0])
     return playback
 
 
@@ -99,16 +93,8 @@ def _count(playback: Playback, request: DemoRequest, response: httpx.Response) -
         if response.content:  # a response to HEAD has none
             count.policies.update(json.loads(response.content)["violated-policies"])
         # A GET is the better sample: the application answers it with 200 afterwards.
-        if playback.sample is None or (playback.sample.request.method != "GET" and request.method == "GET"):
-            playback.sample = RejectionSample(request, _as_sent(response), int(response.headers["retry-after"]))
-
-
-async def _retry(client: httpx.AsyncClient, sample: RejectionSample | None) -> None:
-    """Wait for Retry-After, and send the request again."""
-    if sample is not None and sample.retry_after <= _MAX_RETRY:
-        await asyncio.sleep(sample.retry_after)
-        with suppress(httpx.HTTPError):
-            sample.retried = _status(await _send(client, sample.request))
+        if playback.sample is None or (playback.sample[0].method != "GET" and request.method == "GET"):
+            playback.sample = request, response
 
 
 @lru_cache(65_536)
@@ -116,14 +102,3 @@ def _client_ip(client: str) -> str:
     """Return the client's IP address. A host name in a log gets a private IP address of its own."""
     digest = blake2b(client.encode("utf-8", "surrogatepass"), digest_size=7).hexdigest()
     return ip_key(client, 128) or f"fd{digest[:2]}:{digest[2:6]}:{digest[6:10]}:{digest[10:]}::1"
-
-
-def _status(response: httpx.Response) -> str:
-    return f"{response.status_code} {response.reason_phrase}"
-
-
-def _as_sent(response: httpx.Response) -> str:
-    """Return the status line, headers and body as the server sent them."""
-    lines = [f"{response.http_version} {_status(response)}".encode()]
-    lines += [name + b": " + value for name, value in response.headers.raw]
-    return b"\n".join([*lines, b"", response.content]).decode("utf-8", "replace")
