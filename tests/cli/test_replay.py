@@ -102,7 +102,7 @@ def test_report_as_tables(rules: Write, log: Write) -> None:
     assert "site 3/minute 22 10 45.5% 4" in words
     assert "api 9/second: 0 0 0 0.0% 0" in words
     assert "2 clients with most rejections" in words
-    assert words[-3:-1] == ["192.0.2.4 7 4 57.1% site", "192.0.2.3 6 3 50.0% site"]
+    assert words[-3:-1] == ["192.0.2.4 7 4 site 57.1%", "192.0.2.3 6 3 site 50.0%"]
     assert result.stderr == ""
 
 
