@@ -255,11 +255,10 @@ class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
 
 
 def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    """Decide all hits of a request at one instant. Pure.
+    """Decide all hits of a request at one instant. Pure. A store calls it within one atomic step.
 
-    A store calls it between reading and writing, within one atomic step. When a limit rejects the request, the other
-    limits report their state for a cost of 0, and only rejections that a log counts are written. A shadow limit never
-    rejects the request.
+    When a limit rejects the request, the other limits report their state for a cost of 0, and only rejections that a
+    log counts are written. A shadow limit never rejects the request.
 
     Args:
         hits: The hits of the request.
@@ -280,13 +279,9 @@ def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[li
             writes.append((hit, kept))
         if not decision.allowed and not hit[0].shadow:
             allowed = False
-    return (decisions, writes) if allowed else _rejected(hits, states, decisions, writes, now)
-
-
-def _rejected(
-    hits: Sequence[Hit], states: Sequence[Any], decisions: list[Decision], writes: list[tuple[Hit, Any]], now: int
-) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    rejecting = {id(hit) for hit, decision in zip(hits, decisions, strict=True) if not decision.allowed}
+    if allowed:
+        return decisions, writes
+    rejecting = {id(decision.hit) for decision in decisions if not decision.allowed}
     for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
         if id(hit) not in rejecting:
             decisions[i] = hit.limit.decide(state, now, 0)[1]

@@ -12,7 +12,7 @@ from .forksafe import create_lock
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
-    from .decision import Verdict
+    from .decision import Decision, Verdict
 
 _lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
 
@@ -59,8 +59,7 @@ class Receipt:
 
     def __init__(self, verdict: Verdict, consumed: bool = True) -> None:
         self._verdict = verdict
-        self._consumed = consumed
-        self._charges: list[list[OpenCharge] | None] | None = None
+        self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
         self._settle: Callable[[Verdict, int], None] | None = None
         self.true_cost: int | None = None
 
@@ -81,8 +80,8 @@ class Receipt:
         with _lock:
             return [
                 pending
-                for decision, charges in zip(self._verdict.decisions, self._open_charges(), strict=True)
-                if charges is not None and (target := due(decision.source)) is not None
+                for decision, charges in self._open_charges()
+                if (target := due(decision.source)) is not None
                 for pending in _towards(target, decision.source, decision.hit[1], charges)
             ]
 
@@ -106,21 +105,16 @@ class Receipt:
         with _lock:
             return [
                 Correction(decision.source, decision.hit[1], 0, Charge(charge.at_us, charge.cost))
-                for decision, charges in zip(self._verdict.decisions, self._open_charges(), strict=True)
-                for charge in charges or ()
+                for decision, charges in self._open_charges()
+                for charge in charges
                 if decision.quota.concurrent and charge.at_us is not None
             ]
 
-    def _open_charges(self) -> list[list[OpenCharge] | None]:
-        """The charges of each decision, None where nothing was consumed. Built on first use."""
+    def _open_charges(self) -> list[tuple[Decision, list[OpenCharge]]]:
+        """The charges of each decision that consumed. Built on first use."""
         if self._charges is None:
-            consumed = self._consumed and self._verdict.allowed
-            self._charges = [
-                [OpenCharge(decision.at_us, decision.hit[2], decision.delay_us)]
-                if consumed and decision.allowed
-                else None
-                for decision in self._verdict.decisions
-            ]
+            decisions = [d for d in self._verdict.decisions if d.allowed and self._verdict.allowed]
+            self._charges = [(d, [OpenCharge(d.at_us, d.hit[2], d.delay_us)]) for d in decisions]
         return self._charges
 
 
@@ -148,18 +142,13 @@ def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> 
 
 def _record_time(charges: list[OpenCharge], charge: OpenCharge, at: int, limit: Limit) -> None:
     """Record when the store counted an additional charge."""
-    before = charges[charges.index(charge) - 1]
-    if limit.algorithm.delays and not _has_drained(before, at, limit):
-        # The queue still holds the hit, so hit and charge count as one: both can be returned while they are last.
-        before.cost += charge.cost
-        charges.remove(charge)
-        return
+    algorithm, before = limit.algorithm, charges[charges.index(charge) - 1]
+    if algorithm.delays:
+        starts = 0 if before.at_us is None else before.at_us + before.delay_us
+        if starts * algorithm.amount + before.cost * algorithm.period > at * algorithm.amount:
+            # The queue still holds the hit, so hit and charge count as one: both can be returned while they are last.
+            before.cost += charge.cost
+            charges.remove(charge)
+            return
     # When the clock has gone back since the hit, the store counts at the time of the hit.
-    charge.at_us = at if limit.algorithm.delays else max(at, *(known.at_us or 0 for known in charges))
-
-
-def _has_drained(charge: OpenCharge, now: int, limit: Limit) -> bool:
-    """Whether a queue had drained all of this charge by ``now``."""
-    algorithm = limit.algorithm
-    starts = 0 if charge.at_us is None else charge.at_us + charge.delay_us
-    return starts * algorithm.amount + charge.cost * algorithm.period <= now * algorithm.amount
+    charge.at_us = at if algorithm.delays else max(at, *(known.at_us or 0 for known in charges))

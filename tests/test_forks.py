@@ -15,7 +15,6 @@ from servers import Server
 
 from ratelimit_mw import Limiter, Rule, forksafe
 from ratelimit_mw.decision import Verdict
-from ratelimit_mw.limiter.breaker import Breaker
 from ratelimit_mw.limiter.heartbeat import Heartbeat
 
 CLIENT = {"ip": "192.0.2.7"}
@@ -67,7 +66,7 @@ def test_locks_and_callbacks_end_with_their_owner() -> None:
     """The table of locks does not grow with limiters that no longer exist, and does not keep them alive."""
     gc.collect()
     before = len(forksafe._entries)
-    owners = [Breaker(), Owner()]
+    owners = [Heartbeat(id), Owner()]
     forksafe.run_in_child(owners[1], id)
     assert len(forksafe._entries) == before + 2
     owners.clear()
@@ -78,12 +77,12 @@ def test_locks_and_callbacks_end_with_their_owner() -> None:
 def test_fork_leaves_the_parent_unchanged() -> None:
     """Locks taken for a fork are released. An owner whose lock is not assigned yet is skipped."""
     calls: list[object] = []
-    unfinished, breaker = Owner(), Breaker()
+    unfinished, heartbeat = Owner(), Heartbeat(id)
     forksafe.create_lock(unfinished, "lock", threading.Lock, lambda owner, intact: calls.append(owner))
     forksafe._before()
-    assert breaker._lock.locked()
+    assert heartbeat._lock.locked()
     forksafe._in_parent()
-    assert not breaker._lock.locked()
+    assert not heartbeat._lock.locked()
     assert not forksafe._held
     forksafe._in_child()
     assert not calls
@@ -118,9 +117,9 @@ def test_a_thread_that_waited_does_not_repeat_the_callbacks(monkeypatch: pytest.
         def __exit__(self, *error: object) -> None:
             pass
 
-    breaker, calls = Breaker(), []
-    forksafe.run_in_child(breaker, calls.append)
+    owner, calls = Owner(), []
+    forksafe.run_in_child(owner, calls.append)
     monkeypatch.setattr(forksafe, "_process", -1)
     monkeypatch.setattr(forksafe, "_checking", OtherThreadFirst())
     forksafe.check_process()
-    assert calls == [breaker]
+    assert calls == [owner]

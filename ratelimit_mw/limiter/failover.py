@@ -7,22 +7,28 @@ with 503.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, Clock, now_us
 from ..decision import Decision, Hit
 from ..errors import StoreError
+from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import MemoryStore, Store
-from .breaker import Breaker
 from .link import ChainLink
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
 
+_MAX_FAILURES: Final = 3
+_FIRST_PROBE: Final = SECOND // 4
+_LAST_PROBE: Final = SECOND
 _RETRY_DENIED: Final = SECOND
 _log = logging.getLogger("ratelimit_mw")
 
@@ -34,17 +40,27 @@ class NotAskedError(StoreError):
 class BreakerStore(ChainLink):
     """Asks a store while its circuit breaker is closed, and raises ``NotAskedError`` while the breaker is open.
 
-    While the breaker is open a thread probes the store, one at a time. A thread also serves event loops: a loop that
-    ends after one request would never see the result of a probe of its own. The log has one line when the breaker
-    opens and one when it closes.
+    The breaker opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to
+    1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe at the
+    same moment. Times are whole microseconds of any steady clock.
+
+    Attributes:
+        open: Whether the breaker is open now.
+        openings: How often the breaker has opened, for metrics.
+        failures: The failures in a row so far.
+        epoch: Changes with each failure that counts and each recovery. Note it before a call, and pass it to
+            ``failed``: calls in flight together count as one failure, a call from before a recovery as none.
     """
 
     def __init__(self, store: Store, policy: str) -> None:
         super().__init__(store)
-        self.breaker = Breaker()
         self._name = store.name or type(store).__name__
         self._policy = policy
         self._policies: dict[str, str] = {}
+        self._lock = create_lock(self, "_lock", threading.Lock)
+        self._opened_at = self._probe_at = self._interval = 0
+        self.open = False
+        self.openings = self.failures = self.epoch = 0
 
     def check(self, limit: Limit) -> None:
         self._policies[limit.rule] = limit.on_store_error or self._policy
@@ -67,51 +83,83 @@ class BreakerStore(ChainLink):
             return await self.store.acorrect(changes, now)
 
     def reject_call(self) -> None:
-        """Raise ``NotAskedError``. Probe the store when a probe is due."""
-        if self.breaker.takes_probe(now_us()):
+        """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
+        if self.takes_probe(now_us()):
             threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
         raise NotAskedError(f"store {self._name} unreachable; the circuit breaker is open")
 
     def record_failure(self, error: StoreError, epoch: int) -> None:
         """Count a failed call. Log it when it opens the breaker."""
-        now = now_us()
-        if self.breaker.failed(epoch, now):
-            wait = self.breaker.probe_in(now) / SECOND
-            effect = f"applying on_store_error: {self._describe_policies()}; next probe in {wait:.1f} s"
+        if self.failed(epoch, now_us()):
+            wait = (self._probe_at - self._opened_at) / SECOND
+            counts = Counter(self._policies.values()).most_common()
+            policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
+            effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
             _log.warning("store %s unreachable (%s); %s", self._name, error, effect)
 
-    def _describe_policies(self) -> str:
-        """Return the number of rules for each policy: ``"3 rules local, 1 rule deny"``."""
-        counts = Counter(self._policies.values()).most_common()
-        return ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
+    def failed(self, epoch: int, now: int) -> bool:
+        """Count a failed call. Return True when it opens the breaker."""
+        with self._lock:
+            if epoch != self.epoch:
+                return False
+            self.epoch += 1
+            self.failures += 1
+            if self.open or self.failures < _MAX_FAILURES:
+                return False
+            self.open, self._opened_at = True, now
+            self.openings += 1
+            self._schedule_probe(now, _FIRST_PROBE)
+            return True
+
+    def takes_probe(self, now: int) -> bool:
+        """Return True when the caller must probe the store now. One caller at a time gets True."""
+        if now < self._probe_at:
+            return False
+        with self._lock:
+            if not self.open or now < self._probe_at:
+                return False
+            self._schedule_probe(now, min(2 * self._interval, _LAST_PROBE))
+            return True
+
+    def recover(self, now: int) -> int:
+        """Close the breaker after a probe that succeeded. Return how long it was open, 0 when it was closed."""
+        with self._lock:
+            self.failures = 0
+            if not self.open:
+                return 0
+            self.open = False
+            self.epoch += 1
+            return now - self._opened_at
+
+    def _schedule_probe(self, now: int, interval: int) -> None:
+        jitter = random.randrange(interval // 5)  # noqa: S311 - it spreads probes and hides nothing
+        self._interval, self._probe_at = interval, now + interval - jitter
 
     def _probe(self) -> None:
-        try:
+        with suppress(StoreError):
             self.store.ping()
-        except StoreError:
-            return
-        if passed := self.breaker.close(now_us()):
-            _log.warning("store %s reachable again after %.1f s", self._name, passed / SECOND)
+            if passed := self.recover(now_us()):
+                _log.warning("store %s reachable again after %.1f s", self._name, passed / SECOND)
 
 
 class _Call:
     """One call on the store of a ``BreakerStore``: rejected while the breaker is open, else its outcome is counted."""
 
-    __slots__ = ("_epoch", "_guard")
+    __slots__ = ("_breaker", "_epoch")
 
-    def __init__(self, guard: BreakerStore) -> None:
-        self._guard = guard
+    def __init__(self, breaker: BreakerStore) -> None:
+        self._breaker = breaker
 
     def __enter__(self) -> None:
-        if self._guard.breaker.open:
-            self._guard.reject_call()
-        self._epoch = self._guard.breaker.epoch
+        if self._breaker.open:
+            self._breaker.reject_call()
+        self._epoch = self._breaker.epoch
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, StoreError):
-            self._guard.record_failure(error, self._epoch)
-        elif error is None and self._guard.breaker.failures:
-            self._guard.breaker.failures = 0
+            self._breaker.record_failure(error, self._epoch)
+        elif error is None and self._breaker.failures:
+            self._breaker.failures = 0
 
 
 class Denial(Decision):
@@ -128,13 +176,11 @@ class FailoverStore(ChainLink):
     """
 
     def __init__(self, store: Store, policy: str, fleet_size: int, clock: Clock) -> None:
-        shared = BreakerStore(store, policy)
-        super().__init__(shared)
-        self.breaker = shared.breaker
+        self.breaker = BreakerStore(store, policy)
+        super().__init__(self.breaker)
         self.local = MemoryStore(clock=clock)
         self._policy = policy
-        self._fleet_size = fleet_size
-        self._local_limits: dict[Limit, Limit] = {}
+        self._local_limit = cache(lambda limit: limit.local_part(fleet_size))
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
@@ -166,9 +212,3 @@ class FailoverStore(ChainLink):
                 denial.hit = hit
                 denials.append(denial)
         return denials or self.local.apply(local, now, consume)
-
-    def _local_limit(self, limit: Limit) -> Limit:
-        local = self._local_limits.get(limit)
-        if local is None:
-            local = self._local_limits[limit] = limit.local_part(self._fleet_size)
-        return local

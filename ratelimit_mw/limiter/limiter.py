@@ -21,12 +21,10 @@ from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
-from .breaker import Breaker
-from .failover import FailoverStore
+from .failover import BreakerStore, FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
 from .settlement import Settlement
-from .slot import Slot
 
 ApplyOne = Callable[[Limit, str, int, int | None], Decision | None]
 
@@ -71,6 +69,7 @@ class Limiter(Settlement):
     ) -> None:
         super().__init__()
         self._clock = None if clock is None else checked_clock(clock)
+        self._time = self._clock or process_clock
         self.settings = Settings() if settings is None else settings
         self._own_rules = checked_rules(rules)
         self._marks: set[Mark] = set()
@@ -132,7 +131,7 @@ class Limiter(Settlement):
             self._apply_one = leases.apply_one
 
     @property
-    def breaker(self) -> Breaker | None:
+    def breaker(self) -> BreakerStore | None:
         """The circuit breaker of the store, None for the memory store."""
         return None if self._failover is None else self._failover.breaker
 
@@ -246,33 +245,9 @@ class Limiter(Settlement):
         clock = self._clock or testmode.clock
         return None if clock is None else clock()
 
-    def _time(self) -> int:
-        return (self._clock or process_clock)()
-
     def _key_in_tests(self, key: str) -> str:
         """Keep the keys of a test apart while it has put this limiter on its clock."""
         return key if self._clock is not None else key + testmode.key_suffix
-
-    def slot(self, features: Features, cost: int | None = None) -> Slot:
-        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
-
-        Args:
-            features: The features of the request, as for ``hit``.
-            cost: How many slots to hold, by default each rule's own cost.
-
-        Returns:
-            A context manager for ``with`` and ``async with``. It enters as the verdict.
-
-        Raises:
-            RateLimitExceeded: A rule rejects. Raised when the block is entered.
-
-        Example:
-            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
-            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
-            ...     verdict.decisions[0].remaining
-            1
-        """
-        return Slot(self, features, cost)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget all that is counted under one key of one rule.
@@ -293,18 +268,6 @@ class Limiter(Settlement):
 
     def _keys(self, rule: str, features: Features) -> list[str]:
         return [self._key_in_tests(key) for key in self.rules.keys(rule, features)]
-
-    def close(self) -> None:
-        """Return the unused part of leases and close the store. A second call changes nothing."""
-        self._slots.close()
-        self._returns.close()
-        self._chain.close()
-
-    async def aclose(self) -> None:
-        """Async form of ``close``."""
-        self._slots.close()
-        self._returns.close()
-        await self._chain.aclose()
 
 
 def _checked(store: object) -> Store:

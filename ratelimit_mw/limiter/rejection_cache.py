@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from ..algorithms.window_log import RejectionCountingLog
@@ -18,9 +18,6 @@ from ..receipt import Correction
 from ..stores import Store
 from ..testmode import testmode
 from .link import ChainLink
-
-if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
 
 _MAX_KEYS: Final = 50_000
 
@@ -31,6 +28,18 @@ class _Rejection(NamedTuple):
     decision: Decision
     cached_at: int
     until: int
+
+    def decide(self, hit: Hit, at: int) -> Decision | None:
+        """Return the rejection of a later hit of the same cost or more; None when the store must decide."""
+        rejected, passed = self.decision, at - self.cached_at
+        limit, _, cost = rejected.hit
+        if at >= self.until or hit[2] < cost or hit[0] is not limit:
+            return None
+        retry = None if hit[2] > limit.limit else (rejected.retry_us or 0) - passed
+        reset = max(0, rejected.reset_us - passed)
+        decision = Decision(False, rejected.remaining, retry, reset, rejected.at_us + passed)
+        decision.hit = hit
+        return decision
 
 
 class RejectionCache(ChainLink):
@@ -77,11 +86,11 @@ class RejectionCache(ChainLink):
         """Return the cached rejection with the longest wait; an empty list when the store must decide."""
         cached = []
         for hit in hits:
-            if _counts_rejections(hit):
+            if isinstance(hit[0].algorithm, RejectionCountingLog):
                 return []
             rejection = self._young.get(hit[1]) or self._old.get(hit[1])
-            if rejection is not None and at < rejection.until and _covers(rejection.decision, hit):
-                cached.append(_advance(rejection.decision, hit, at - rejection.cached_at))
+            if rejection is not None and (decision := rejection.decide(hit, at)):
+                cached.append(decision)
         return cached if len(cached) < 2 else [max(cached, key=_wait)]
 
     def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:
@@ -123,31 +132,12 @@ def _process_us() -> int:
     return monotonic_ns() // 1000 if clock is None else clock()
 
 
-def _covers(rejection: Decision, hit: Hit) -> bool:
-    """Whether a hit of the same key is rejected as well."""
-    limit, _, cost = rejection.hit
-    return hit[2] >= cost and hit[0] is limit
-
-
 def _may_be_cached(decision: Decision) -> bool:
-    limit = decision.hit[0]
-    changes_elsewhere = limit.counts_outcomes or limit.quota.concurrent or _counts_rejections(decision.hit)
-    return not (changes_elsewhere or decision.local)
-
-
-def _counts_rejections(hit: tuple[Limit, str, int]) -> bool:
-    """Whether the store must see each rejection."""
-    return isinstance(hit[0].algorithm, RejectionCountingLog)
+    """Whether no other process, outcome or rejection can change the state before the wait is over."""
+    limit = decision.source
+    counts_rejections = isinstance(limit.algorithm, RejectionCountingLog)
+    return not (limit.counts_outcomes or limit.quota.concurrent or counts_rejections or decision.local)
 
 
 def _wait(decision: Decision) -> float:
     return math.inf if decision.retry_us is None else decision.retry_us
-
-
-def _advance(rejection: Decision, hit: Hit, passed: int) -> Decision:
-    """Return a cached rejection after ``passed`` microseconds, for a hit that it covers."""
-    retry = None if hit[2] > hit[0].limit else (rejection.retry_us or 0) - passed
-    reset, at = max(0, rejection.reset_us - passed), rejection.at_us + passed
-    decision = Decision(False, rejection.remaining, retry, reset, at)
-    decision.hit = hit
-    return decision

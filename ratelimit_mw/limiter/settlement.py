@@ -9,12 +9,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
 from ..decision import Decision, Verdict
 from ..errors import StoreError
+from ..keys.features import Features
 from ..quota import checked_cost
 from ..receipt import Correction, PendingCorrection
 from ..stores import Store
@@ -32,13 +33,6 @@ Due = Callable[["Limit"], int | None]
 """The cost that a hit of a limit must have consumed in the end; None leaves the hit unchanged."""
 
 
-class _UnreturnedSlot(NamedTuple):
-    """A slot that the store did not take back yet; it expires at ``until``."""
-
-    correction: Correction
-    until: int
-
-
 class Settlement(ABC):
     """Refunds and settles verdicts, renews their slots and concludes their requests. ``Limiter`` inherits it."""
 
@@ -47,7 +41,7 @@ class Settlement(ABC):
 
     def __init__(self) -> None:
         self._slots = Heartbeat(self._renew)
-        self._returns = Heartbeat(self._return, _RETRY_EVERY)
+        self._returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
         self._abandoned: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
@@ -85,6 +79,27 @@ class Settlement(ABC):
         """Async form of ``settle``."""
         await self._acorrect(verdict, _rates_cost(checked_cost(cost)))
 
+    def slot(self, features: Features, cost: int | None = None) -> Slot:
+        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
+
+        Args:
+            features: The features of the request, as for ``hit``.
+            cost: How many slots to hold, by default each rule's own cost.
+
+        Returns:
+            A context manager for ``with`` and ``async with``. It enters as the verdict.
+
+        Raises:
+            RateLimitExceeded: A rule rejects. Raised when the block is entered.
+
+        Example:
+            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
+            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
+            ...     verdict.decisions[0].remaining
+            1
+        """
+        return Slot(self, features, cost)
+
     def hold(self, verdict: Verdict) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
 
@@ -108,6 +123,18 @@ class Settlement(ABC):
         """Async form of ``conclude``."""
         self._slots.release(verdict)
         await self._acorrect(verdict, self._outcome_cost(verdict, status))
+
+    def close(self) -> None:
+        """Return the unused part of leases and close the store. A second call changes nothing."""
+        self._slots.close()
+        self._returns.close()
+        self._chain.close()
+
+    async def aclose(self) -> None:
+        """Async form of ``close``."""
+        self._slots.close()
+        self._returns.close()
+        await self._chain.aclose()
 
     def _outcome_cost(self, verdict: Verdict, status: int | None) -> Due:
         def due(limit: Limit) -> int | None:
@@ -153,19 +180,26 @@ class Settlement(ABC):
                 verdict.receipt.cancel(pending)
             for _, _, correction in pending:
                 if correction.limit.quota.concurrent and len(self._returns) < _MAX_UNRETURNED:
-                    self._returns.hold(_UnreturnedSlot(correction, now_us() + SLOT_LIFE))
+                    self._returns.hold((correction, now_us() + SLOT_LIFE))
 
     def _renew(self, verdict: Verdict) -> None:
         with suppress(StoreError):  # the circuit breaker logs it
             self._chain.correct(verdict.receipt.renewals(), self._now())
 
-    def _return(self, slot: _UnreturnedSlot) -> None:
+    def _return(self, slot: tuple[Correction, int]) -> None:
+        correction, expires_at = slot
         try:
-            self._chain.correct([slot.correction], self._now())
+            self._chain.correct([correction], self._now())
         except StoreError:
-            if now_us() < slot.until:
+            if now_us() < expires_at:
                 return
         self._returns.release(slot)
+
+    @abstractmethod
+    def hit(self, features: Features, cost: int | None = None) -> Verdict: ...
+
+    @abstractmethod
+    async def ahit(self, features: Features, cost: int | None = None) -> Verdict: ...
 
     @abstractmethod
     def _now(self) -> int | None:
@@ -175,3 +209,30 @@ class Settlement(ABC):
 def _rates_cost(cost: int) -> Due:
     """The true cost for rates; slots are not a matter of cost."""
     return lambda limit: None if limit.quota.concurrent else cost
+
+
+class Slot:
+    """Holds the slots of a request while the block runs. It may be entered again, also while it is held."""
+
+    def __init__(self, limiter: Settlement, features: Features, cost: int | None) -> None:
+        self._limiter = limiter
+        self._request = features, cost
+        self._held: list[Verdict] = []
+
+    def __enter__(self) -> Verdict:
+        return self._enter(self._limiter.hit(*self._request))
+
+    async def __aenter__(self) -> Verdict:
+        return self._enter(await self._limiter.ahit(*self._request))
+
+    def _enter(self, verdict: Verdict) -> Verdict:
+        verdict.raise_for_limit()
+        self._limiter.hold(verdict)
+        self._held.append(verdict)
+        return verdict
+
+    def __exit__(self, *_: object) -> None:
+        self._limiter.conclude(self._held.pop(), None)
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self._limiter.aconclude(self._held.pop(), None))

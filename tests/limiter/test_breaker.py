@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from ratelimit_mw.limiter.breaker import Breaker
+from ratelimit_mw.limiter.failover import BreakerStore
+from ratelimit_mw.stores import MemoryStore
 
 SECOND = 1_000_000
 
 
-def open_breaker(at: int = 0) -> Breaker:
-    breaker = Breaker()
+def closed_breaker() -> BreakerStore:
+    return BreakerStore(MemoryStore(), "local")
+
+
+def open_breaker(at: int = 0) -> BreakerStore:
+    breaker = closed_breaker()
     assert [breaker.failed(breaker.epoch, at) for _ in range(3)] == [False, False, True]
     return breaker
 
 
 def test_three_failures_in_a_row_open_the_breaker() -> None:
     """A success after two failures resets the count. The third failure in a row opens the breaker, once."""
-    breaker = Breaker()
+    breaker = closed_breaker()
     for _ in range(2):
         breaker.failed(breaker.epoch, 0)
     breaker.failures = 0
@@ -34,15 +39,6 @@ def test_probes_are_granted_one_at_a_time_at_most_a_second_apart() -> None:
     assert 10 <= len(granted) <= 14
 
 
-def test_probe_in_is_the_time_until_a_probe_is_granted() -> None:
-    """The log line can say when the next probe is due."""
-    breaker = open_breaker(at=5 * SECOND)
-    due = 5 * SECOND + breaker.probe_in(5 * SECOND)
-    assert not breaker.takes_probe(due - 1)
-    assert (breaker.probe_in(due), breaker.takes_probe(due)) == (0, True)
-    assert breaker.probe_in(due + 10 * SECOND) == 0
-
-
 def test_the_breakers_of_a_fleet_probe_at_different_moments() -> None:
     """Each interval has a random part."""
     first_probes = set()
@@ -52,17 +48,17 @@ def test_the_breakers_of_a_fleet_probe_at_different_moments() -> None:
     assert len(first_probes) > 10
 
 
-def test_close_returns_how_long_the_breaker_was_open() -> None:
-    """A second close of the same breaker returns 0, and no probe is granted while the breaker is closed."""
+def test_recover_returns_how_long_the_breaker_was_open() -> None:
+    """A second recovery of the same breaker returns 0, and no probe is granted while the breaker is closed."""
     breaker = open_breaker(at=5 * SECOND)
-    assert breaker.close(7 * SECOND) == 2 * SECOND
-    assert breaker.close(8 * SECOND) == 0
+    assert breaker.recover(7 * SECOND) == 2 * SECOND
+    assert breaker.recover(8 * SECOND) == 0
     assert not breaker.takes_probe(100 * SECOND)
 
 
 def test_calls_that_fail_together_count_as_one_failure() -> None:
     """A hundred requests in flight at one moment do not open the breaker."""
-    breaker = Breaker()
+    breaker = closed_breaker()
     epoch = breaker.epoch
     assert not any(breaker.failed(epoch, 50_000 + i) for i in range(100))
     assert breaker.failures == 1
@@ -74,6 +70,6 @@ def test_calls_from_before_a_recovery_do_not_open_the_breaker_again() -> None:
     """They prove nothing about the store as it is now."""
     breaker = open_breaker()
     before = breaker.epoch
-    breaker.close(SECOND)
+    breaker.recover(SECOND)
     assert not any(breaker.failed(before, 2 * SECOND) for _ in range(3))
     assert [breaker.failed(breaker.epoch, 2 * SECOND) for _ in range(3)] == [False, False, True]
