@@ -58,11 +58,7 @@ def path_of(name: object) -> str:
 
 
 def suggestion(word: object, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word: the known words that it begins, the nearest one, or all.
-
-    >>> suggestion("shaddow", ["enforce", "shadow"]), suggestion("x", ["enforce", "shadow"])
-    (". Did you mean 'shadow'?", '. Expected one of enforce, shadow')
-    """
+    """Return the end of a message about an unknown word: the known words that it begins, the nearest one, or all."""
     known, word = list(known), str(word)
     longer = [each for each in known if each.startswith(word)] if len(word) > 2 else []
     if close := longer[:3] or difflib.get_close_matches(word, known, 1, 0.6):
@@ -101,8 +97,7 @@ class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of 
 
     def __init__(self, verdict: Verdict) -> None:
         limits = ", ".join(f"{d.rule} ({d.quota})" for d in verdict.rejected_by) or "a rule"
-        wait = "waiting does not help"
-        if verdict.retry_after is not None:
-            wait = f"retry after {verdict.retry_after:g} s"
+        retry = verdict.retry_after
+        wait = "waiting does not help" if retry is None else f"retry after {retry:g} s"
         super().__init__("rejected by a deny list" if verdict.denied else f"rejected by {limits}: {wait}")
         self.verdict = verdict

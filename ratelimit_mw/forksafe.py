@@ -1,9 +1,8 @@
 """Locks and connections after a fork: a child process finds every lock free and uses nothing of its parent.
 
-A child process has one thread. Without precautions a lock that another thread held at the fork stays locked in the
-child for ever. ``create_lock`` makes locks that are taken before each fork and released in parent and child.
-``run_in_child`` names a function that drops connections and open files in the child.
-A server may fork without Python's hooks, as uWSGI does. ``check_process`` makes up for them.
+Without precautions a lock that another thread held at the fork stays locked in the child for ever. ``create_lock``
+makes locks that are taken before each fork and released in parent and child. A server may fork without Python's hooks,
+as uWSGI does. ``check_process`` makes up for them.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _Lock(Protocol):
     def release(self) -> None: ...
 
 
-class _Entry(NamedTuple):
+class _Registration(NamedTuple):
     owner: ref[Any]
     attribute: str
     factory: Callable[[], _Lock] | None
@@ -35,7 +34,7 @@ class _Entry(NamedTuple):
 _Owner = TypeVar("_Owner")
 _Created = TypeVar("_Created", bound=_Lock)
 _numbers: Final = count()
-_entries: Final[dict[int, _Entry]] = {}
+_entries: Final[dict[int, _Registration]] = {}
 _held: Final[dict[int, list[_Lock]]] = {}
 """The locks that each forking thread holds, by the number of the thread."""
 _checking = threading.Lock()
@@ -48,21 +47,17 @@ def create_lock(
     factory: Callable[[], _Created],
     callback: Callable[[_Owner, bool], None] | None = None,
 ) -> _Created:
-    """Create the lock that the caller assigns to ``attribute`` of ``owner``.
+    """Create the lock that the caller assigns to ``attribute`` of ``owner``. ``owner`` is not kept alive.
 
-    Args:
-        owner: The object with the lock. It is not kept alive.
-        attribute: The attribute that holds the lock.
-        factory: Creates the lock, such as ``threading.Lock``.
-        callback: Called in a child as ``callback(owner, intact)``. ``intact`` is False when another thread held the
-            lock at the fork, so the data behind the lock may be half changed.
+    A child calls ``callback(owner, intact)``. ``intact`` is False when another thread held the lock at the fork, so
+    the data behind the lock may be half changed.
     """
     _register(owner, attribute, factory, callback)
     return factory()
 
 
 def run_in_child(owner: _Owner, callback: Callable[[_Owner], None]) -> None:
-    """Call ``callback(owner)`` in each child process. ``owner`` is not kept alive."""
+    """Call ``callback(owner)`` in each child, for example to drop connections. ``owner`` is not kept alive."""
     _register(owner, "", None, lambda owner, _: callback(owner))
 
 
@@ -78,10 +73,10 @@ def _register(
     owner: Any, attribute: str, factory: Callable[[], _Lock] | None, callback: Callable[[Any, bool], None] | None
 ) -> None:
     number, forget = next(_numbers), _entries.pop
-    _entries[number] = _Entry(ref(owner, lambda _: forget(number, None)), attribute, factory, callback)
+    _entries[number] = _Registration(ref(owner, lambda _: forget(number, None)), attribute, factory, callback)
 
 
-def _live() -> Iterator[tuple[Any, _Entry, _Lock | None]]:
+def _live() -> Iterator[tuple[Any, _Registration, _Lock | None]]:
     """Each entry with its owner and its lock, oldest first. Reads a copy, as other threads may register more."""
     for entry in list(_entries.values()):
         owner = entry.owner()

@@ -143,8 +143,7 @@ class Quota:
 def parse_quotas(limits: object) -> tuple[Quota, ...]:
     """Parse all quotas of one rule, from text ("5/minute; 20/hour"), a ``Quota`` or a list of them.
 
-    A tuple of two whole numbers is an amount and seconds, as functions for django-ratelimit return it. Two quotas with
-    the same period are an error, because they would share one key.
+    A tuple of two whole numbers is an amount and seconds, as functions for django-ratelimit return it.
     """
     if isinstance(limits, tuple) and [*map(type, limits)] == [int, int]:
         limits = Quota(*limits)
@@ -161,17 +160,13 @@ def parse_quotas(limits: object) -> tuple[Quota, ...]:
         raise ConfigError(f"a rule needs at least one limit. Expected {_EXPECTED}.")
     periods = [quota.period_us for quota in quotas]
     for quota in quotas:
-        if periods.count(quota.period_us) > 1:
+        if periods.count(quota.period_us) > 1:  # they would share one key
             raise ConfigError(f"two limits have the period of {str(quota)!r}. Remove one, or write two rules")
     return tuple(quotas)
 
 
 def parse_duration(value: object) -> int:
-    """Convert a duration to whole microseconds, from text ("250ms", "15 minutes") or from seconds (1.5).
-
-    >>> parse_duration("250ms"), parse_duration(1.5)
-    (250000, 1500000)
-    """
+    """Convert a duration to whole microseconds, from text ("250ms", "15 minutes") or from seconds (1.5)."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_PERIOD // SECOND:
         return to_us(value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
