@@ -142,12 +142,12 @@ class SlotBatchers(Caller):
         self._batchers: dict[int, Batcher] = {}
 
     def _ask_slot(self, operation: Operation, deadline: float) -> Awaitable[Any]:
-        slot, batchers = slot_of(self._keys(operation.key)), self._batchers
+        slot, batchers = slot_of(self.keys(operation.key)), self._batchers
         if slot not in batchers:
             if len(batchers) >= _MOST_BATCHERS:
                 for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
                     del batchers[idle]
-            batchers[slot] = Batcher(self.target, self._packed, self._keys)
+            batchers[slot] = Batcher(self.target, self.packed, self.keys)
         return batchers[slot].join(operation, deadline)
 
 

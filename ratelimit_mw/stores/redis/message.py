@@ -44,8 +44,8 @@ class RedisKeys:
         return (self.prefix + key).encode("utf-8", "surrogatepass")
 
 
-class PackedLimits(dict[Limit, tuple[msgspec.Raw, LuaAlgorithm] | None]):
-    """A cache of limits, packed for a message. None for an algorithm that has no Lua."""
+class PackedLimits(dict[Limit, Any]):
+    """A cache of limits: each packed for a message, with its Lua. None for an algorithm that has no Lua."""
 
     def __missing__(self, limit: Limit) -> tuple[msgspec.Raw, LuaAlgorithm] | None:
         if len(self) >= _MOST_LIMITS:
@@ -56,25 +56,23 @@ class PackedLimits(dict[Limit, tuple[msgspec.Raw, LuaAlgorithm] | None]):
 
 
 class Message:
-    """The keys and arguments of one call, to which operations add themselves."""
+    """The keys and arguments of one call, to which its operations add themselves."""
 
-    __slots__ = ("_algorithms", "_limits", "_packed", "keys", "name", "numbers", "numbers_sent")
-
-    def __init__(self, packed: PackedLimits, name: RedisKeys) -> None:
+    def __init__(self, packed: PackedLimits, name: RedisKeys, operations: Sequence[Operation]) -> None:
         self._packed = packed
         self._limits: list[Any] = []
         self._algorithms: set[LuaAlgorithm] = set()
+        self._operations = operations
         self.name = name
         self.keys: list[bytes] = []
         self.numbers_sent: list[int | str | None] = []
         self.numbers: dict[Limit, int] = {}
+        for operation in operations:
+            operation.join(self)
 
     def number(self, limit: Limit) -> int:
         """The number of a limit in this message. Numbers start at 1, as in Lua."""
-        packed = self._packed[limit]
-        if packed is None:
-            raise TypeError(f"{limit!r} has no Lua")
-        number = self.numbers[limit] = self.add(*packed)
+        number = self.numbers[limit] = self.add(*self._packed[limit])
         return number
 
     def add(self, packed: Any, lua: LuaAlgorithm) -> int:
@@ -92,16 +90,31 @@ class Message:
         """The arguments of EVALSHA after the script."""
         return [len(self.keys), *self.keys, _pack((self._limits, self.numbers_sent))]
 
+    def read(self, reply: Sequence[Any]) -> list[Any]:
+        """The result of each operation, or its own ``StoreError``."""
+        results: list[Any] = []
+        position = 0
+        for operation in self._operations:
+            head = reply[position]
+            position += 1
+            if not isinstance(head, bytes):
+                results.append(operation.read(reply, position))
+                position += operation.size
+            elif head == b"CONFLICT":
+                results.append(ConflictError("Redis: another process was faster"))
+            else:
+                results.append(StoreError(f"Redis: {head.decode('utf-8', 'replace')}"))
+        return results
+
 
 class Operation(Protocol):
-    """One part of a message. It reads its ``size`` values of the reply, which follow its time."""
+    """One part of a message, whose keys are in one slot. It reads its ``size`` values of the reply."""
 
-    @property
-    def size(self) -> int: ...
+    size: int
 
     @property
     def key(self) -> str:
-        """One of its keys, which are all in one slot."""
+        """One of the keys."""
         ...
 
     def join(self, message: Message) -> None: ...
@@ -149,7 +162,7 @@ class HitOperation:
 class CorrectOperation:
     """Corrections of earlier hits."""
 
-    size: Final = 0
+    size = 0
 
     def __init__(self, changes: Sequence[Correction], now: int | None) -> None:
         self.changes = changes
@@ -213,17 +226,16 @@ class Caller:
         self.target = target
         self.time = time
         """The clock of deadlines, in seconds."""
-        self.ask: Callable[[Operation, float], Any] = self.ask_alone
+        self.ask: Callable[..., Any] = self.ask_alone
         """The result of an operation, to be awaited. Raises ``StoreError`` at the deadline."""
-        self._packed = packed
-        self._keys = keys
+        self.packed = packed
+        self.keys = keys
 
     async def ask_alone(self, operation: Operation, deadline: float) -> Any:
         """The result of an operation, in a call of its own that the caller bounds."""
-        message = Message(self._packed, self._keys)
-        operation.join(message)
+        message = Message(self.packed, self.keys, (operation,))
         try:
-            (result,) = read_reply((operation,), await self.target.ask(message, deadline))
+            (result,) = message.read(await self.target.ask(message, deadline))
         except Exception as error:
             raise as_store_error(error) from error
         if isinstance(result, StoreError):
@@ -232,26 +244,5 @@ class Caller:
 
     async def ask_all(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
         """The results of operations that share a call, or their ``StoreError``."""
-        message = Message(self._packed, self._keys)
-        for operation in operations:
-            operation.join(message)
-        return read_reply(operations, await self.target.ask(message, deadline))
-
-
-def read_reply(operations: Sequence[Operation], reply: Sequence[Any]) -> list[Any]:
-    """The result of each operation of a call, or its own ``StoreError``."""
-    results: list[Any] = []
-    position = 0
-    for operation in operations:
-        head = reply[position]
-        position += 1
-        if isinstance(head, bytes):
-            results.append(_error(head.decode("utf-8", "replace")))
-            continue
-        results.append(operation.read(reply, position))
-        position += operation.size
-    return results
-
-
-def _error(text: str) -> StoreError:
-    return ConflictError("Redis: another process was faster") if text == "CONFLICT" else StoreError(f"Redis: {text}")
+        message = Message(self.packed, self.keys, operations)
+        return message.read(await self.target.ask(message, deadline))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -12,18 +13,7 @@ from ...algorithms.limit import Limit
 from ...decision import Decision, Hit
 from ...errors import StoreError
 from ...receipt import Charge, Correction
-from .message import (
-    FORGET,
-    READ,
-    ConflictError,
-    CorrectOperation,
-    HitOperation,
-    KeyOperation,
-    Message,
-    Operation,
-    PackedLimits,
-    min_ttl_ms,
-)
+from .message import FORGET, READ, Caller, ConflictError, CorrectOperation, HitOperation, KeyOperation, Message
 from .script import SWAP
 
 T = TypeVar("T")
@@ -35,115 +25,136 @@ Group = dict[int, Any]
 """The items whose keys are in one slot, by their position in the request."""
 
 
-class RedisContext(NamedTuple):
-    """The parts of a store that the steps of one request need."""
+class SteppedRequest:
+    """A request that starts now. ``slot`` is the slot of a key, the same for all keys without a cluster."""
 
-    packed: PackedLimits
-    slot: Callable[[str], int]
-    """The slot of a key, or 0 without a cluster."""
-    ask: Callable[[Operation], Awaitable[Any]]
-    has_time: Callable[[], bool]
+    def __init__(self, caller: Caller, slot: Callable[[str], int], now: int | None, timeout: float) -> None:
+        self._packed = caller.packed
+        self._slot = slot
+        self._now = now
+        self._time = caller.time
+        self._deadline = caller.time() + timeout
+        self._ask = partial(caller.ask, deadline=self._deadline)
 
-    def by_slot(self, items: Sequence[Any], key: Callable[[Any], str]) -> list[Group]:
+    async def apply(self, hits: Sequence[Hit], consume: bool) -> list[Decision]:
+        """Decide all hits: in one operation if one slot has their keys, else slot by slot.
+
+        When a slot rejects, the request refunds the earlier slots. No limit admits more than it may; another
+        request can be rejected in between.
+        """
+        groups = self._by_slot(hits, lambda hit: hit.key)
+        decisions: dict[int, Decision] = {}
+        for number, group in enumerate(groups):
+            consumed = groups[:number] if consume else []
+            try:
+                found = await self._apply_group([*group.values()], consume)
+            except StoreError:
+                await self._refund(consumed, decisions)
+                raise
+            decisions.update(zip(group, found, strict=True))
+            if _rejects(found):
+                await self._refund(consumed, decisions)
+                await self._peek_others(groups, number, decisions, consume)
+                break
+        return [decisions[i] for i in range(len(hits))]
+
+    async def correct(self, changes: Sequence[Correction]) -> list[int]:
+        """Correct: one operation for each slot, and one for each change of an algorithm without Lua."""
+        times = [0] * len(changes)
+        with_lua = [(i, change) for i, change in enumerate(changes) if self._packed[change.limit] is not None]
+        for group in self._by_slot(with_lua, lambda item: item[1].key):
+            positions, corrections = zip(*group.values(), strict=True)
+            found = await self._ask(CorrectOperation(corrections, self._now))
+            for i, at in zip(positions, found, strict=True):
+                times[i] = at
+        for i, change in enumerate(changes):
+            if self._packed[change.limit] is None:
+                times[i] = await self._correct_here(change)
+        return times
+
+    async def forget(self, keys: Sequence[str]) -> None:
+        """Delete keys: one operation for each slot."""
+        for group in self._by_slot(keys, str):
+            await self._ask(KeyOperation(FORGET, [*group.values()]))
+
+    def _by_slot(self, items: Sequence[Any], key: Callable[[Any], str]) -> list[Group]:
         groups: dict[int, Group] = {}
         for i, item in enumerate(items):
-            groups.setdefault(self.slot(key(item)), {})[i] = item
+            groups.setdefault(self._slot(key(item)), {})[i] = item
         return list(groups.values())
 
+    async def _refund(self, groups: Sequence[Group], decisions: dict[int, Decision]) -> None:
+        changes = []
+        for i, (limit, key, cost) in (item for group in groups for item in group.items()):
+            if cost and (decision := decisions[i]).allowed:
+                changes.append(Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us)))
+        await self.correct(changes)
 
-async def apply_in_steps(hits: Sequence[Hit], now: int | None, consume: bool, context: RedisContext) -> list[Decision]:
-    """Decide all hits: in one operation if one slot has their keys, else slot by slot.
+    async def _peek_others(
+        self, groups: Sequence[Group], rejecting: int, decisions: dict[int, Decision], consume: bool
+    ) -> None:
+        """Replace the decisions of allowed hits by a peek: the request is rejected and consumes nothing."""
+        for number, group in enumerate(groups):
+            is_later = number > rejecting
+            hits = [hit if is_later else hit._replace(cost=0) for hit in group.values()]
+            if number != rejecting:
+                peeks = await self._apply_group(hits, consume and is_later, is_rejected=True)
+                for i, decision in zip(group, peeks, strict=True):
+                    if i not in decisions or decisions[i].allowed:
+                        decisions[i] = decision
 
-    When a slot rejects, the steps refund the earlier slots. No limit admits more than it may; another
-    request can be rejected in between.
-    """
-    groups = context.by_slot(hits, lambda hit: hit.key)
-    decisions: dict[int, Decision] = {}
-    for number, group in enumerate(groups):
-        try:
-            found = await _apply_group([*group.values()], now, consume, context)
-        except StoreError:
-            if consume:
-                await _refund(groups[:number], decisions, now, context)
-            raise
-        decisions.update(zip(group, found, strict=True))
-        if _rejects(found) and len(groups) > 1:
-            if consume:
-                await _refund(groups[:number], decisions, now, context)
-            await _report_rejected(groups, number, decisions, now, consume, context)
-            break
-    return [decisions[i] for i in range(len(hits))]
+    async def _apply_group(self, hits: Sequence[Hit], consume: bool, is_rejected: bool = False) -> list[Decision]:
+        """Decide hits whose keys are in one slot. Algorithms without Lua read, decide here, and swap the state."""
+        without_lua = [i for i, hit in enumerate(hits) if self._packed[hit.limit] is None]
+        if not without_lua:
+            return list(await self._ask(HitOperation(hits, self._now, consume, is_rejected)))
+        at = 0
 
+        async def attempt() -> list[Decision]:
+            nonlocal at
+            at, texts = await self._ask(KeyOperation(READ, [hits[i].key for i in without_lua], self._now))
+            swaps = {i: _decide(hits[i], text, at) for i, text in zip(without_lua, texts, strict=True)}
+            return list(await self._ask(MixedHitOperation(hits, self._now, at, consume, is_rejected, swaps)))
 
-async def _refund(
-    groups: Sequence[Group], decisions: dict[int, Decision], now: int | None, context: RedisContext
-) -> None:
-    changes = []
-    for i, (limit, key, cost) in (item for group in groups for item in group.items()):
-        if cost and (decision := decisions[i]).allowed:
-            changes.append(Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us)))
-    await correct_in_steps(changes, now, context)
+        decisions = await self._retry(attempt)
+        return [_lose(hit, at) for hit in hits] if decisions is None else decisions
 
+    async def _correct_here(self, change: Correction) -> int:
+        limit, key, cost, charge = change
+        algorithm = limit.algorithm
 
-async def _report_rejected(
-    groups: Sequence[Group],
-    rejecting: int,
-    decisions: dict[int, Decision],
-    now: int | None,
-    consume: bool,
-    context: RedisContext,
-) -> None:
-    """Replace the decisions of allowed hits by a peek: the request is rejected and consumes nothing."""
-    for number, group in enumerate(groups):
-        hits = [*group.values()]
-        if number == rejecting:
-            continue
-        if number > rejecting:
-            peeks = await _apply_group(hits, now, consume, context, is_rejected=True)
-        else:
-            peeks = await _apply_group([hit._replace(cost=0) for hit in hits], now, False, context)
-        for i, decision in zip(group, peeks, strict=True):
-            if i not in decisions or decisions[i].allowed:
-                decisions[i] = decision
+        async def attempt() -> int:
+            at, (text,) = await self._ask(KeyOperation(READ, [key], self._now))
+            state = None if text is None else algorithm.load(text)
+            kept = algorithm.charge(state, at, cost) if charge is None else algorithm.refund(state, at, charge, cost)
+            if kept is not state:
+                reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
+                corrected = Decision(True, 0, 0, reset, at)
+                swap = Swap(_pack_swap(limit, text, kept, corrected), corrected, corrected)
+                await self._ask(MixedHitOperation([Hit(limit, key, 1)], self._now, at, True, False, {0: swap}))
+            return int(at)
+
+        if (at := await self._retry(attempt)) is None:
+            raise StoreError("Redis: other processes were always faster, so a correction was not made")
+        return at
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T | None:
+        """Attempt until no other process comes between. None when the time budget ends before."""
+        has_lost = False
+        while not has_lost or self._time() < self._deadline:
+            try:
+                return await attempt()
+            except ConflictError:
+                has_lost = True
+            except StoreError:
+                if not has_lost:
+                    raise
+                break  # the server did answer: the request lost a race
+        return None
 
 
 def _rejects(decisions: Iterable[Decision]) -> bool:
     return any(not decision.allowed and not decision.source.shadow for decision in decisions)
-
-
-async def _apply_group(
-    hits: Sequence[Hit], now: int | None, consume: bool, context: RedisContext, is_rejected: bool = False
-) -> list[Decision]:
-    """Decide hits whose keys are in one slot. Algorithms without Lua read, decide here, and write what is unchanged."""
-    without_lua = [i for i, hit in enumerate(hits) if context.packed[hit.limit] is None]
-    if not without_lua:
-        return list(await context.ask(HitOperation(hits, now, consume, is_rejected)))
-
-    at = 0
-
-    async def attempt() -> list[Decision]:
-        nonlocal at
-        at, texts = await context.ask(KeyOperation(READ, [hits[i].key for i in without_lua], now))
-        swaps = {i: _decide(hits[i], text, at) for i, text in zip(without_lua, texts, strict=True)}
-        return list(await context.ask(MixedHitOperation(hits, now, at, consume, is_rejected, swaps)))
-
-    decisions = await _retry(attempt, context)
-    return [_lose(hit, at) for hit in hits] if decisions is None else decisions
-
-
-async def _retry(attempt: Callable[[], Awaitable[T]], context: RedisContext) -> T | None:
-    """Attempt until no other process comes between. None when the time budget ends before."""
-    has_lost = False
-    while not has_lost or context.has_time():
-        try:
-            return await attempt()
-        except ConflictError:
-            has_lost = True
-        except StoreError:
-            if not has_lost:
-                raise
-            break  # the server did answer: the request lost a race
-    return None
 
 
 def _lose(hit: Hit, at: int) -> Decision:
@@ -151,47 +162,6 @@ def _lose(hit: Hit, at: int) -> Decision:
     decision = Decision(False, 0, _SHORT_US, _SHORT_US, at)
     decision.hit = hit
     return decision
-
-
-async def correct_in_steps(changes: Sequence[Correction], now: int | None, context: RedisContext) -> list[int]:
-    """Correct: one operation for each slot, and one for each change of an algorithm without Lua."""
-    times = [0] * len(changes)
-    with_lua = [(i, change) for i, change in enumerate(changes) if context.packed[change.limit] is not None]
-    for group in context.by_slot(with_lua, lambda item: item[1].key):
-        positions, corrections = zip(*group.values(), strict=True)
-        found = await context.ask(CorrectOperation(corrections, now))
-        for i, at in zip(positions, found, strict=True):
-            times[i] = at
-    for i, change in enumerate(changes):
-        if context.packed[change.limit] is None:
-            times[i] = await _correct_here(change, now, context)
-    return times
-
-
-async def _correct_here(change: Correction, now: int | None, context: RedisContext) -> int:
-    limit, key, cost, charge = change
-    algorithm = limit.algorithm
-
-    async def attempt() -> int:
-        at, (text,) = await context.ask(KeyOperation(READ, [key], now))
-        state = None if text is None else algorithm.load(text)
-        kept = algorithm.charge(state, at, cost) if charge is None else algorithm.refund(state, at, charge, cost)
-        if kept is not state:
-            reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
-            corrected = Decision(True, 0, 0, reset, at)
-            swap = Swap(_pack_swap(limit, text, kept, corrected), corrected, corrected)
-            await context.ask(MixedHitOperation([Hit(limit, key, 1)], now, at, True, False, {0: swap}))
-        return int(at)
-
-    if (at := await _retry(attempt, context)) is None:
-        raise StoreError("Redis: other processes were always faster, so a correction was not made")
-    return at
-
-
-async def forget_in_steps(keys: Sequence[str], context: RedisContext) -> None:
-    """Delete keys: one operation for each slot."""
-    for group in context.by_slot(keys, str):
-        await context.ask(KeyOperation(FORGET, list(group.values())))
 
 
 class Swap(NamedTuple):
@@ -208,8 +178,8 @@ class MixedHitOperation(HitOperation):
     def __init__(
         self, hits: Sequence[Hit], now: int | None, at: int, consume: bool, is_rejected: bool, swaps: dict[int, Swap]
     ) -> None:
-        super().__init__(hits, at, consume, is_rejected)
-        self.ttl_ms = min_ttl_ms(now)
+        super().__init__(hits, now, consume, is_rejected)
+        self.now = at
         self._swaps = swaps
 
     def join(self, message: Message) -> None:

@@ -30,7 +30,7 @@ from .client.login import tls_context
 from .client.server import Server, Target, Transport
 from .client.slots import slot_of
 from .message import PROBE, Caller, HitOperation, KeyOperation, PackedLimits, RedisKeys
-from .steps import RedisContext, apply_in_steps, correct_in_steps, forget_in_steps
+from .steps import SteppedRequest
 
 if TYPE_CHECKING:
     import redis
@@ -125,16 +125,16 @@ class RedisStore(Store):
         return await self._apply(self._caller(), hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return run_blocking(correct_in_steps(changes, now, self._context(self._blocking)))
+        return run_blocking(self._steps(self._blocking, now).correct(changes))
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await correct_in_steps(changes, now, self._context(self._caller()))
+        return await self._steps(self._caller(), now).correct(changes)
 
     def forget(self, keys: Iterable[str]) -> None:
-        run_blocking(forget_in_steps(list(keys), self._context(self._blocking)))
+        run_blocking(self._steps(self._blocking).forget(list(keys)))
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        await forget_in_steps(list(keys), self._context(self._caller()))
+        await self._steps(self._caller()).forget(list(keys))
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
@@ -159,7 +159,7 @@ class RedisStore(Store):
     ) -> Coroutine[Any, Any, list[Decision]]:
         if self._fits_one_call(hits):
             return caller.ask(HitOperation(hits, now, consume), caller.time() + self._timeout)  # type: ignore[no-any-return]
-        return apply_in_steps(hits, now, consume, self._context(caller))
+        return self._steps(caller, now).apply(hits, consume)
 
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
         for hit in hits:
@@ -190,16 +190,11 @@ class RedisStore(Store):
             caller = self._callers[loop] = kind(self._open_async(), self._packed, self._keys)
         return caller
 
-    def _context(self, caller: Caller) -> RedisContext:
-        """The parts of the store for a request that starts now."""
-        deadline = caller.time() + self._timeout
-        slot = self._slot if self._is_cluster else lambda _key: 0
-        return RedisContext(
-            self._packed, slot, lambda operation: caller.ask(operation, deadline), lambda: caller.time() < deadline
-        )
+    def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
+        return SteppedRequest(caller, self._slot, now, self._timeout)
 
     def _slot(self, key: str) -> int:
-        return slot_of(self._keys(key))
+        return slot_of(self._keys(key)) if self._is_cluster else 0
 
 
 def open_address(parsed: ParsedAddress, timeout_us: int) -> RedisStore:

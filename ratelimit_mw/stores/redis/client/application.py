@@ -9,8 +9,9 @@ import asyncio
 import copy
 import time
 from abc import abstractmethod
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final
 
 import redis
@@ -27,18 +28,24 @@ from .connect import seconds_until
 from .errors import Command
 from .server import Target, evaluate
 
+_FULL_POOL: Final = "Too many connections"  # nothing was sent, so the call may try again
 _FULL_POOL_WAIT: Final = 0.002  # seconds
 _AS_BYTES: Final = {NEVER_DECODE: True}  # also when the client decodes responses
 
 
 class _Client(Target):
-    """A client, copied once for each call at a time. The copy of a call has one connection, without retries."""
+    """A client of redis-py. Each call uses a copy, which has one connection and no retries."""
 
-    def __init__(self, client: Any, kind: type, argument: str, no_retry: Any) -> None:
-        check_client(client, kind, argument)
-        self.name = name_of_client(client)
-        self._client = client
-        self._pool = client.connection_pool
+    def __init__(self, client: Any, kind: Any, argument: str, no_retry: Any) -> None:
+        name = f"{kind.__module__.partition('.client')[0]}.Redis"
+        if not isinstance(client, kind):
+            given = type(client).__name__
+            raise ConfigError(f"{argument}: expected a {name}; got a {given}. For a cluster, use redis+cluster://")
+        if getattr(client, "connection", None) is not None or getattr(client, "single_connection_client", False):
+            raise ConfigError(f"{argument}: expected a {name} without single_connection_client=True")
+        self._client: Any = client
+        self._pool = self._client.connection_pool
+        self.name = _name(self._pool)
         self._no_retry = no_retry
         self._copies: list[Any] = []
 
@@ -48,19 +55,19 @@ class _Client(Target):
     @abstractmethod
     async def _call(self, command: Command, deadline: float) -> Any: ...
 
-    def _begin(self, connection: Any) -> tuple[Any, Any]:
-        """A copy for one call, and the retries of its connection."""
+    @contextmanager
+    def _copy(self, connection: Any) -> Iterator[Any]:
         try:
             own = self._copies.pop()
         except IndexError:  # a check before would race with other threads
             own = copy.copy(self._client)
             own.auto_close_connection_pool = False
         retry, connection.retry, own.connection = connection.retry, self._no_retry, connection
-        return own, retry
-
-    def _end(self, own: Any, retry: Any) -> None:
-        own.connection.retry, own.connection = retry, None
-        self._copies.append(own)
+        try:
+            yield own
+        finally:
+            connection.retry, own.connection = retry, None
+            self._copies.append(own)
 
 
 class ApplicationClient(_Client):
@@ -84,12 +91,11 @@ class ApplicationClient(_Client):
 
     def _execute(self, command: Command, deadline: float) -> Any:
         connection = self._take(deadline) if self._is_connected else self._take_in_thread(deadline)
-        own, retry = self._begin(connection)
         _set_timeout(connection, seconds_until(deadline))
         try:
-            return own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+            with self._copy(connection) as own:
+                return own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
         finally:
-            self._end(own, retry)
             _set_timeout(connection, connection.socket_timeout)
             self._pool.release(connection)
 
@@ -98,7 +104,7 @@ class ApplicationClient(_Client):
             try:
                 return self._pool.get_connection()
             except redis.ConnectionError as error:
-                if not _is_full(error) or time.monotonic() >= deadline:
+                if _FULL_POOL not in str(error) or time.monotonic() >= deadline:
                     raise
                 time.sleep(_FULL_POOL_WAIT)
 
@@ -125,11 +131,10 @@ class AsyncApplicationClient(_Client):
 
     async def _call(self, command: Command, deadline: float) -> Any:
         connection = await self._take()
-        own, retry = self._begin(connection)
         try:
-            return await own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
+            with self._copy(connection) as own:
+                return await own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
         finally:
-            self._end(own, retry)
             await self._pool.release(connection)
 
     async def _take(self) -> Any:
@@ -137,7 +142,7 @@ class AsyncApplicationClient(_Client):
             try:
                 return await self._pool.get_connection()
             except redis.ConnectionError as error:
-                if not _is_full(error):
+                if _FULL_POOL not in str(error):
                     raise
                 await asyncio.sleep(_FULL_POOL_WAIT)
 
@@ -165,21 +170,10 @@ class LoopBridge(Target):
             raise
 
 
-def check_client(client: Any, kind: type, argument: str) -> None:
-    """Raise ``ConfigError`` for a client that the store cannot use."""
-    name = f"{kind.__module__.partition('.client')[0]}.Redis"
-    if not isinstance(client, kind):
-        raise ConfigError(
-            f"{argument}: expected a {name}; got a {type(client).__name__}. For a cluster, use redis+cluster://"
-        )
-    if getattr(client, "connection", None) is not None or getattr(client, "single_connection_client", False):
-        raise ConfigError(f"{argument}: expected a {name} without single_connection_client=True")
-
-
-def name_of_client(client: Any) -> str:
-    """The server of a client, as a URL without its login."""
-    options = client.connection_pool.connection_kwargs
-    if service := getattr(client.connection_pool, "service_name", None):
+def _name(pool: Any) -> str:
+    """The server of a connection pool, as a URL without its login."""
+    options = pool.connection_kwargs
+    if service := getattr(pool, "service_name", None):
         return f"redis+sentinel://{service}"
     if "path" in options:
         return f"unix://{options['path']}"
@@ -189,8 +183,3 @@ def name_of_client(client: Any) -> str:
 def _set_timeout(connection: Any, seconds: float | None) -> None:
     if (plain := getattr(connection, "_sock", None)) is not None:
         plain.settimeout(seconds)
-
-
-def _is_full(error: redis.ConnectionError) -> bool:
-    """Return whether a pool had no free connection. Nothing was sent, so the call may try again."""
-    return "Too many connections" in str(error)

@@ -16,15 +16,10 @@ from .sentinel import find_primary
 
 
 class ConnectionPool(Protocol):
-    """The connections to one server."""
+    """The connections to one server. ``call`` is the reply to the last of its commands, which share a connection."""
 
-    def call(self, *commands: Any, deadline: float) -> Awaitable[Any]:
-        """The reply to the last of the commands, which go over one connection."""
-        ...
-
-    def retire(self) -> None:
-        """Close the connections as soon as they are idle."""
-
+    def call(self, *commands: Any, deadline: float) -> Awaitable[Any]: ...
+    def retire(self) -> None: ...
     def close(self) -> None: ...
 
 
