@@ -84,7 +84,7 @@ def test_the_clock_of_the_store_counts_by_default() -> None:
         (MemoryStore(), "<MemoryStore memory://>"),
         (LmdbStore("/tmp/limits"), "<LmdbStore lmdb:///tmp/limits>"),
         (RedisStore("redis://app:secret@h:7/1?client_name=secret"), "<RedisStore redis://h:7/1>"),
-        (RedisStore(client=redis.Redis(password="secret")), "<RedisStore>"),
+        (RedisStore(client=redis.Redis(password="secret")), "<RedisStore redis://localhost:6379/0>"),
         (MemcachedStore("a:1,b", username="u", password="secret"), "<MemcachedStore memcached://a:1,b:11211>"),
         (open_store("memcacheds://u:secret@a:1,b"), "<MemcachedStore memcacheds://a:1,b>"),
         (open_store("redis+sentinel://:secret@h1,h2/main"), "<RedisStore redis+sentinel://h1,h2/main>"),

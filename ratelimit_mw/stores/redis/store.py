@@ -19,7 +19,7 @@ from ...errors import ConfigError
 from ...receipt import Correction
 from .. import read_address, redacted_url
 from ..base import Store
-from .address import ParsedAddress
+from .address import Address
 from .batch import Batcher, SlotBatchers
 from .client.aconnection import AsyncRedisConnectionHolder, aconnect
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
@@ -59,7 +59,7 @@ class RedisStore(Store):
 
     def __init__(
         self,
-        url: str | ParsedAddress | None = None,
+        url: str | Address | None = None,
         prefix: str | None = None,
         timeout_us: int = 50_000,
         *,
@@ -75,19 +75,17 @@ class RedisStore(Store):
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
         self._packed = PackedLimits()
-        self._keys = RedisKeys("rl:" if prefix is None else prefix)
         self._is_cluster = False
         self._callers: dict[asyncio.AbstractEventLoop, Caller] = {}
         self._open_async: Callable[[], Target] | None = None
-        if url is None:
-            self._use_clients(client, aclient)
-            return
-        parsed = read_address(url)[1] if isinstance(url, str) else url
+        address = read_address(url)[1] if isinstance(url, str) else url
+        self._keys = RedisKeys((address or Address()).prefix if prefix is None else prefix)
         if isinstance(url, str):
             self.name = redacted_url(url)
-        if prefix is None:
-            self._keys = RedisKeys(parsed.prefix)
-        self._use_servers(parsed, credential_provider)
+        if address is None:
+            self._use_clients(client, aclient)
+        else:
+            self._use_servers(address, credential_provider)
 
     def _use_clients(self, client: redis.Redis | None, aclient: redis.asyncio.Redis | None) -> None:
         targets: list[Target] = []
@@ -100,11 +98,10 @@ class RedisStore(Store):
         self.name = targets[0].name
         self._blocking = Caller(targets[0], self._packed, self._keys, time.monotonic)
 
-    def _use_servers(self, parsed: ParsedAddress, provider: CredentialProvider | None) -> None:
-        address = parsed.address
+    def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
         if provider is not None and (address.username or address.password):
             raise ConfigError("expected either a login in the URL or credential_provider=, not both")
-        tls = None if parsed.tls is None else tls_context(parsed.tls)
+        tls = None if address.tls_options is None else tls_context(address.tls_options)
         self._address = address = replace(address, credential_provider=provider, tls=tls)
         self._is_cluster = address.cluster
         target = Cluster if address.cluster else Server
@@ -197,5 +194,5 @@ class RedisStore(Store):
         return slot_of(self._keys(key)) if self._is_cluster else 0
 
 
-def open_address(parsed: ParsedAddress, timeout_us: int) -> RedisStore:
+def open_address(parsed: Address, timeout_us: int) -> RedisStore:
     return RedisStore(parsed, timeout_us=timeout_us)

@@ -13,7 +13,7 @@ from servers import HOST, redis_running
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import ConfigError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.address import Address
+from ratelimit_mw.stores.redis.address import Address, parse_address
 from ratelimit_mw.stores.redis.store import RedisStore
 
 MEANINGS: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ MISTAKES = {
     "redis://:h1dden@a:99999": "the port 99999 is too large",
     "redis://:h1dden@a/zero": "number of a database",
     "redis://:h1dden@a?colour=red": "no option 'colour'",
-    "redis://:h1dden@a/2?db=1": "sets the database twice",
+    "redis://:h1dden@a/2?db=1": "sets db twice",
     "redis+cluster://:h1dden@a?db=1": "a cluster has one database",
     "redis://:h1dden@a?password=h1dden": "sets password twice",
     "redis://:h1dden@a?protocol=4": "protocol is one of 2, 3",
@@ -63,7 +63,7 @@ MISTAKES = {
 @pytest.mark.parametrize("address", MEANINGS)
 def test_parts_of_a_url(address: str) -> None:
     """A URL gives hosts, ports, database, path, service and login."""
-    assert Address.parse(urlsplit(address)) == Address(**MEANINGS[address])
+    assert parse_address(urlsplit(address), {}) == Address(**MEANINGS[address])
 
 
 @pytest.mark.parametrize("address", MISTAKES)

@@ -71,7 +71,9 @@ class Server(Target):
 
     async def _connect(self, deadline: float) -> Any:
         address, transport = self._address, self._transport
-        host, port = await find_primary(address, transport, deadline) if address.service else address.first
+        host, port = (
+            await find_primary(address, transport, deadline) if address.service else (*address.hosts, ("", 0))[0]
+        )
         return await transport.connect(address, host, port, deadline)
 
 
