@@ -13,8 +13,7 @@ from ..errors import ConfigError, placed, suggestion
 from ..quota import Quota, parse_duration
 from .base import Algorithm
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
-from .fixed_window import FixedWindow
-from .interval_bucket import IntervalTokenBucket
+from .fixed_window import FixedWindow, IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
 from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 

@@ -80,8 +80,3 @@ class Algorithm(ABC):
     def load(self, data: bytes) -> Any:
         """Decode a state; ``ValueError`` for bytes that ``dump`` cannot have returned."""
         return tuple(map(int, data.split(b":")))
-
-
-def muldiv(a: int, b: int, c: int) -> tuple[int, int]:
-    """Return floor and remainder of ``a * b / c``, exact at any size: ``muldiv(7, 3, 2)`` is ``(10, 1)``."""
-    return divmod(a * b, c)

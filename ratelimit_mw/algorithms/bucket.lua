@@ -6,13 +6,13 @@ Bucket.__index = Bucket
 function Bucket:decide(state, now, cost)
   local at, consumed, part = now, 0, 0
   if state then at, consumed, part = self:drain(state, now) end
-  local room = self.capacity - consumed - (part > 0 and 1 or 0)
+  local room = self.limit - consumed - (part > 0 and 1 or 0)
   if cost == 0 then
     return state, true, max(0, room), 0, self:drains_in(consumed, part, at - now), at
   end
   if cost > room then
     local retry
-    if cost <= self.capacity then retry = self:drains_in(consumed + cost - self.capacity, part, at - now) end
+    if cost <= self.limit then retry = self:drains_in(consumed + cost - self.limit, part, at - now) end
     return state, false, max(0, room), retry, self:drains_in(consumed, part, at - now), at
   end
   local delay = self.delays and self:drains_in(consumed, part, 0) or 0

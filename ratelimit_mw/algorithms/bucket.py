@@ -11,9 +11,8 @@ does not depend on ``N``, so the consumed cost is kept when an amount changes.
 from __future__ import annotations
 
 from ..decision import Decision
-from ..quota import Quota
 from ..receipt import Charge
-from .base import Algorithm, muldiv
+from .base import Algorithm
 
 State = tuple[int, int, int] | None
 
@@ -23,22 +22,18 @@ class Bucket(Algorithm):
 
     takes_burst = True
 
-    def __init__(self, quota: Quota) -> None:
-        super().__init__(quota)
-        self.capacity = self.limit
-
     @property
     def lifetime(self) -> int:
-        return -(-self.capacity * self.period // self.amount)
+        return -(-self.limit * self.period // self.amount)
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         at, consumed, part = (now, 0, 0) if state is None else self._drain(state, now)
-        room = self.capacity - consumed - (part > 0)
+        room = self.limit - consumed - (part > 0)
         if cost == 0:
             return state, Decision(True, max(0, room), 0, at - now + self._drains_in(consumed, part), at)
         if cost > room:
-            never = cost > self.capacity
-            retry = None if never else at - now + self._drains_in(consumed + cost - self.capacity, part)
+            never = cost > self.limit
+            retry = None if never else at - now + self._drains_in(consumed + cost - self.limit, part)
             return state, Decision(False, max(0, room), retry, at - now + self._drains_in(consumed, part), at)
         delay = self._drains_in(consumed, part) if self.delays else 0
         reset = at - now + self._drains_in(consumed + cost, part)
@@ -53,7 +48,7 @@ class Bucket(Algorithm):
         at, consumed, part = state
         if now <= at:
             return state
-        whole, rest = muldiv(now - at, self.amount, self.period)
+        whole, rest = divmod((now - at) * self.amount, self.period)
         consumed -= whole
         part -= rest
         if part < 0:
@@ -100,10 +95,7 @@ class LeakyBucketQueue(LeakyBucket):
     """A queue of size ``B`` served at ``N/P``. An allowed hit waits until the level before it has drained."""
 
     delays = True
-
-    @property
-    def variant(self) -> str:
-        return "queue"
+    variant = "queue"
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or not self._is_last(state, consumed):

@@ -28,15 +28,12 @@ class Concurrency(Algorithm):
     """Allows a cost ``c`` when the cost of the live slots, plus ``c``, is at most N."""
 
     name = "in-flight"
+    lifetime = SLOT_LIFE
 
     def __init__(self, quota: Quota) -> None:
         super().__init__(quota)
         if quota.amount > _MOST:
             raise ConfigError(f"expected at most {_MOST:,} concurrent requests; got {str(quota)!r}")
-
-    @property
-    def lifetime(self) -> int:
-        return SLOT_LIFE
 
     def decide(self, state: State, now: int, cost: int) -> tuple[State, Decision]:
         live = _live(state, now)

@@ -8,14 +8,14 @@ function FixedWindow:decide(state, now, cost)
   if state and now < state[1] then
     ends, count = state[1], state[2]
   else
-    ends, count = now - now % self.period + self.period, 0
+    ends, count = now - now % self.alignment + self.period, 0
   end
   -- When the clock goes back, the latest window stays the current one.
   local at = now >= ends - self.period and now or ends - self.period
-  local room = self.amount - count
+  local room = self.limit - count
   if cost == 0 or cost > room then
     local retry = 0
-    if cost > 0 then retry = cost <= self.amount and ends - now or nil end
+    if cost > 0 then retry = cost <= self.limit and ends - now or nil end
     return state, cost == 0, max(0, room), retry, count > 0 and ends - now or 0, at
   end
   return {ends, count + cost}, true, room - cost, 0, ends - now, at
@@ -23,7 +23,7 @@ end
 
 function FixedWindow:charge(state, now, cost)
   if state and now < state[1] then return {state[1], state[2] + cost} end
-  return {now - now % self.period + self.period, cost}
+  return {now - now % self.alignment + self.period, cost}
 end
 
 function FixedWindow:refund(state, now, consumed, cost)

@@ -1,11 +1,14 @@
-"""fixed-window: a count for each window ``[k*P, (k+1)*P)`` from the epoch.
+"""fixed-window: a count for each window ``[k*P, (k+1)*P)`` from the epoch. Up to 2N can pass around a window's edge.
 
-State: (end of the window, count). Up to 2N can be allowed around the edge of a window.
+token-bucket with ``refill = "interval"`` is a window too: it begins at the first hit, and each window is a refill.
+
+State: (end of the window, count).
 """
 
 from __future__ import annotations
 
 from ..decision import Decision
+from ..quota import Quota
 from ..receipt import Charge
 from .base import Algorithm
 
@@ -17,6 +20,10 @@ class FixedWindow(Algorithm):
 
     name = "fixed-window"
 
+    def __init__(self, quota: Quota) -> None:
+        super().__init__(quota)
+        self.alignment = self.period
+
     @property
     def lifetime(self) -> int:
         return self.period
@@ -25,21 +32,33 @@ class FixedWindow(Algorithm):
         if state is not None and now < state[0]:
             end, count = state
         else:
-            end, count = now - now % self.period + self.period, 0
+            end, count = now - now % self.alignment + self.period, 0
         # When the clock goes back, the latest window stays the current one.
         at = now if now >= end - self.period else end - self.period
-        room = self.amount - count
+        room = self.limit - count
         if cost == 0 or cost > room:
-            retry = 0 if cost == 0 else None if cost > self.amount else end - now
+            retry = 0 if cost == 0 else None if cost > self.limit else end - now
             return state, Decision(cost == 0, room if room > 0 else 0, retry, end - now if count else 0, at)
         return (end, count + cost), Decision(True, room - cost, 0, end - now, at)
 
     def charge(self, state: State, now: int, cost: int) -> State:
         if state is not None and now < state[0]:
             return state[0], state[1] + cost
-        return now - now % self.period + self.period, cost
+        return now - now % self.alignment + self.period, cost
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:
         if state is None or not 0 < state[0] - consumed.at_us <= self.period:
             return state
         return (state[0], state[1] - cost) if state[1] > cost else None
+
+
+class IntervalTokenBucket(FixedWindow):
+    """Allows a cost ``c`` when ``count + c <= B`` since the last refill. The first counted hit is a refill too."""
+
+    name = "token-bucket"
+    takes_burst = True
+    variant = "interval"
+
+    def __init__(self, quota: Quota) -> None:
+        super().__init__(quota)
+        self.alignment = 1

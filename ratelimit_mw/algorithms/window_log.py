@@ -215,6 +215,7 @@ class SlidingWindowLog(TieredWindow):
     """Allows a cost ``c`` when the costs in ``(t-P, t]``, plus ``c``, are at most N. N is at most 10,000."""
 
     name = "sliding-window-log"
+    variant = ""
 
     def __init__(self, quota: Quota) -> None:
         if quota.amount > MAX_LOG:
@@ -224,10 +225,6 @@ class SlidingWindowLog(TieredWindow):
             )
         super().__init__(quota, precision=1)
 
-    @property
-    def variant(self) -> str:
-        return ""
-
 
 class RejectionCountingLog(SlidingWindowLog):
     """The log with ``count_rejected``: a hit that it rejects is added, too.
@@ -236,9 +233,7 @@ class RejectionCountingLog(SlidingWindowLog):
     decision, and the state stays bounded under attack.
     """
 
-    @property
-    def variant(self) -> str:
-        return "count_rejected"
+    variant = "count_rejected"
 
     def decide(self, state: Series | None, now: int, cost: int) -> tuple[Series | None, Decision]:
         kept, decision = super().decide(state, now, cost)

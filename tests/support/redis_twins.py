@@ -19,9 +19,9 @@ from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores.redis.message import number_or_text
 from ratelimit_mw.stores.redis.script import find_lua, pack_limit
 
-FILES = ("muldiv", "fixed_window", "sliding_window_counter", "interval_bucket", "bucket", "window_log", "concurrency")
+FILES = ("muldiv", "fixed_window", "sliding_window_counter", "bucket", "window_log", "concurrency")
 NAMES = (
-    *("FixedWindow", "SlidingWindowCounter", "IntervalTokenBucket", "Bucket", "LeakyBucketQueue", "TieredWindow"),
+    *("FixedWindow", "SlidingWindowCounter", "Bucket", "LeakyBucketQueue", "TieredWindow"),
     *("RejectionCountingLog", "Concurrency"),
 )
 

@@ -17,8 +17,7 @@ import msgspec
 from ...algorithms import Algorithm
 from ...algorithms.bucket import Bucket, Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
 from ...algorithms.concurrency import Concurrency
-from ...algorithms.fixed_window import FixedWindow
-from ...algorithms.interval_bucket import IntervalTokenBucket
+from ...algorithms.fixed_window import FixedWindow, IntervalTokenBucket
 from ...algorithms.limit import Limit
 from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
@@ -37,15 +36,16 @@ class LuaAlgorithm:
     fields: tuple[str, ...] = ("amount", "period")
 
 
-_BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period", "capacity"))
+_BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period", "limit"))
 _SERIES: Final = LuaAlgorithm("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
+_WINDOW: Final = LuaAlgorithm("FixedWindow", "fixed_window", "Packed", ("limit", "period", "alignment"))
 SWAP: Final = LuaAlgorithm("Swap", "", "Swap")
 
 # By exact class: a subclass may decide differently.
 _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
-    FixedWindow: LuaAlgorithm("FixedWindow", "fixed_window", "Packed"),
+    FixedWindow: _WINDOW,
+    IntervalTokenBucket: _WINDOW,
     SlidingWindowCounter: LuaAlgorithm("SlidingWindowCounter", "sliding_window_counter", "Packed"),
-    IntervalTokenBucket: LuaAlgorithm("IntervalTokenBucket", "interval_bucket", "Packed", ("period", "capacity")),
     Bucket: _BUCKET,
     TokenBucket: _BUCKET,
     Gcra: _BUCKET,
