@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli import commands
-from ratelimit_mw.rules.declaration import defaults_of, hints_of, meaning_of
+from ratelimit_mw.rules.declaration import defaults_of, hints_of, meanings_of
 from ratelimit_mw.rules.options import CountWhen, RuleSettings
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 from ratelimit_mw.settings.schema import type_text
@@ -51,7 +51,7 @@ def fields(declaration: Any, without: Any = None) -> str:
         hint, default = hints_of(declaration)[name], defaults[name]
         shown = "required" if name in _REQUIRED else "none" if default in (None, "") else f"`{json.dumps(default)}`"
         link = f" See {LINKS[name]}." if name in LINKS else ""
-        cells = (f"`{name}`", _type_text(hint), shown, f"{meaning_of(hint)}{link}")
+        cells = (f"`{name}`", _type_text(hint), shown, f"{meanings_of(declaration)[name]}{link}")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 

@@ -15,8 +15,7 @@ from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, placed
 from .keys.features import checked_name
-from .rules.callables import call_site
-from .rules.decorators import exempt, limit, make_mark, messages
+from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
 from .testmode import testmode
 

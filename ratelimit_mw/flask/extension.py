@@ -12,7 +12,7 @@ from ..errors import ConfigError, placed
 from ..http.features import checked_functions
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
-from ..rules.callables import checked_call
+from ..rules.declaration import checked_call
 from ..settings import HttpOptions, SettingsSource
 from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands

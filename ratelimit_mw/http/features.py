@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..errors import ConfigError, placed
 from ..keys.features import INVALID, checked_name
-from ..rules.callables import checked_call
+from ..rules.declaration import checked_call
 from ..rules.plan import Plan
 from .client_ip import ClientIP
 from .region import Region

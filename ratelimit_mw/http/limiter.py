@@ -11,9 +11,8 @@ from typing import Any, Final, cast
 from ..decision import Verdict
 from ..errors import ConfigError, placed
 from ..limiter.limiter import Limiter
-from ..rules.callables import checked_call
 from ..rules.client_checks import check_lists, check_rule
-from ..rules.declaration import check_names
+from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import CompiledRule, Plan
 from ..rules.ruleset import RuleSet

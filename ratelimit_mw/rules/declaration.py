@@ -1,4 +1,4 @@
-"""Declarations of options: a ``TypedDict`` whose annotations hold the default and the meaning of each option.
+"""Declare options: a ``TypedDict`` whose annotations hold the default and the meaning of each option.
 
 Decoding, the JSON schema, the tables in the docs, docstrings and type hints all read the same declaration.
 """
@@ -18,11 +18,9 @@ Documented = TypeVar("Documented")
 
 def option(meaning: str, default: Any = None, **schema: Any) -> msgspec.Meta:
     """Declare the meaning and the default of an option, for use in ``Annotated``."""
-    return msgspec.Meta(
-        description=meaning,
-        extra={"default": default},
-        extra_json_schema={**({} if default is None else {"default": default}), **schema},
-    )
+    if default is not None:
+        schema["default"] = default
+    return msgspec.Meta(description=meaning, extra={"default": default}, extra_json_schema=schema)
 
 
 def hints_of(declaration: Any) -> dict[str, Any]:
@@ -35,9 +33,21 @@ def defaults_of(declaration: Any) -> dict[str, Any]:
     return {name: hint.__metadata__[-1].extra["default"] for name, hint in hints_of(declaration).items()}
 
 
-def meaning_of(hint: Any) -> str:
-    """The meaning of the option with this annotation."""
-    return str(hint.__metadata__[-1].description)
+def meanings_of(declaration: Any) -> dict[str, str]:
+    """The meaning of every option."""
+    return {name: hint.__metadata__[-1].description for name, hint in hints_of(declaration).items()}
+
+
+def document(declaration: Any) -> Callable[[Documented], Documented]:
+    """Add the options of a declaration to a docstring, as its ``Args``."""
+
+    def add(thing: Documented) -> Documented:
+        lines = [f"    {name}: {meaning}" for name, meaning in meanings_of(declaration).items()]
+        text, raises, rest = inspect.cleandoc(thing.__doc__ or "").partition("Raises:")
+        thing.__doc__ = "\n".join([text.rstrip(), "", "Args:", *lines, "", raises + rest]).rstrip()
+        return thing
+
+    return add
 
 
 def check_names(options: Iterable[object], known: Collection[object], what: str = "option") -> None:
@@ -48,13 +58,30 @@ def check_names(options: Iterable[object], known: Collection[object], what: str 
             raise ConfigError(f"unknown {what}{suggestion(name, map(str, known))}", path)
 
 
-def document(declaration: Any) -> Callable[[Documented], Documented]:
-    """Add the options of a declaration to a docstring, as its ``Args``."""
+def one_of(value: object, *words: str) -> str:
+    """Return the value; ``ConfigError`` unless it is one of the words."""
+    if not isinstance(value, str) or value not in words:
+        raise ConfigError(f"expected {' or '.join(map(repr, words))}; got {value!r}{suggestion(value, words)}")
+    return value
 
-    def add(thing: Documented) -> Documented:
-        lines = [f"    {name}: {meaning_of(hint)}" for name, hint in hints_of(declaration).items()]
-        text, raises, rest = inspect.cleandoc(thing.__doc__ or "").partition("Raises:")
-        thing.__doc__ = "\n".join([text.rstrip(), "", "Args:", *lines, "", raises + rest]).rstrip()
-        return thing
 
-    return add
+def checked_call(function: Any, *arguments: str) -> Callable[..., Any]:
+    """Return the function; ``ConfigError`` unless it can be called with these arguments, given in words.
+
+    >>> checked_call(lambda: "alice", "the request")
+    Traceback (most recent call last):
+    ...
+    ratelimit_mw.errors.ConfigError: expected a function of the request; got <lambda>(): too many positional arguments
+    """
+    expected = f"expected a function of {' and '.join(arguments)}; got"
+    if not callable(function):
+        raise ConfigError(f"{expected} {function!r}")
+    signature = None
+    try:
+        signature = inspect.signature(function)
+        signature.bind(*arguments)
+    except (TypeError, ValueError) as error:
+        if signature is not None:  # some functions written in C have no signature
+            name = getattr(function, "__name__", repr(function))
+            raise ConfigError(f"{expected} {name}{signature}: {error}") from None
+    return function  # type: ignore[no-any-return]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import replace
@@ -15,7 +16,6 @@ from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
 from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
-from .callables import call_site
 from .declaration import document
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, marks_of
 from .names import holds_views, name_of, no_view, place_of
@@ -24,6 +24,9 @@ from .rule import Rule
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")
 """The methods by which Starlette and Django, and Flask, enter a class-based view."""
+_PACKAGE: Final = __name__.partition(".")[0]
+_TEXT: Final = "<string>"
+"""The file name of an annotation that is kept as text. Its line is not known."""
 _decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
 
@@ -103,6 +106,17 @@ def exempt(*rules: Any) -> Any:
         if not isinstance(name, str):
             raise ConfigError(f"expected names of rules; got {name!r}", of=place)
     return functools.partial(_exempt, rules=rules, place=place)
+
+
+def call_site() -> str:
+    """Return the file and line that called this package, such as "shop/views.py:12"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+        frame = frame.f_back
+    file = frame.f_code.co_filename
+    if file == _TEXT and "__file__" in frame.f_globals:
+        return str(frame.f_globals["__file__"])
+    return f"{file}:{frame.f_lineno}"
 
 
 def make_mark(limits: Limits, options: RuleOptions, where: str, of: str = "@limit") -> Mark:

@@ -61,12 +61,11 @@ def _parameter(foreign: re.Match[str]) -> str:
 class _Node:
     """A place in the tree. ``numbers`` are those of the patterns that end here."""
 
-    __slots__ = ("deep", "exact", "globs", "numbers", "repeats", "single")
+    __slots__ = ("deep", "exact", "globs", "numbers", "repeats")
 
     def __init__(self, repeats: bool = False) -> None:
         self.exact: dict[str, _Node] = {}
-        self.globs: dict[str, tuple[re.Pattern[str], _Node]] = {}
-        self.single: _Node | None = None
+        self.globs: dict[str, tuple[re.Pattern[str] | None, _Node]] = {}
         self.deep: _Node | None = None
         self.repeats = repeats
         self.numbers: list[int] = []
@@ -76,9 +75,6 @@ class _Node:
         if segment == _DEEP:
             self.deep = self.deep or _Node(repeats=True)
             return self.deep
-        if segment == "*":
-            self.single = self.single or _Node()
-            return self.single
         if "*" in segment:
             return self.globs.setdefault(segment, (_glob(segment), _Node()))[1]
         return self.exact.setdefault(segment, _Node())
@@ -88,9 +84,7 @@ class _Node:
         exact = self.exact.get(segment)
         nodes = [] if exact is None else [exact]
         if self.globs:
-            nodes += [node for pattern, node in self.globs.values() if pattern.fullmatch(segment)]
-        if self.single is not None:
-            nodes.append(self.single)
+            nodes += [node for glob, node in self.globs.values() if glob is None or glob.fullmatch(segment)]
         if self.repeats:
             nodes.append(self)
         return nodes
@@ -153,7 +147,9 @@ def _segments(path: str) -> list[str]:
     return path[1:].split("/") if len(path) > 1 else []
 
 
-def _glob(segment: str) -> re.Pattern[str]:
-    """Compile a segment with stars. Each part is an atomic group, so no path causes backtracking."""
+def _glob(segment: str) -> re.Pattern[str] | None:
+    """Compile a segment with stars; None for "*". Each part is an atomic group, so no path causes backtracking."""
+    if segment == "*":
+        return None
     first, *parts, last = map(re.escape, re.split(r"\*+", segment))
     return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + ".*" + last, re.DOTALL)

@@ -10,13 +10,12 @@ from typing import Any, Final, Unpack
 
 from ..algorithms import checked_spec
 from ..algorithms.limit import Limit
-from ..errors import ConfigError, placed, suggestion
+from ..errors import ConfigError, placed
 from ..keys.email import spellings
 from ..keys.features import checked_name
 from ..keys.key import parse_key
 from ..quota import Quota, checked_cost, parse_quotas
-from .callables import checked_call
-from .declaration import check_names, defaults_of, document
+from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
 from .names import checked_rule_name
 from .options import Limits, RuleOptions
@@ -134,13 +133,6 @@ class Rule:
     def __repr__(self) -> str:
         options = {name: value for name, value in self.options.items() if value != _DEFAULTS[name]}
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in {'limits': self.limits, **options}.items())})"
-
-
-def one_of(value: object, *words: str) -> str:
-    """Return the value; ``ConfigError`` unless it is one of the words."""
-    if not isinstance(value, str) or value not in words:
-        raise ConfigError(f"expected {' or '.join(map(repr, words))}; got {value!r}{suggestion(value, words)}")
-    return value
 
 
 def _cost(cost: object) -> object:

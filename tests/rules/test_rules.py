@@ -11,9 +11,10 @@ from ratelimit_mw.algorithms.bucket import Gcra
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.rules.declaration import one_of
 from ratelimit_mw.rules.describe import mismatch
 from ratelimit_mw.rules.plan import Plan
-from ratelimit_mw.rules.rule import Match, one_of
+from ratelimit_mw.rules.rule import Match
 from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.request import WSGIRequest
