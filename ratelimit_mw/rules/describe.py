@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -17,10 +17,6 @@ from .ruleset import Override, RuleSet
 
 _IMPLIED: Final = ("HEAD", "OPTIONS")
 _SHOWN_VALUES: Final = 3
-_PRECEDENCE: Final = (
-    "All rules that apply to a request hold together: those of the settings and those of decorators.",
-    "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
-)
 
 
 @dataclass(frozen=True)
@@ -48,34 +44,23 @@ class Overview:
         self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route] | None = None
     ) -> None:
         self.is_file = routes is None
+        self.exempt: list[str] = []
         self._rules = rules
         self._overrides = overrides
-        self._routes_by_mark: dict[Mark, list[str]] = {}
-        self.exempt: list[str] = []
+        self._routes: dict[Mark, list[str]] = {}
         for route in routes or ():
-            shown = {method: view for method, view in route.views.items() if method not in _IMPLIED}
-            self._add_marks(replace(route, views=shown))
-            self._add_exemptions(replace(route, views=shown))
-        self._marks = {rules.rule_of(mark): mark for mark in self._routes_by_mark}
+            self._add(route)
+        self._marks = {rules.rule_of(mark): mark for mark in self._routes}
 
-    def _add_marks(self, route: Route) -> None:
-        for mark in dict.fromkeys(mark for view in route.views.values() for mark in view.every):
+    def _add(self, route: Route) -> None:
+        views = route.views.items()
+        for mark in dict.fromkeys(mark for _, view in views for mark in view.every):
             name = self._rules.rule_of(mark).name
-            views = route.views.items()
             methods = [method for method, view in views if mark in view.every and not view.is_exempt_from(name)]
-            self._routes_by_mark.setdefault(mark, []).extend([route.describe(methods)] if methods else [])
-
-    def _add_exemptions(self, route: Route) -> None:
-        for names in dict.fromkeys(view.exempt for view in route.views.values() if view.exempt is not None):
-            methods = [method for method, view in route.views.items() if view.exempt == names]
+            self._routes.setdefault(mark, []).extend([route.describe(methods)] if methods else [])
+        for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
+            methods = [method for method, view in views if view.exempt == names]
             self.exempt.append(f"{route.describe(methods)} from {', '.join(names) or 'every rule'}")
-
-    def table(self) -> Iterator[str]:
-        """The rules as a table of plain text, then the notes."""
-        columns = ("rule", "source", "applies to", "key", "limits")
-        rows = [self.row(rule) for rule in self._rules.rules]
-        yield from _table([columns, *([_line(row[column]) for column in columns] for row in rows)])
-        yield from self.notes()
 
     def row(self, rule: CompiledRule) -> dict[str, list[str]]:
         """The lines of each column in a table of rules."""
@@ -83,70 +68,12 @@ class Overview:
             "rule": [rule.name],
             **({} if self.is_file else {"source": [self._source(rule)]}),
             "applies to": self._applies_to(rule),
-            "key": [_key(rule)],
+            "key": [" + ".join("|".join(names) for names in rule.source.entries) or "one for all clients"],
             "limits": _limits(rule),
             "algorithm": [algorithm_of(rule)],
             "mode": [rule.source.mode],
             "cost": [cost_of(rule)],
         }
-
-    def notes(self) -> Iterator[str]:
-        """The exemptions, the lists and the precedence."""
-        yield from (f"exempt: {exemption}" for exemption in self.exempt)
-        for kind, others in (("allow", "the deny list and all rules"), ("deny", "all rules")):
-            if names := self._rules.lists.names(kind):
-                yield f"{kind} list: {', '.join(names)}; takes precedence over {others}"
-        yield from _PRECEDENCE
-
-    def explain(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> tuple[list[str], bool]:
-        """A line for each rule, with the reason why it does not apply to a request; and whether any rule applies."""
-        reasons = {rule: self.why_not(rule, method, path, host, view) for rule in self._rules.rules}
-        applying = [rule for rule, reason in reasons.items() if not reason]
-        rows = [("applies", rule.name, _key(rule), _line(_limits(rule)), _conditions(rule)) for rule in applying]
-        rows += [("does not apply", rule.name, reason, "", "") for rule, reason in reasons.items() if reason]
-        return [f"{method} {path} is routed to {endpoint}", *_table(rows)], bool(applying)
-
-    def why_not(
-        self,
-        rule: CompiledRule,
-        method: str,
-        path: str,
-        host: str,
-        view: ViewMarks,
-        features: Features | None = None,
-    ) -> str:
-        """The first reason why a rule does not apply to a request for this view; "" when it applies.
-
-        Without ``features`` the rule's conditions on features are not checked.
-        """
-        mark = self._marks.get(rule)
-        if mark is not None and mark in view.messages:
-            return "it limits the messages of the WebSocket"
-        if mark is not None and mark not in view.marks:
-            return f"it is on {', '.join(dict.fromkeys(self._routes_by_mark[mark]))}"
-        if view.is_exempt_from(rule.name):
-            return "the view is exempt"
-        return mismatch(rule.source.matches, method, path, host, features)
-
-    def _source(self, rule: CompiledRule) -> str:
-        """Where a rule comes from: the settings, a decorator, or both."""
-        if (mark := self._marks.get(rule)) is None:
-            return "settings"
-        decorator = "@messages" if isinstance(mark, MessageMark) else "@limit"
-        return f"{decorator} and settings" if rule.name in self._overrides else decorator
-
-    def _applies_to(self, rule: CompiledRule) -> list[str]:
-        """The requests that a rule applies to: those of its views, or one condition per line."""
-        matches = _match(rule.source.matches)
-        methods, paths = "/".join(matches.pop("methods")), _either(matches.pop("path"))
-        if (mark := self._marks.get(rule)) is not None:
-            routes = ", ".join(dict.fromkeys(self._routes_by_mark[mark]))
-            return [" ".join(filter(None, (methods, routes, _conditions(rule))))]
-        lines = [
-            f"{methods} {paths}".strip(),
-            *(f"{name} {_either(values)}" for name, values in matches.items() if values),
-        ]
-        return list(filter(None, lines)) or ["all"]
 
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
         """A rule for programs. ``per_key`` and ``per`` are present only when the rule has such limits."""
@@ -168,23 +95,73 @@ class Overview:
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
         }
 
+    def table(self) -> Iterator[str]:
+        """The rules as a table of plain text, then the notes."""
+        columns = ("rule", "source", "applies to", "key", "limits")
+        rows = [self.row(rule) for rule in self._rules.rules]
+        yield from _table([columns, *([_line(row[column]) for column in columns] for row in rows)])
+        yield from self.notes()
 
-def mismatch(match: Match, method: str, path: str, host: str, features: Features | None = None) -> str:
-    """The first condition that a request does not meet; "" when it meets all. See ``Overview.why_not``."""
-    if match.paths and not PathTree(enumerate(match.paths)).match(path):
-        return f"path: not {_either(match.paths)}"
-    if not match.takes_method(method):
-        return f"method: not {_either(sorted(match.methods))}" if match.methods else "method: OPTIONS is not limited"
-    if not match.takes_host(host):
-        return f"host: not {_either(match.hosts)}"
-    if features is None:
-        return ""
-    if match.networks and not is_in(str(features.get("ip")), match.networks):
-        return f"feature: ip is {features.get('ip')}, not in {_either(map(str, match.networks))}"
-    for name, values in match.features:
-        if str(features.get(name) or "") not in values:
-            return f"feature: {name} is {features.get(name) or 'missing'}, not {_either(sorted(values))}"
-    return ""
+    def notes(self) -> Iterator[str]:
+        """The exemptions, the lists and the precedence."""
+        yield from (f"exempt: {exemption}" for exemption in self.exempt)
+        for kind, others in (("allow", "the deny list and all rules"), ("deny", "all rules")):
+            if names := self._rules.lists.names(kind):
+                yield f"{kind} list: {', '.join(names)}; takes precedence over {others}"
+        yield "All rules that apply to a request hold together: those of the settings and those of decorators."
+        yield "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules."
+
+    def explain(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> tuple[list[str], bool]:
+        """A line for each rule, with the reason why it does not apply to a request; and whether any rule applies."""
+        applying, others = [], []
+        for rule in self._rules.rules:
+            if reason := self.why_not(rule, method, path, host, view):
+                others.append(("does not apply", rule.name, reason, "", ""))
+            else:
+                row = self.row(rule)
+                applying.append(("applies", rule.name, row["key"][0], _line(row["limits"]), _conditions(rule)))
+        return [f"{method} {path} is routed to {endpoint}", *_table(applying + others)], bool(applying)
+
+    def why_not(
+        self, rule: CompiledRule, method: str, path: str, host: str, view: ViewMarks, features: Features | None = None
+    ) -> str:
+        """The first reason why a rule does not apply to a request for this view; "" when it applies.
+
+        Without ``features`` the rule's conditions on features are not checked.
+        """
+        match, mark = rule.source.matches, self._marks.get(rule)
+        if mark is not None and mark in view.messages:
+            return "it limits the messages of the WebSocket"
+        if mark is not None and mark not in view.marks:
+            return f"it is on {', '.join(dict.fromkeys(self._routes[mark]))}"
+        if view.is_exempt_from(rule.name):
+            return "the view is exempt"
+        if match.paths and not PathTree(enumerate(match.paths)).match(path):
+            return f"path: not {_either(match.paths)}"
+        if not match.takes_method(method):
+            return (
+                f"method: not {_either(sorted(match.methods))}" if match.methods else "method: OPTIONS is not limited"
+            )
+        if not match.takes_host(host):
+            return f"host: not {_either(match.hosts)}"
+        return "" if features is None else _missed_feature(match, features)
+
+    def _source(self, rule: CompiledRule) -> str:
+        """Where a rule comes from: the settings, a decorator, or both."""
+        if (mark := self._marks.get(rule)) is None:
+            return "settings"
+        decorator = "@messages" if isinstance(mark, MessageMark) else "@limit"
+        return f"{decorator} and settings" if rule.name in self._overrides else decorator
+
+    def _applies_to(self, rule: CompiledRule) -> list[str]:
+        """The requests that a rule applies to: those of its views, or one condition per line."""
+        matches = _match(rule.source.matches)
+        methods, paths = "/".join(matches.pop("methods")), _either(matches.pop("path"))
+        if (mark := self._marks.get(rule)) is not None:
+            routes = ", ".join(dict.fromkeys(self._routes[mark]))
+            return [" ".join(filter(None, (methods, routes, _conditions(rule))))]
+        conditions = [f"{name} {_either(values)}" for name, values in matches.items() if values]
+        return list(filter(None, [f"{methods} {paths}".strip(), *conditions])) or ["all"]
 
 
 def describe_overrides(overrides: Mapping[str, Override]) -> Iterator[str]:
@@ -205,18 +182,13 @@ def cost_of(rule: CompiledRule) -> str:
     return str(rule.source.cost) if statuses is None else f"{rule.source.cost} if {_either(map(str, sorted(statuses)))}"
 
 
-def _key(rule: CompiledRule) -> str:
-    return " + ".join("|".join(names) for names in rule.source.entries) or "one for all clients"
-
-
 def _limits(rule: CompiledRule) -> list[str]:
     """The limits, one per line, then the limits of single clients."""
     lines = [str(limit.quota) for limit in rule.limits]
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)
         lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
-        if len(table) > _SHOWN_VALUES:
-            lines.append(f"and {len(table) - _SHOWN_VALUES} more")
+        lines += [f"and {len(table) - _SHOWN_VALUES} more"] if len(table) > _SHOWN_VALUES else []
     return lines
 
 
@@ -229,6 +201,15 @@ def _match(match: Match) -> dict[str, list[str]]:
         **{name: sorted(values) for name, values in match.features},
         **({"ip": list(map(str, match.networks))} if match.networks else {}),
     }
+
+
+def _missed_feature(match: Match, features: Features) -> str:
+    if match.networks and not is_in(str(features.get("ip")), match.networks):
+        return f"feature: ip is {features.get('ip')}, not in {_either(map(str, match.networks))}"
+    for name, values in match.features:
+        if str(features.get(name) or "") not in values:
+            return f"feature: {name} is {features.get(name) or 'missing'}, not {_either(sorted(values))}"
+    return ""
 
 
 def _conditions(rule: CompiledRule) -> str:

@@ -60,50 +60,22 @@ class CountWhen(TypedDict):
 class RuleOptions(TypedDict, total=False):
     """The options of a rule, except its limits."""
 
-    name: Annotated[
-        str | None,
-        option("The name in headers and commands, printable ASCII without spaces. Default: `rule-1` or `module.view`."),
-    ]
-    key: Annotated[
-        str | Sequence[str],
-        option('The features to count by. `"user|ip"` is the first that is present, `[]` one count for all.', ["ip"]),
-    ]
+    name: Annotated[str | None, option("The name in headers and commands. Default: `rule-1`, or `module.view`.")]
+    key: Annotated[str | Sequence[str], option('Features to count by. `"user|ip"` is the first present one.', ["ip"])]
     match: Annotated[Match, option("The requests that the rule applies to. Default: every request.", {})]
-    algorithm: Annotated[
-        Algorithm,
-        option('A name, or a table such as `{name = "token-bucket", refill = "interval"}`.', algorithms.DEFAULT),
-    ]
+    algorithm: Annotated[Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT)]
     cost: Annotated[Cost, option("The cost of one request, a whole number. In Python, also a function of it.", 1)]
-    when_missing: Annotated[
-        Literal["skip", "reject"],
-        option("Skip the rule or reject the request, when all alternatives of a key are missing.", "skip"),
-    ]
-    mode: Annotated[
-        Literal["enforce", "shadow"],
-        option('`"shadow"` decides and counts, but never rejects a request and shows nothing in headers.', "enforce"),
-    ]
+    when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
+    mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
     count_when: Annotated[CountWhen | None, option("Count only requests whose response is one of these.")]
-    per_key: Annotated[
-        str | LimitsByValue,
-        option("Limits that replace `limits` for single values of a key of one part: a table, or a file with one.", {}),
-    ]
-    per: Annotated[
-        LimitsByFeature,
-        option("Limits by the value of a feature, such as `plan`. They replace `limits`, and `per_key` them.", {}),
-    ]
-    on_store_error: Annotated[
-        OnStoreError | None, option("What to do when the store is unreachable. Default: the setting of that name.")
-    ]
-    lease: Annotated[
-        str | None,
-        option('The share of a limit, `"1%"` to `"50%"`, that a process takes from a shared store in advance.'),
-    ]
+    per_key: Annotated[str | LimitsByValue, option("Limits by the value of a key of one part: a table or a file.", {})]
+    per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
+    on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
+    lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
 
 
 class RuleSettings(RuleOptions, total=False):
     """One rule of the settings."""
 
     limits: Annotated[Limits, option("The quotas of the rule. All of them hold. Required without `overrides`.")]
-    overrides: Annotated[
-        str | None, option("The decorator's rule whose options the options given here replace. The others stay.")
-    ]
+    overrides: Annotated[str | None, option("The name of a decorator's rule to change. Its other options stay.")]

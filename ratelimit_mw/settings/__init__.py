@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from os import PathLike, fspath
+from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +20,14 @@ from ..rules.options import RuleSettings
 from ..rules.rule import Rule
 from ..rules.ruleset import Override, RuleSet
 from ..stores import check_store_url
-from .files import limits_file, read
+from .files import read
 from .locate import line_of, steps_of
 from .options import HttpOptions, SettingsDict
 from .schema import check_table, schema
 from .values import (
     checked_proxies,
     database_file,
-    email_field,
-    header_name,
+    field_name,
     parse_size,
     parse_timeout,
     secret_of,
@@ -74,9 +74,8 @@ class Settings:
     def __init__(self, **values: Any) -> None:
         names = [each.name for each in fields(self)]
         check_names(values, names, "setting")
-        if len(values) < len(names):
-            values = {**vars(load_settings({})), **values}
-        self.__dict__.update(values)
+        defaults = vars(load_settings({})) if len(values) < len(names) else {}
+        self.__dict__.update({**defaults, **values})
 
 
 SettingsFile = str | PathLike[str] | SettingsDict
@@ -101,19 +100,17 @@ def load_settings(source: SettingsFile) -> Settings:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
         'api'
     """
-    if isinstance(source, Mapping):
-        return _load(dict(source), Path(), "")
-    path = Path(fspath(source))
-    return _load(read(path), path.parent, str(path))
-
-
-def _load(data: Any, folder: Path, source: str) -> Settings:
+    data: Any = source
+    path, folder = "", Path()
+    if not isinstance(source, Mapping):
+        file = Path(source)
+        path, folder, data = str(file), file.parent, read(file)
     try:
-        return _settings(data, folder, source)
+        return _settings(data, folder, path)
     except RecursionError:
-        raise _locate(ConfigError("tables or lists are nested too deeply"), data, source) from None
+        raise _locate(ConfigError("tables or lists are nested too deeply"), data, path) from None
     except ConfigError as error:
-        raise _locate(error, data, source) from None
+        raise _locate(error, data, path) from None
 
 
 def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
@@ -125,12 +122,13 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
         rest = path.removeprefix(f"rules[{steps[1]}]").removeprefix(".")
         named = f'rules[{steps[1]}] "{name}"' if isinstance(name, str) else f"rules[{steps[1]}]"
         path = f"{named}: {rest}" if rest else named
+    located = ConfigError(error.message, path)
     if not source:
-        return ConfigError(error.message, path)
+        return located
     file = Path(source)
     prefix = ("tool", "ratelimit_mw") if file.name == "pyproject.toml" else ()
     line = line_of(file.read_bytes().decode(errors="replace"), file.suffix.lower(), (*prefix, *steps))
-    return ConfigError(f"{f'{source}:{line}' if line else source}: {ConfigError(error.message, path)}")
+    return ConfigError(f"{f'{source}:{line}' if line else source}: {located}")
 
 
 def _settings(data: Any, folder: Path, source: str) -> Settings:
@@ -140,21 +138,22 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     check_table(data)
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
-        "store": _checked_store,
         "trusted_proxies": checked_proxies,
-        "ipv6_prefix": lambda number: whole_number(number, 1, 128),
+        "ipv6_prefix": partial(whole_number, most=128),
         "headers": tuple,
         "retry_jitter": parse_duration,
         "store_timeout": parse_timeout,
-        "fleet_size": lambda number: whole_number(number, 1),
+        "fleet_size": whole_number,
         "rejection_cache": parse_duration,
         "lists": AccessLists,
-        "email_field": email_field,
+        "email_field": partial(field_name, "json"),
         "body_limit": parse_size,
         "body_timeout": parse_timeout,
-        "region_database": lambda name: database_file(name, folder),
-        "region_header": header_name,
+        "region_database": partial(database_file, folder),
+        "region_header": partial(field_name, "header"),
     }
+    with placed("store"):
+        check_store_url(options["store"])
     for name, parse in parsers.items():
         with placed(name):
             options[name] = parse(options[name])
@@ -162,11 +161,6 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"])
     secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
     return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
-
-
-def _checked_store(url: str) -> str:
-    check_store_url(url)
-    return url
 
 
 def _rules(tables: Any, folder: Path, ipv6_prefix: int) -> tuple[tuple[Rule, ...], dict[str, Override]]:
@@ -179,16 +173,22 @@ def _rules(tables: Any, folder: Path, ipv6_prefix: int) -> tuple[tuple[Rule, ...
         with placed(f"rules[{i}]"):
             options = _rule_options(table, folder)
             if (overridden := options.pop("overrides", None)) is None:
-                rules.append(_rule(options, ipv6_prefix))
+                if "limits" not in options:
+                    raise ConfigError("a rule needs limits, unless it has overrides", "limits")
+                rules.append(Rule(**options))
+                check_rule(rules[-1], ipv6_prefix)
                 continue
             if not isinstance(overridden, str):
                 raise ConfigError(f"expected the name of a rule; got {overridden!r}", "overrides")
             name = printable(overridden)
             if name in overrides:
-                raise ConfigError(
-                    f"{overridden!r} is already overridden above. Put all changes in one rule", "overrides"
-                )
-            overrides[name] = Override(i, _checked_override(options, ipv6_prefix))
+                message = f"{overridden!r} is already overridden above. Put all changes in one rule"
+                raise ConfigError(message, "overrides")
+            if "name" in options:
+                raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
+            # The decorator's key is not known here. With the key "user" any value of per_key is possible.
+            check_rule(Rule(**{"limits": "1/s", "key": "user", **options}), ipv6_prefix)
+            overrides[name] = Override(i, options)
     RuleSet(rules, overrides=overrides)
     return tuple(rules), overrides
 
@@ -201,22 +201,7 @@ def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
     options = dict(table)
     if isinstance(file := options.get("per_key"), str):
         with placed("per_key"):
-            options["per_key"] = limits_file(folder / file)
-    return options
-
-
-def _rule(options: dict[str, Any], ipv6_prefix: int) -> Rule:
-    if "limits" not in options:
-        raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-    rule = Rule(**options)
-    check_rule(rule, ipv6_prefix)
-    return rule
-
-
-def _checked_override(options: dict[str, Any], ipv6_prefix: int) -> dict[str, Any]:
-    """Check the options as far as possible without the rule that they change."""
-    if "name" in options:
-        raise ConfigError("a rule with overrides keeps the name of the overridden rule. Remove name", "name")
-    # The decorator's key is not known here. With the key "user" any value of per_key is possible.
-    _rule({"limits": "1/s", "key": "user", **options}, ipv6_prefix)
+            options["per_key"] = limits = read(folder / file, "file")
+            if not isinstance(limits, dict):
+                raise ConfigError(f"{folder / file}: expected a table of limits by client; got {limits!r}")
     return options

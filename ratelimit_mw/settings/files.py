@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from ..errors import ConfigError, MissingExtraError
+from .locate import yaml_lines
 
-_PLACE: Final = re.compile(r"line (\d+), column|\(byte (\d+)\)")  # of TOML and YAML, and of JSON
+_PLACE: Final = re.compile(r"line (\d+),? column")
 
 
 def read(path: Path, kind: str = "settings file") -> Any:
@@ -24,7 +27,8 @@ def read(path: Path, kind: str = "settings file") -> Any:
         data = decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         reason = _without_quotes(str(error))
-        raise ConfigError(f"{path}{_line(reason, content)}: cannot parse the file: {reason}") from None
+        place = _PLACE.search(reason)
+        raise ConfigError(f"{path}{f':{place[1]}' if place else ''}: cannot parse the file: {reason}") from None
     return _own_table(data, path) if path.name == "pyproject.toml" else data
 
 
@@ -38,22 +42,6 @@ def _content(path: Path, kind: str) -> bytes:
         raise ConfigError(f"{kind} {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def _line(reason: str, content: bytes) -> str:
-    """Return ":2" for an error in line 2, "" when the parser gives no place."""
-    if not (place := _PLACE.search(reason)):
-        return ""
-    line = int(place[1] or content.count(b"\n", 0, int(place[2])) + 1)
-    return f":{line}"
-
-
-def limits_file(path: Path) -> Any:
-    """Read a file with limits by client."""
-    limits = read(path, "file")
-    if not isinstance(limits, dict):
-        raise ConfigError(f"{path}: expected a table of limits by client; got {limits!r}")
-    return limits
-
-
 def secret_file(path: Path) -> str:
     """Read a file that holds only a secret."""
     try:
@@ -64,14 +52,25 @@ def secret_file(path: Path) -> str:
 
 def _yaml(data: bytes) -> Any:
     try:
-        return msgspec.yaml.decode(data)
+        decoded = msgspec.yaml.decode(data)
     except ImportError:
         raise MissingExtraError("a settings file in YAML", "yaml") from None
+    yaml_lines(data)
+    return decoded
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"the key {name!r} occurs twice in one table")
+        table[name] = value
+    return table
 
 
 _DECODERS: Final[dict[str, Callable[[bytes], Any]]] = {
     ".toml": msgspec.toml.decode,
-    ".json": msgspec.json.decode,
+    ".json": partial(json.loads, object_pairs_hook=_unique),
     ".yaml": _yaml,
     ".yml": _yaml,
 }
@@ -84,6 +83,6 @@ def _without_quotes(message: str) -> str:
 
 def _own_table(data: Any, path: Path) -> Any:
     tools = data.get("tool")
-    if not isinstance(tools, dict) or "ratelimit_mw" not in tools:
-        raise ConfigError(f"{path}: the file has no [tool.ratelimit_mw] table")
-    return tools["ratelimit_mw"]
+    if isinstance(tools, dict) and "ratelimit_mw" in tools:
+        return tools["ratelimit_mw"]
+    raise ConfigError(f"{path}: the file has no [tool.ratelimit_mw] table")

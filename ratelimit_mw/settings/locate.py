@@ -1,14 +1,12 @@
-"""Find the line of a setting in the text of a settings file, for error messages.
-
-The path of an error is found as far as the file allows: without a line for ``rules[1].limits[0]``, the line of
-``rules[1].limits`` is the answer, then that of ``rules[1]``.
-"""
+"""Find the line of a setting, or of the nearest table around the setting, in a settings file for error messages."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from typing import Any
+
+from ..errors import ConfigError
 
 Steps = tuple[str | int, ...]
 
@@ -27,7 +25,7 @@ def steps_of(path: str) -> Steps:
 
 def line_of(text: str, suffix: str, steps: Steps) -> int | None:
     """Return the line of a setting, from 1; None when it cannot be found."""
-    lines = _toml_lines(text) if suffix == ".toml" else _yaml_lines(text)
+    lines = _toml_lines(text) if suffix == ".toml" else yaml_lines(text)
     return next((lines[steps[:length]] for length in range(len(steps), 0, -1) if steps[:length] in lines), None)
 
 
@@ -61,8 +59,8 @@ def _dotted(key: str) -> Steps:
     return tuple(part.strip() for part in key.split("."))
 
 
-def _yaml_lines(text: str) -> dict[Steps, int]:
-    """The line of every key and item in YAML, and in JSON, which is YAML. Empty without the library."""
+def yaml_lines(text: str | bytes) -> dict[Steps, int]:
+    """The line of every key and item in YAML, or JSON, which is YAML. ``ConfigError`` for a key that occurs twice."""
     try:
         import yaml
     except ImportError:
@@ -73,14 +71,18 @@ def _yaml_lines(text: str) -> dict[Steps, int]:
         lines.setdefault(steps, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                lines[(*steps, str(key.value))] = key.start_mark.line + 1
-                walk(value, (*steps, str(key.value)))
+                path = (*steps, str(key.value))
+                if path in lines:
+                    place = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
+                    raise ConfigError(f"the key {key.value!r} occurs twice in one table: {place}")
+                lines[path] = key.start_mark.line + 1
+                walk(value, path)
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 walk(item, (*steps, index))
 
     try:
-        walk(yaml.compose(text), ())
+        walk(yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), ())
     except (yaml.YAMLError, RecursionError, AttributeError):  # not YAML after all, too deep, or empty
         return {}
     return lines

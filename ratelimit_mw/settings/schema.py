@@ -45,18 +45,12 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         item = _INDEX.search(str(error))
         path = f"[{item[1]}]" if item else ""
         if item:
-            value, hint = value[int(item[1])], _item_of(hint)
+            lists = (kind for kind in _kinds(hint) if get_origin(kind) is Sequence)
+            value, hint = value[int(item[1])], get_args(next(lists))[0]
         got = "" if name in _MAY_BE_SECRET else f"; got {value!r}"
-        raise ConfigError(f"expected {_with_article(type_text(hint))}{got}", path) from None
-
-
-def _with_article(text: str) -> str:
-    return text if text[0] in "'0123456789" else f"a {text}"
-
-
-def _item_of(hint: Any) -> Any:
-    """The type of the items of a list."""
-    return next(get_args(kind)[0] for kind in _kinds(hint) if get_origin(kind) is Sequence)
+        expected = type_text(hint)
+        article = "" if expected.startswith("'") else "a "
+        raise ConfigError(f"expected {article}{expected}{got}", path) from None
 
 
 def _kinds(hint: Any) -> list[Any]:

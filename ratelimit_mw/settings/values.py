@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
@@ -19,22 +19,21 @@ _SIZES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1
 _MOST_BODY: Final = 16 * 1024**2
 
 
-def checked_proxies(texts: Iterable[str]) -> tuple[str, ...]:
+def checked_proxies(texts: Sequence[str]) -> tuple[str, ...]:
     """IP addresses, networks or "unix"."""
-    texts = tuple(texts)
     for i, text in enumerate(texts):
         try:
             text == "unix" or ip_network(text)
         except ValueError as error:
             expected = 'expected an IP address, a network such as "10.0.0.0/8", or "unix"'
             raise ConfigError(f"{expected}: {error}", f"[{i}]") from None
-    return texts
+    return tuple(texts)
 
 
-def whole_number(number: int, least: int, most: int | None = None) -> int:
-    """A whole number in a range, both ends included."""
-    if number < least or (most is not None and number > most):
-        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+def whole_number(number: int, most: int | None = None) -> int:
+    """A whole number of at least 1."""
+    if number < 1 or (most is not None and number > most):
+        limits = "of at least 1" if most is None else f"from 1 to {most}"
         raise ConfigError(f"expected a whole number {limits}; got {number}")
     return number
 
@@ -50,28 +49,19 @@ def parse_timeout(value: str | float) -> int:
 def parse_size(value: str | int) -> int:
     """A number of bytes, from a number or from text such as "64KiB" and "1 MB"."""
     match = _SIZE.fullmatch(str(value))
-    unit = _SIZES.get(match[2].lower(), 0) if match else 0
-    size = int(match[1]) * unit if match else 0
+    size = int(match[1]) * _SIZES.get(match[2].lower(), 0) if match else 0
     if not 1 <= size <= _MOST_BODY:
         raise ConfigError(f'expected a size such as "64KiB", from 1 byte to 16MiB; got {value!r}')
     return size
 
 
-def email_field(name: str) -> str:
-    """A field as ``form:`` and ``json:`` take it, or "" for none."""
-    if name:
-        checked_name(f"json:{name}")
-    return name
+def field_name(family: str, name: str) -> str:
+    """A name as features of the family ``json`` or ``header`` have it, or "" for none."""
+    feature = checked_name(f"{family}:{name}") if name else ""
+    return feature.partition(":")[2]
 
 
-def header_name(name: str) -> str:
-    """The name of a header in lower case, or "" for none."""
-    if name:
-        checked_name(f"header:{name}")
-    return name.lower()
-
-
-def database_file(name: str, folder: Path) -> str:
+def database_file(folder: Path, name: str) -> str:
     """The path of a file, relative to the folder of the settings file, or "" for none."""
     path = folder / name
     if name and not path.is_file():

@@ -12,7 +12,8 @@ from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.declaration import one_of
-from ratelimit_mw.rules.describe import mismatch
+from ratelimit_mw.rules.describe import Overview
+from ratelimit_mw.rules.marks import ViewMarks
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule import Match
 from ratelimit_mw.rules.ruleset import RuleSet
@@ -367,8 +368,9 @@ def test_equal_options_are_equal_rules() -> None:
 def test_the_first_condition_that_a_request_does_not_meet_is_the_reason(request_of: Any, reason: str) -> None:
     """Without features only method, path and host are compared."""
     match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
-    [rule] = RuleSet([Rule(limits="5/minute", match=match)]).rules
-    assert mismatch(rule.source.matches, *request_of) == reason
+    rules = RuleSet([Rule(limits="5/minute", match=match)])
+    method, path, host, *features = request_of
+    assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, ViewMarks(), *features) == reason
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:

@@ -142,7 +142,7 @@ def test_limits_by_client_may_stand_in_a_file(tmp_path: Path, name: str, text: s
     ("name", "text", "message"),
     [
         ("missing.json", None, "rules\\[0\\]: per_key: file '.*missing.json' not found"),
-        ("c.json", "{", "rules\\[0\\]: per_key: .*c.json: cannot parse the file: "),
+        ("c.json", "{", "rules\\[0\\]: per_key: .*c.json:1: cannot parse the file: "),
         ("c.json", "[]", "rules\\[0\\]: per_key: .*c.json: expected a table of limits by client; got \\[\\]"),
         ("c.json", "null", "rules\\[0\\]: per_key: .*c.json: expected a table of limits by client; got None"),
         ("c.json", '{"a": "x"}', "rules\\[0\\]: per_key\\['a'\\]: cannot parse quota 'x'"),
@@ -181,6 +181,21 @@ def test_a_missing_file_is_missing(tmp_path: Path) -> None:
 def test_a_syntax_error_names_its_line(tmp_path: Path, name: str, text: str) -> None:
     """The line is at the same place in the message as for any other mistake."""
     with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}:2: cannot parse the file: "):
+        load_settings(written(tmp_path, name, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "place"),
+    [
+        ("r.json", '{"store": "memory://",\n "store": "memory://"}', ""),
+        ("r.json", '{"rules": [{"name": "a",\n "name": "b", "limits": "5/m"}]}', ""),
+        ("r.yaml", "rules:\n  - name: a\n    limits: 5/m\n    name: b\n", ":4"),
+        ("r.toml", 'store = "memory://"\nstore = "memory://"\n', ":2"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_an_error(tmp_path: Path, name: str, text: str, place: str) -> None:
+    """No value replaces another one silently."""
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}{place}: cannot parse the file: .*(twice|overwrite)"):
         load_settings(written(tmp_path, name, text))
 
 
