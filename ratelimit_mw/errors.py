@@ -76,6 +76,14 @@ class MissingMiddlewareError(RateLimitError, RuntimeError):
             " In a test that calls the view directly, use ratelimit_mw.testing.limits_off()"
         )
 
+    def add_hint(self, middleware: str = "RateLimitMiddleware") -> None:
+        """Add a hint for a middleware that runs."""
+        self.add_note(
+            f"{middleware} runs, but does not see this limit. Check for a decorator above @limit that does not use"
+            " functools.wraps, and for a view that calls this one. Check also for a middleware that changes paths, and"
+            " for a limit that is added after the first request."
+        )
+
 
 class MissingExtraError(RateLimitError, ImportError):
     """An optional library is not installed. The message has the command that installs it."""

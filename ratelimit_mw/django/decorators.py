@@ -6,13 +6,14 @@ for each request. So each mark has an attribute of its own, and decorating for a
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Unpack, overload
 
 from ..rules import decorators, marks
+from ..rules.declaration import document
 from ..rules.decorators import AnyView, require_decided
 from ..rules.marks import Mark, ViewMarks
 from ..rules.options import Limits, RuleOptions
@@ -21,33 +22,27 @@ _ATTRIBUTE: Final = "__ratelimit_mw_kept_"
 _count = itertools.count()
 
 
+@document(RuleOptions)
 def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:
     """Limit a view: a function, a coroutine function, a class, or a method with ``method_decorator``.
 
-    Args:
-        limits: Limits such as "5/minute", or a list of them.
-        **options: The fields of ``Rule``.
-
-    Returns:
-        The decorator.
-
     Raises:
-        ConfigError: The rule cannot work, or the decorated object is not a view.
+        ConfigError: An option is unknown or impossible, or the decorated object is not a view.
 
     Example:
-        @limit("5/minute", key=["user|ip"])
-        def report(request): ...
+        >>> @limit("5/minute", key=["user|ip"])
+        ... def report(request): ...
     """
     decorate = decorators.limit(limits, **options)
-    made: list[Mark] = []
+    added: list[Mark] = []
 
     def mark(view: Any) -> Any:
         if _is_bound_for_request(view):
-            require_decided(made)
+            require_decided(added)
             return view
         marked = decorate(view)
-        made.append(marks.marks_of(marked).marks[-1])
-        return _keep(marked, ViewMarks((made[-1],)))
+        added.append(marks.marks_of(marked).marks[-1])
+        return _keep(marked, ViewMarks((added[-1],)))
 
     return mark
 
@@ -70,8 +65,7 @@ def exempt(*rules: Any) -> Any:
     """
     if len(rules) == 1 and callable(rules[0]):
         return _exempt(decorators.exempt, (), rules[0])
-    decorate = decorators.exempt(*rules)
-    return lambda view: _exempt(decorate, rules, view)
+    return partial(_exempt, decorators.exempt(*rules), rules)
 
 
 def own_marks(thing: object) -> ViewMarks:
@@ -97,4 +91,4 @@ def _keep(marked: Any, view: ViewMarks) -> Any:
 
 def _is_bound_for_request(view: object) -> bool:
     """Return whether ``method_decorator`` decorates it for one request: it is then a method bound to the view."""
-    return isinstance(view, functools.partial) and inspect.ismethod(view.func) and hasattr(view, "__wrapped__")
+    return isinstance(view, partial) and inspect.ismethod(view.func) and hasattr(view, "__wrapped__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
@@ -17,11 +17,6 @@ from ..rules.plan import Plan
 from . import conf
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
 from .limits import ProjectLimits
-
-_HINT: Final = (
-    "RateLimitMiddleware runs, but does not see this limit. Check for a decorator above @limit that does not use"
-    " functools.wraps, and for a view that calls this one."
-)
 
 
 class RateLimitMiddleware:
@@ -55,7 +50,7 @@ class RateLimitMiddleware:
     def process_exception(_: Any, error: Exception) -> None:
         """Add a hint to the error of a limit that the middleware does not see."""
         if isinstance(error, MissingMiddlewareError):
-            error.add_note(_HINT)
+            error.add_hint()
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""

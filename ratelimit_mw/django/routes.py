@@ -7,7 +7,6 @@ the path, at each level of ``include``, and a route has one template in all lang
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -58,7 +57,7 @@ class URLRoutes:
     def __init__(self, resolver: Any) -> None:
         self.all: list[DjangoRoute] = []
         with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Include(resolver, "", frozenset(), self.all)
+            self._top = _Pattern(resolver, "", frozenset(), self.all)
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view != ViewMarks() for view in self.views)
 
@@ -68,38 +67,23 @@ class URLRoutes:
 
 
 class _Pattern:
-    """One route, and how it is matched."""
+    """A route, or an ``include`` with its children. These keep their position, because the first match wins."""
 
     def __init__(self, pattern: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute]) -> None:
-        view, marked = pattern.callback, marked_view(pattern.callback)
-        views = {method: marked.for_method(method) for method in _methods_of(view)}
-        parameters |= _parameters_of(pattern.pattern, pattern.default_args)
-        self._route = DjangoRoute(route_template(template), views, parameters, callback=view, marked=marked)
+        is_include = isinstance(pattern, URLResolver)
         self._match = pattern.pattern.match
-        self._defaults = pattern.default_args
-        routes.append(self._route)
-
-    def find(self, path: str) -> _Match | None:
-        match = self._match(path)
-        return None if match is None else (self._route, {**match[2], **self._defaults})
-
-
-class _Include:
-    """The routes of one ``include``. Children keep their position, because the first match wins."""
-
-    def __init__(self, resolver: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute]) -> None:
-        parameters |= _parameters_of(resolver.pattern, resolver.default_kwargs)
-        self._match = resolver.pattern.match
-        self._defaults = resolver.default_kwargs
-        self._anywhere: list[tuple[int, _Include | _Pattern]] = []
-        self._by_segment: dict[str, list[tuple[int, _Include | _Pattern]]] = {}
-        for position, pattern in enumerate(resolver.url_patterns):
-            part = _LANGUAGE if isinstance(pattern.pattern, LocalePrefixPattern) else str(pattern.pattern)
-            kind = _Include if isinstance(pattern, URLResolver) else _Pattern
-            child = kind(pattern, template + part.removeprefix("^" if template else ""), parameters, routes)
-            segment = _segment_of(pattern.pattern)
+        self._defaults = pattern.default_kwargs if is_include else pattern.default_args
+        parameters |= {*getattr(getattr(pattern.pattern, "regex", None), "groupindex", ()), *self._defaults}
+        self._route = None if is_include else _route(pattern.callback, template, parameters)
+        self._anywhere: list[tuple[int, _Pattern]] = []
+        self._by_segment: dict[str, list[tuple[int, _Pattern]]] = {}
+        routes += [self._route] if self._route else []
+        for position, child in enumerate(pattern.url_patterns if is_include else ()):
+            part = _LANGUAGE if isinstance(child.pattern, LocalePrefixPattern) else str(child.pattern)
+            segment = _segment_of(child.pattern)
             children = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
-            children.append((position, child))
+            template_of_child = template + part.removeprefix("^" if template else "")
+            children.append((position, _Pattern(child, template_of_child, parameters, routes)))
 
     def find(self, path: str) -> _Match | None:
         """Resolve as ``URLResolver.resolve`` does, without its data for reverse and error pages."""
@@ -107,10 +91,18 @@ class _Include:
         if match is None:
             return None
         rest, _, parameters = match
+        if self._route is not None:
+            return self._route, {**parameters, **self._defaults}
         for _, child in sorted((*self._anywhere, *self._by_segment.get(rest.partition("/")[0], ()))):
             if inner := child.find(rest):
                 return inner[0], {**parameters, **self._defaults, **inner[1]}
         return None
+
+
+def _route(view: Any, template: str, parameters: frozenset[str]) -> DjangoRoute:
+    marked = marked_view(view)
+    views = {method: marked.for_method(method) for method in _methods_of(view)}
+    return DjangoRoute(route_template(template), views, parameters, callback=view, marked=marked)
 
 
 def _methods_of(callback: Any) -> tuple[str, ...]:
@@ -119,11 +111,6 @@ def _methods_of(callback: Any) -> tuple[str, ...]:
     actions = getattr(callback, "actions", None) or ()
     handled = [name for name in METHODS if name.lower() in actions or hasattr(cls, name.lower())]
     return tuple(handled if {*handled} - {"OPTIONS"} else METHODS)
-
-
-def _parameters_of(pattern: Any, defaults: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the arguments that one part of a route passes to its view."""
-    return frozenset((*getattr(getattr(pattern, "regex", None), "groupindex", ()), *defaults))
 
 
 def _segment_of(pattern: Any) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 from flask import current_app
 from flask.cli import AppGroup
@@ -24,8 +26,7 @@ commands = AppGroup("ratelimit", help="Show the rate limits of this application.
 def rules() -> None:
     """List the rules and the routes that they apply to."""
     overview, _ = _overview()
-    for line in overview.table():
-        click.echo(line)
+    click.echo("\n".join(overview.table()))
 
 
 @commands.command("explain")
@@ -35,8 +36,11 @@ def rules() -> None:
 def explain(method: str, path: str, host: str) -> None:
     """Show which rules apply to a request for METHOD and PATH, and why the others do not."""
     overview, views = _overview()
-    method = method.upper()
-    endpoint, view = _route_of(views, method, path, host)
+    method, endpoint, marked = method.upper(), UNMATCHED, None
+    with suppress(HTTPException):
+        rule, _ = current_app.url_map.bind(host).match(path, method, return_rule=True)
+        endpoint, marked = route_template(rule.rule), views.get(rule.endpoint)
+    view = ViewMarks() if marked is None else marked.for_method(method)
     lines, is_limited = overview.explain(method, path, host, endpoint, view)
     click.echo("\n".join(lines))
     if not is_limited:
@@ -51,12 +55,3 @@ def _overview() -> tuple[Overview, dict[str, ViewMarksByMethod]]:
     except ConfigError as error:
         raise click.ClickException(str(error)) from None
     return Overview(hooks.limiter.rules, hooks.limiter.settings.overrides, routes_of(current_app, views)), views
-
-
-def _route_of(views: dict[str, ViewMarksByMethod], method: str, path: str, host: str) -> tuple[str, ViewMarks]:
-    try:
-        rule, _ = current_app.url_map.bind(host).match(path, method, return_rule=True)
-    except HTTPException:
-        return UNMATCHED, ViewMarks()
-    view = views.get(rule.endpoint)
-    return route_template(rule.rule), ViewMarks() if view is None else view.for_method(method)

@@ -8,11 +8,10 @@ from typing import Any, Unpack
 from flask import Flask, current_app, got_request_exception, request_finished
 
 from ..decision import Verdict
-from ..errors import ConfigError, placed
+from ..errors import ConfigError
 from ..http.features import checked_functions
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
-from ..rules.declaration import checked_call
 from ..settings import HttpOptions, SettingsSource
 from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands
@@ -93,28 +92,23 @@ class RateLimiter:
         """The limiter of the current application, inside its context."""
         return _hooks_of(None).limiter
 
-    def _source(self, app: Flask) -> tuple[SettingsSource | None, Limiter | None]:
-        """Return the settings or the limiter, from the one place that has them."""
-        configured = app.config.get(SETTING)
-        if self._settings is not None or self._limiter is not None:
-            if configured is not None:
-                raise ConfigError(
-                    f"RateLimiter(...) and app.config[{SETTING!r}] both have settings. Remove one of them"
-                )
-            return self._settings, self._limiter
-        if configured is None:
-            check_slips(app.config)
-            return {}, None
-        return (None, configured) if isinstance(configured, Limiter) else (configured, None)
-
     def _build_limits(self, app: Flask) -> HttpLimiter:
-        settings, limiter = self._source(app)
+        settings, limiter, configured = self._settings, self._limiter, app.config.get(SETTING)
+        if settings is None and limiter is None:
+            if configured is None:
+                check_slips(app.config)
+                settings = {}
+            elif isinstance(configured, Limiter):
+                limiter = configured
+            else:
+                settings = configured
+        elif configured is not None:
+            raise ConfigError(f"RateLimiter(...) and app.config[{SETTING!r}] both have settings. Remove one of them")
         features = {name: app.ensure_sync(read) for name, read in checked_functions(self._features).items()}
-        reject = self._rejection
-        if callable(reject):
-            with placed("rejection"):
-                reject = app.ensure_sync(checked_call(reject, "the request", "the verdict"))
-        return HttpLimiter(settings, limiter, features, reject, {"user": flask_user}, self._options, routes=True)
+        adapter = {"user": flask_user}
+        limits = HttpLimiter(settings, limiter, features, self._rejection, adapter, self._options, routes=True)
+        limits.reject = limits.reject and app.ensure_sync(limits.reject)
+        return limits
 
 
 def _hooks_of(app: Flask | None) -> FlaskHooks:

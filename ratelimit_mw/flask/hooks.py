@@ -22,13 +22,9 @@ from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT
 from .request import FlaskRequest
-from .routes import read_views, routes_of
+from .routes import marked_view, routes_of
 
 _UNMARKED: Final = ViewMarks()
-_HINT: Final = (
-    "RateLimiter runs, but does not see this limit. Check for a decorator above @limit that does not use"
-    " functools.wraps, for a view that calls this one, and for a limit that is added after the first request."
-)
 
 
 class FlaskHooks:
@@ -49,7 +45,7 @@ class FlaskHooks:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
-        views = read_views(self._app)
+        views = {endpoint: marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self._limits.adopt(marks for view in views.values() for marks in view.all())
         if not self._app.url_value_preprocessors:  # these may add parameters
             check_parameters(routes_of(self._app, views), self._limits.rules)
@@ -64,8 +60,6 @@ class FlaskHooks:
                     self._views = self.read_views()
                 views = self._views
         return views  # type: ignore[return-value] # it was read
-
-    # -- the hooks, in the order in which Flask calls them ---------------------------------------------------
 
     def decide(self) -> Any:
         """Run before the request. None lets it continue."""
@@ -93,15 +87,14 @@ class FlaskHooks:
 
     def add_headers(self, response: Response) -> Response:
         """Run after the request: the rate limit headers replace those of the application."""
-        admission = self._admission()
-        if admission is not None:
+        if admission := flask.request.environ.get(self._key):
             for name, value in admission.text_headers(response.status_code):
                 response.headers[name] = value
         return response
 
     def end_with_response(self, _app: Flask, response: Response, **_: Any) -> None:
         """Run for the final response. A stream keeps its slots, and may state its cost, until it is closed."""
-        admission = self._admission()
+        admission: Admission | None = flask.request.environ.get(self._key)
         if admission is None:
             return
         status = admission.status = response.status_code
@@ -127,23 +120,17 @@ class FlaskHooks:
     def explain(self, _app: Flask, exception: BaseException, **_: Any) -> None:
         """Run for an error in a view."""
         if isinstance(exception, MissingMiddlewareError):
-            exception.add_note(_HINT)
-
-    # --------------------------------------------------------------------------------------------------------
-
-    def _admission(self) -> Admission | None:
-        return flask.request.environ.get(self._key)
+            exception.add_hint("RateLimiter")
 
     def _reject(self, admission: Admission) -> Response:
         """Return your own response, or raise an error that an error handler of the application may handle."""
+        reject = self._limits.reject
         response: Any
-        if self._limits.reject is not None:
-            response = self._limits.reject(admission.request.framework_request, admission.verdict)
-            return self._response(response) if isinstance(response, Rejection) else self._app.make_response(response)
-        response = admission.rejection()
-        error = default_exceptions[response.status](response=self._response(response))
+        response = reject(admission.request.framework_request, admission.verdict) if reject else admission.rejection()
+        if isinstance(response, Rejection):
+            response = self._app.response_class(response.body, response.status, response.headers)
+        if reject:
+            return self._app.make_response(response)
+        error = default_exceptions[response.status_code](response=response)
         error.verdict = admission.verdict  # type: ignore[attr-defined]
         raise error
-
-    def _response(self, rejection: Rejection) -> Response:
-        return self._app.response_class(rejection.body, rejection.status, rejection.headers)

@@ -17,7 +17,6 @@ from ..rules.match import METHODS
 
 # As werkzeug.routing reads a rule: <name>, <converter:name>, <converter(arguments):name>.
 _PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
-_UNMARKED: Final = ViewMarks()
 
 
 @lru_cache(10_000)
@@ -30,9 +29,15 @@ def route_template(rule: str) -> str:
     return _PARAMETER.sub(r"{\1}", rule)
 
 
-def read_views(app: Flask) -> dict[str, ViewMarksByMethod]:
-    """Return the marks of all views, by Flask's endpoint."""
-    return {endpoint: _marks_of(app, endpoint) for endpoint in app.view_functions}
+def marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
+    """Return the marks of the view of Flask's ``endpoint``, with those of its blueprints and the application."""
+    view: Any = app.view_functions[endpoint]
+    form = marked_form(view)
+    if form is not None and marks_of(view) == ViewMarks() and form not in app.view_functions.values():
+        view = form  # @limit is above @app.route, which registered the view before it was marked
+    outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
+    blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
+    return ViewMarksByMethod(view, [app, *blueprints])
 
 
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
@@ -46,13 +51,3 @@ def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]
         for rule in app.url_map.iter_rules()
         if rule.endpoint in views
     ]
-
-
-def _marks_of(app: Flask, endpoint: str) -> ViewMarksByMethod:
-    view: Any = app.view_functions[endpoint]
-    form = marked_form(view)
-    if form is not None and marks_of(view) == _UNMARKED and form not in app.view_functions.values():
-        view = form  # @limit is above @app.route, which registered the view before it was marked
-    outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
-    blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
-    return ViewMarksByMethod(view, [app, *blueprints])

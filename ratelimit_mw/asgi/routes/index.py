@@ -114,10 +114,7 @@ class RouteIndex:
         """Add a hint to the error of a limit that the middleware does not see."""
         if isinstance(error, MissingMiddlewareError):
             self._are_replaced()
-            error.add_note(
-                "RateLimitMiddleware runs, but does not see this limit. Check for a decorator above @limit that does"
-                " not use functools.wraps, for a view that calls this one, and for a middleware that changes paths."
-            )
+            error.add_hint()
 
     def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
         """Return the template, the marks and the path parameters of a request, for commands."""

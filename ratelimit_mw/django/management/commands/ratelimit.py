@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from django.conf import settings
@@ -34,7 +33,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
         except RateLimitError as error:
             raise CommandError(str(error)) from None
         if command == "rules":
-            self._print(overview.table())
+            self.stdout.write("\n".join(overview.table()))
         else:
             self._explain(project, overview, options["method"], options["path"], options["host"])
 
@@ -44,9 +43,6 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             route, _ = project.routes().find(path)
         view = route.marked.for_method(method)
         lines, is_limited = overview.explain(method, path, host, route.template, view)
-        self._print(lines)
+        self.stdout.write("\n".join(lines))
         if not is_limited:
             raise CommandError("no rule applies to this request")
-
-    def _print(self, lines: Iterable[str]) -> None:
-        self.stdout.write("\n".join(lines))
