@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
-from ..http.admission import Admission, adecide, decide
+from ..http.admission import Admission, adecide
 from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
@@ -86,10 +86,10 @@ class RateLimitMiddleware:
         if scope["type"] != "http":
             await self._beside_http(scope, receive, send)
             return
-        request = ASGIRequest(scope)
+        limits, request = self.limits, ASGIRequest(scope)
         if self.routes.has_routes:
             self.routes.match(request)
-        plan = self.limits.plan(request, request.match.marks)
+        plan = limits.plan(request, request.match.marks)
         if plan.is_empty or DECIDED in scope:
             rest = self._rest(plan, request, scope)
             if rest is None:
@@ -98,23 +98,24 @@ class RateLimitMiddleware:
             plan = rest
         ahead: ReadAhead | None = None
         admission: ASGIAdmission | None = None
-        if self.limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
-            ahead = ReadAhead(receive, self.limits.settings.body_limit, self.limits.settings.body_timeout)
+        if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
+            ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
             receive = ahead.receive
         try:
             if ahead is not None:
                 scope = request.native = {**scope, BODY: await ahead.read(request)}
-            if self.limits.may_wait:
-                verdict = await adecide(self.limits, plan, request)
+            if limits.may_wait:
+                verdict = await adecide(limits, plan, request)
             else:
-                verdict = decide(self.limits, plan, request)
-            admission = ASGIAdmission(self.limits, request, plan, verdict)
-            scope = admission.open(scope, send)
-            if not admission.verdict.allowed:
+                verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+            scope = _with_state(scope)
+            admission = ASGIAdmission(limits, request, plan, verdict, scope, scope["state"])
+            admission.scope, admission.server_send = scope, send
+            if not verdict.allowed:
                 await admission.reject(receive, send)
                 return
-            if plan.may_delay and admission.verdict.delay:
-                await asyncio.sleep(admission.verdict.delay)
+            if plan.may_delay and verdict.delay:
+                await asyncio.sleep(verdict.delay)
             app = self.app if request.index is None else self._app_with_limits(admission)
             await app(scope, receive, admission.send)
         except BaseException as error:
@@ -154,8 +155,7 @@ class RateLimitMiddleware:
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a request that no rule applies to."""
         if DECIDED not in scope:
-            state = scope.get("state")
-            scope = {**scope, "state": {} if state is None else state}
+            scope = _with_state(scope)
             scope["state"]["ratelimit"] = Verdict()
         if request.index is None:
             return self.app(scope, receive, send)
@@ -205,10 +205,12 @@ class RateLimitMiddleware:
         if plan is None:
             await self._pass(request, scope, receive, send)
             return
-        admission = ASGIAdmission(self.limits, request, plan, await adecide(self.limits, plan, request))
-        admission.open(scope, send)
+        verdict = await adecide(self.limits, plan, request)
+        scope = _with_state(scope)
+        admission = ASGIAdmission(self.limits, request, plan, verdict, scope, scope["state"])
+        admission.scope = scope
         connection = WebSocketConnection(admission, receive, send)
-        if not admission.verdict.allowed:
+        if not verdict.allowed:
             await connection.reject()
             return
         if connection.marks or request.match.has_dependencies:
@@ -216,20 +218,20 @@ class RateLimitMiddleware:
         await connection.serve(partial(self._pass, request))
 
 
+def _with_state(scope: Scope) -> Scope:
+    """Return a copy of the scope with a state, in which the application finds the verdict."""
+    state = scope.get("state")
+    return {**scope, "state": {} if state is None else state}
+
+
 class ASGIAdmission(Admission):
     """An admission whose response is sent over ASGI."""
 
     request: ASGIRequest
-
-    def open(self, scope: Scope, send: Send) -> Scope:
-        """Return a scope with the verdict, for the application and for other middleware."""
-        state = scope.get("state")
-        if state is None:
-            state = {}
-        self._send = send
-        self.scope = scope = {**scope, "state": state}
-        self.share(scope, state, "ratelimit")
-        return scope
+    scope: Scope
+    """The scope that the application receives."""
+    server_send: Send
+    """The ``send`` of the server."""
 
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
@@ -240,7 +242,7 @@ class ASGIAdmission(Admission):
             self.status = message["status"]
             if added := self.limits.writer.headers(self.verdict):
                 message = with_headers(message, added, self.limits.writer.names)
-        return self._send(message)
+        return self.server_send(message)
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:
         """End the admission after an error. Return whether a rejection was sent for it."""

@@ -27,9 +27,8 @@ class DjangoAdmission(Admission):
     """Whether a throttle has rejected the request, so that REST framework writes the response."""
 
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict) -> None:
-        super().__init__(limits, request, plan, verdict)
         self._shown = vars(request.framework_request)
-        self.share(request.server_data, self._shown, "ratelimit")
+        super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[_ATTRIBUTE] = self
 
     def throttle(self, plan: Plan, request: Any) -> Verdict:
@@ -37,7 +36,8 @@ class DjangoAdmission(Admission):
         before = self.verdict
         verdict = self.add(plan, resolve_verdict(self.limits, plan, request))
         self.verdict = combine([before, verdict])
-        self.share(request.server_data, self._shown, "ratelimit")
+        if verdict.decisions or not verdict:
+            self._shown["ratelimit"] = self.verdict
         self.is_throttled = not verdict
         return verdict
 

@@ -48,10 +48,27 @@ class Admission:
     _headers: list[Header] | None = None
     _settled_costs: Sequence[int | None] = ()
 
-    def __init__(self, limits: HttpLimiter, request: Request, plan: Plan, verdict: Verdict) -> None:
+    def __init__(
+        self,
+        limits: HttpLimiter,
+        request: Request,
+        plan: Plan,
+        verdict: Verdict,
+        native: MutableMapping[str, Any],
+        shown: MutableMapping[str, Any],
+        name: str = "ratelimit",
+    ) -> None:
+        """Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
+
+        The application keeps the verdict of an outer middleware where no rule applied here.
+        """
         self.limits = limits
         self.request = request
         self.verdict = verdict
+        decided = native.get(DECIDED)
+        if decided is None or verdict.decisions or not verdict.allowed or name not in shown:
+            shown[name] = verdict
+        native[DECIDED] = {limits.limiter: verdict} if decided is None else {**decided, limits.limiter: verdict}
         if verdict.allowed:
             self.verdicts = (verdict,)
             if plan.needs_settlement:
@@ -83,19 +100,6 @@ class Admission:
         if plan.has_slots:
             self.has_slots = True
             self.limits.limiter.hold(verdict)
-
-    def share(self, native: MutableMapping[str, Any], shown: MutableMapping[str, Any], name: str) -> None:
-        """Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
-
-        The application keeps the verdict of an outer middleware where no rule applied here.
-        """
-        verdict = self.verdict
-        decided = native.get(DECIDED)
-        if decided is None or verdict.decisions or not verdict.allowed or name not in shown:
-            shown[name] = verdict
-        native[DECIDED] = (
-            {self.limits.limiter: verdict} if decided is None else {**decided, self.limits.limiter: verdict}
-        )
 
     def headers(self, status: int) -> list[Header]:
         """Return the rate limit headers of the response that starts with this status."""

@@ -25,8 +25,7 @@ _POLICY_ITEM: Final = '"{name}";q={quota}'
 _POLICY_WINDOW: Final = ";w={window}"
 _POLICY_CONCURRENT: Final = ';qu="concurrent-requests"'
 _LIMIT_ITEM: Final = '"{name}";r='
-_NUMBER: Final = b"%d"
-_LIMIT_VALUES: Final = b"%d;t=%d"
+_LIMIT_RESET: Final = b";t="
 
 _X_LIMIT: Final = b"x-ratelimit-limit"
 _X_REMAINING: Final = b"x-ratelimit-remaining"
@@ -76,54 +75,49 @@ class HeaderWriter:
 
     def headers(self, verdict: Verdict) -> list[Header]:
         """Return the headers of one response; none when only shadow rules, or no rules, applied."""
-        decisions = verdict.decisions
+        allowed, decisions = verdict.allowed, verdict.decisions
+        if allowed and not self.names:
+            return []
         single = len(decisions) == 1
         if not single or decisions[0].hit[0].shadow:
             decisions = [decision for decision in decisions if not decision.hit[0].shadow]
             if not decisions:
                 return []
-        if not verdict.allowed:
-            return self._rejected(decisions, [decision for decision in decisions if not decision.allowed])
-        shown = decisions[0] if single else min(decisions, key=_remaining)
+        if not allowed:
+            shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
+        else:
+            shown = decisions[0] if single else min(decisions, key=_remaining)
         limit = shown.hit[0]
         parts = self._parts.get(limit) or self._parts_of(limit)
-        reset = -(-shown.reset_us // SECOND) or 1
-        if reset > _MAX_NUMBER:
-            reset = _MAX_NUMBER
-        headers = self._x_headers(shown, parts, reset) if self._x else []
+        seconds = -(-shown.reset_us // SECOND) or 1
+        remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
+        headers = []
+        if self._x:
+            x_reset = b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND) if self._epoch else reset
+            headers = [parts.x_limit, (_X_REMAINING, remaining), (_X_RESET, x_reset)]
         if self._draft:
             headers.append(parts.policy if single else self._policy(decisions))
-            headers.append((_LIMIT_FIELD, parts.item + _LIMIT_VALUES % (shown.remaining, reset)))
-        return headers
-
-    def _rejected(self, decisions: Sequence[Decision], rejecting: Sequence[Decision]) -> list[Header]:
-        longest = max(rejecting, key=_wait)
-        wait = self._add_jitter(_wait_seconds(longest))
-        parts = self._parts_of(longest.hit[0])
-        headers = self._x_headers(longest, parts, _seconds(longest.reset_us)) if self._x else []
+        if not allowed:
+            return headers + self._rejected(decisions, shown)
         if self._draft:
-            headers.append(self._policy(decisions))
-            items = [self._rejected_item(one, wait if one is longest else _wait_seconds(one)) for one in rejecting]
-            headers.append((_LIMIT_FIELD, b", ".join(items)))
-        if wait is not None:
-            headers.append((_RETRY_AFTER, _NUMBER % wait))
+            headers.append((_LIMIT_FIELD, parts.item + remaining + _LIMIT_RESET + reset))
         return headers
 
-    def _add_jitter(self, wait: int | None) -> int | None:
-        if wait is None or not self._jitter:
-            return wait
-        return min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret
+    def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
+        """Return the waits of all decisions that reject, and ``Retry-After`` with the longest of them."""
+        wait = _wait_seconds(longest)
+        if wait is not None and self._jitter:
+            wait = min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret
+        headers = [] if wait is None else [(_RETRY_AFTER, b"%d" % wait)]
+        if self._draft:
+            rejecting = [decision for decision in decisions if not decision.allowed]
+            items = [self._item(one, wait if one is longest else _wait_seconds(one)) for one in rejecting]
+            headers.insert(0, (_LIMIT_FIELD, b", ".join(items)))
+        return headers
 
-    def _rejected_item(self, decision: Decision, wait: int | None) -> bytes:
-        item = self._parts_of(decision.hit[0]).item
-        if wait is None:
-            return item + _NUMBER % decision.remaining
-        return item + _LIMIT_VALUES % (decision.remaining, wait)
-
-    def _x_headers(self, shown: Decision, parts: _ConstantParts, reset: int) -> list[Header]:
-        if self._epoch:
-            reset = -(-(shown.at_us + shown.reset_us) // SECOND)
-        return [parts.x_limit, (_X_REMAINING, _NUMBER % shown.remaining), (_X_RESET, _NUMBER % reset)]
+    def _item(self, decision: Decision, wait: int | None) -> bytes:
+        item = self._parts_of(decision.hit[0]).item + b"%d" % decision.remaining
+        return item if wait is None else item + _LIMIT_RESET + b"%d" % wait
 
     def _parts_of(self, limit: Limit) -> _ConstantParts:
         return self._parts.get(limit) or _cached(self._parts, limit, _ConstantParts(limit))
@@ -169,13 +163,8 @@ def _wait(decision: Decision) -> float:
 
 
 def _wait_seconds(rejecting: Decision) -> int | None:
-    """Return the wait in seconds; None where waiting does not help."""
-    return None if rejecting.retry_us is None else _seconds(rejecting.retry_us)
-
-
-def _seconds(us: int) -> int:
-    """Return whole seconds, rounded up, at least 1."""
-    return min(-(-us // SECOND), _MAX_NUMBER) or 1
+    """Return the wait in whole seconds, rounded up, at least 1; None where waiting does not help."""
+    return None if rejecting.retry_us is None else min(-(-rejecting.retry_us // SECOND), _MAX_NUMBER) or 1
 
 
 def _escaped(name: str) -> str:

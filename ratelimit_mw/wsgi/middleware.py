@@ -71,9 +71,8 @@ class RateLimitMiddleware:
                 environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
         verdict = decide(self._limits, plan, request)
-        admission = WSGIAdmission(self._limits, request, plan, verdict)
+        admission = WSGIAdmission(self._limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
-        admission.share(environ, environ, VERDICT)
         if not verdict.allowed:
             return self._reject(admission)
         try:
