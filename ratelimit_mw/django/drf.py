@@ -12,7 +12,7 @@ from rest_framework.exceptions import APIException, PermissionDenied
 
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError
-from ..http.limiter import plan_only
+from ..http.limiter import plan_without
 from ..testmode import testmode
 from . import conf
 from .admission import DjangoAdmission, admission_of
@@ -77,7 +77,8 @@ def _decide(admission: DjangoAdmission, throttled: Any, view: Any, scope: str) -
     request = DjangoRequest(throttled._request)  # anew, because the body may have been read since
     request.endpoint, request.path_params = earlier.endpoint, earlier.path_params
     request.user, request.throttle_scope = throttled.user, scope
-    plan = plan_only(project.limits.plan(request, earlier.marks), project.rules_of(scope, type(view)))
+    plan, names = project.limits.plan(request, earlier.marks), project.rules_of(scope, type(view))
+    plan = plan_without(plan, tuple(rule.name for rule in plan.rules if rule.name not in names))
     verdict = admission.throttle(plan, request)
     if verdict.delay:
         time.sleep(verdict.delay)

@@ -20,6 +20,7 @@ from .multipart import parse_fields
 from .request import MAX_FIELDS, Request, is_utf8
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _FORM: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
 
@@ -94,30 +95,26 @@ class Body:
         """The values of a form by name, with None for a file; None for a body that is not a form."""
         content: bytes = self._content  # type: ignore[assignment]
         if self._kind == _FORM:
-            return _group(_pairs(content))
-        if self._kind == _MULTIPART:
-            return _group(parse_fields(content, self._content_type, MAX_FIELDS))
-        return None
+            return _form_fields(content)
+        parts = parse_fields(content, self._content_type, MAX_FIELDS) if self._kind == _MULTIPART else None
+        return None if parts is None else _group(parts)
 
     def _is_ambiguous(self, name: str, fields: Mapping[str, Any]) -> bool:
         """Old parsers split at ``;`` as well as at ``&``, and some decode bytes that are not escaped as Latin-1."""
         content: bytes = self._content  # type: ignore[assignment]
         if self._kind != _FORM or (b";" not in content and content.isascii()):
             return False
-        other = _group(_pairs(content.replace(b";", b"&"), "latin-1"))
+        other = _form_fields(content.replace(b";", b"&"), "latin-1")
         return other is None or other.get(name) != fields.get(name)
 
 
 def body_feature(name: str, limit: int, email_field: str) -> Callable[[Request], Any] | None:
     """Return the function that reads a feature from the body; None for a feature that is not in the body."""
     family, _, field = name.partition(":")
-    if name == "email" and email_field:
-        return lambda request: _parsed_body(request, limit).email(email_field)
-    if field and family == "form":
-        return lambda request: _parsed_body(request, limit).form(field)
-    if field and family == "json":
-        return lambda request: _parsed_body(request, limit).json(field)
-    return None
+    read = {"form": Body.form, "json": Body.json}.get(family)
+    if name == "email":
+        read, field = Body.email, email_field
+    return (lambda request: read(_parsed_body(request, limit), field)) if read and field else None
 
 
 def _parsed_body(request: Request, limit: int) -> Body:
@@ -131,16 +128,14 @@ def _parsed_body(request: Request, limit: int) -> Body:
     return body
 
 
-def _pairs(content: bytes, charset: str = "utf-8") -> list[tuple[str, str | None]] | None:
+def _form_fields(content: bytes, charset: str = "utf-8") -> dict[str, list[str | None]] | None:
     try:
-        return list(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
+        return _group(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         return None
 
 
-def _group(pairs: list[tuple[str, str | None]] | None) -> dict[str, list[str | None]] | None:
-    if pairs is None:
-        return None
+def _group(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str | None]]:
     values: dict[str, list[str | None]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -149,19 +144,12 @@ def _group(pairs: list[tuple[str, str | None]] | None) -> dict[str, list[str | N
 
 def _text(value: Any) -> Any:
     """Return a JSON value as the text in keys: 7, 7.0 and "7" are equal. Lists and objects are ``INVALID``."""
-    if value is None or isinstance(value, str):
-        return INVALID if value and not _is_unicode(value) else value
+    if value is None:
+        return None
+    if isinstance(value, str):  # stores cannot encode half of a surrogate pair, which JSON may hold
+        return INVALID if _SURROGATE.search(value) else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value) if isinstance(value, int | float) else INVALID
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether stores can encode the text: JSON may hold half of a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

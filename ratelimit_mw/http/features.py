@@ -72,19 +72,15 @@ class FeatureReader:
         try:
             reads = self._by_plan[plan]
         except KeyError:
-            reads = self._reads_of(plan)
+            if len(self._by_plan) >= _MAX_PLANS:
+                self._by_plan.clear()
+            reads = self._by_plan[plan] = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
         if provided:
             return {**provided, **{name: read(request) for name, read in reads if name not in provided}}
         features = {}
         for name, read in reads:  # on a short list faster than a comprehension
             features[name] = read(request)
         return features
-
-    def _reads_of(self, plan: Plan) -> list[tuple[str, Read]]:
-        if len(self._by_plan) >= _MAX_PLANS:
-            self._by_plan.clear()
-        reads = self._by_plan[plan] = [(name, self._reads[name]) for name in plan.needs if name in self._reads]
-        return reads
 
     def _ip_of_peer(self, request: Request) -> str | None:
         peer = request.peer

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Final
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
@@ -15,8 +17,6 @@ from ..decision import Decision, Verdict
 
 Header = tuple[bytes, bytes]
 TextHeader = tuple[str, str]
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 # Field names and parameters as of draft-ietf-httpapi-ratelimit-headers-11.
 _POLICY_FIELD: Final = b"ratelimit-policy"
@@ -33,12 +33,8 @@ _X_RESET: Final = b"x-ratelimit-reset"
 _RETRY_AFTER: Final = b"retry-after"
 
 _TITLE_CASE: Final = {
-    _POLICY_FIELD: "RateLimit-Policy",
-    _LIMIT_FIELD: "RateLimit",
-    _X_LIMIT: "X-RateLimit-Limit",
-    _X_REMAINING: "X-RateLimit-Remaining",
-    _X_RESET: "X-RateLimit-Reset",
-    _RETRY_AFTER: "Retry-After",
+    name: name.decode("ascii").title().replace("Ratelimit", "RateLimit")
+    for name in (_POLICY_FIELD, _LIMIT_FIELD, _X_LIMIT, _X_REMAINING, _X_RESET, _RETRY_AFTER)
 }
 
 _MAX_CACHED: Final = 10_000
@@ -53,7 +49,7 @@ class _ConstantParts:
     def __init__(self, limit: Limit) -> None:
         self.x_limit = (_X_LIMIT, b"%d" % limit.limit)
         self.item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
-        self.policy = (_POLICY_FIELD, _policy_item(limit).encode("ascii"))
+        self.policy = _policy((limit,))
 
 
 class HeaderWriter:
@@ -67,8 +63,9 @@ class HeaderWriter:
         self._draft = "ratelimit" in families
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
-        self._parts: dict[Limit, _ConstantParts] = {}
-        self._policies: dict[tuple[Limit, ...], Header] = {}
+        # The caches are bounded, because limits change when settings are reloaded.
+        self._parts_of = lru_cache(_MAX_CACHED)(_ConstantParts)
+        self._policy = lru_cache(_MAX_CACHED)(_policy)
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
         self.text_names = frozenset(name.decode("ascii") for name in self.names)
@@ -86,9 +83,8 @@ class HeaderWriter:
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
-            shown = decisions[0] if single else min(decisions, key=_remaining)
-        limit = shown.hit[0]
-        parts = self._parts.get(limit) or self._parts_of(limit)
+            shown = decisions[0] if single else min(decisions, key=attrgetter("remaining"))
+        parts = self._parts_of(shown.hit[0])
         seconds = -(-shown.reset_us // SECOND) or 1
         remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
         headers = []
@@ -96,7 +92,7 @@ class HeaderWriter:
             x_reset = b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND) if self._epoch else reset
             headers = [parts.x_limit, (_X_REMAINING, remaining), (_X_RESET, x_reset)]
         if self._draft:
-            headers.append(parts.policy if single else self._policy(decisions))
+            headers.append(parts.policy if single else self._policy(tuple([decision.hit[0] for decision in decisions])))
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
@@ -119,17 +115,6 @@ class HeaderWriter:
         item = self._parts_of(decision.hit[0]).item + b"%d" % decision.remaining
         return item if wait is None else item + _LIMIT_RESET + b"%d" % wait
 
-    def _parts_of(self, limit: Limit) -> _ConstantParts:
-        return self._parts.get(limit) or _cached(self._parts, limit, _ConstantParts(limit))
-
-    def _policy(self, decisions: Sequence[Decision]) -> Header:
-        limits = tuple([decision.hit[0] for decision in decisions])
-        policy = self._policies.get(limits)
-        if policy is None:
-            policy = (_POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii"))
-            _cached(self._policies, limits, policy)
-        return policy
-
 
 def as_text(headers: Iterable[Header]) -> list[TextHeader]:
     """Return rate limit headers as text in the title case of the standards. ASGI requires lower case instead."""
@@ -146,18 +131,6 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
     return {**message, "headers": headers}
 
 
-def _cached(table: dict[_Key, _Value], key: _Key, value: _Value) -> _Value:
-    """Keep a value within a bound: limits change when settings are reloaded."""
-    if len(table) >= _MAX_CACHED:
-        table.clear()
-    table[key] = value
-    return value
-
-
-def _remaining(decision: Decision) -> int:
-    return decision.remaining
-
-
 def _wait(decision: Decision) -> float:
     return float("inf") if decision.retry_us is None else decision.retry_us
 
@@ -165,6 +138,10 @@ def _wait(decision: Decision) -> float:
 def _wait_seconds(rejecting: Decision) -> int | None:
     """Return the wait in whole seconds, rounded up, at least 1; None where waiting does not help."""
     return None if rejecting.retry_us is None else min(-(-rejecting.retry_us // SECOND), _MAX_NUMBER) or 1
+
+
+def _policy(limits: tuple[Limit, ...]) -> Header:
+    return _POLICY_FIELD, ", ".join(map(_policy_item, limits)).encode("ascii")
 
 
 def _escaped(name: str) -> str:

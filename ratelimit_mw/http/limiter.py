@@ -26,7 +26,6 @@ from .region import Region
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 
-
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
 
@@ -79,10 +78,15 @@ class HttpLimiter:
     def _prepare(self) -> None:
         rules = self.limiter.rules
         provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
+        needs = dict.fromkeys(rules.lists.needs, "a list")
+        for rule in rules.rules:
+            for name in rule.source.needs:
+                if name not in provided.get(rule, ()):
+                    needs.setdefault(name, f"rule {rule.name!r}")
         self._check_clients(rules, provided)
         # The reader comes first: a request that meets the new rules can then read their features.
         self.reader = FeatureReader(
-            _needs(rules, provided),
+            needs,
             self._client_ip,
             self._own,
             self._adapter,
@@ -131,12 +135,6 @@ def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
 
 
-@lru_cache(1024)
-def plan_only(plan: Plan, names: frozenset[str]) -> Plan:
-    """Return the plan with the rules of these names only, and its lists: they may use a feature known since."""
-    return Plan([rule for rule in plan.rules if rule.name in names], plan.lists)
-
-
 def _limiter(settings: SettingsSource | None, limiter: Limiter | None) -> Limiter:
     if (settings is None) == (limiter is None):
         raise ConfigError('give the middleware either settings="ratelimit.toml" or limiter=Limiter(...)')
@@ -145,13 +143,3 @@ def _limiter(settings: SettingsSource | None, limiter: Limiter | None) -> Limite
     if settings is None and not isinstance(limiter, Limiter):
         raise ConfigError(f"expected a Limiter; got {limiter!r}", "limiter")
     return limiter if settings is None else Limiter.from_settings(settings)  # type: ignore[return-value]
-
-
-def _needs(rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> dict[str, str]:
-    """Return the features to read, each with the first rule or list that needs it."""
-    needs = dict.fromkeys(rules.lists.needs, "a list")
-    for rule in rules.rules:
-        for name in rule.source.needs:
-            if name not in provided.get(rule, ()):
-                needs.setdefault(name, f"rule {rule.name!r}")
-    return needs

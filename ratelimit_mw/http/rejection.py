@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..decision import Verdict
 
@@ -42,54 +41,31 @@ class Rejection:
         return HTTPStatus(self.status).phrase if self.status in set(HTTPStatus) else "Rejected"
 
 
-class _Problem(NamedTuple):
-    status: int
-    title: str
-    type: str
-    detail: str
-    violated: list[str]
-
-
 def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
     """Return the response to a rejected verdict. ``retry_after`` is the value of its ``Retry-After`` header."""
-    media, write = _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
+    media, template = _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
     status = verdict.status or 429
-    problem = _Problem(status, *_PROBLEMS[status], detail, [decision.hit[0].policy for decision in verdict.rejected_by])
-    body = write(problem)
+    title, kind = _PROBLEMS[status]
+    violated = [decision.hit[0].policy for decision in verdict.rejected_by]
+    problem = {"type": kind, "title": title, "status": status, "detail": detail, "violated-policies": violated}
+    body = (json.dumps(problem) if template is None else template.format(title=title, detail=detail)).encode()
     headers = [("Content-Type", media), ("Content-Length", str(len(body))), ("Cache-Control", "no-store")]
-    return Rejection(problem.status, headers, body)
+    return Rejection(status, headers, body)
 
 
-def _problem_json(problem: _Problem) -> bytes:
-    document = {
-        "type": problem.type,
-        "title": problem.title,
-        "status": problem.status,
-        "detail": problem.detail,
-        "violated-policies": problem.violated,
-    }
-    return json.dumps(document).encode()
-
-
-def _html(problem: _Problem) -> bytes:
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{problem.title}</title></head>'
-        f"<body><h1>{problem.title}</h1><p>{problem.detail}</p></body></html>"
-    ).encode()
-
-
-def _text(problem: _Problem) -> bytes:
-    return f"{problem.title}\n{problem.detail}\n".encode()
-
-
-_FORMS: Final[list[tuple[str, Callable[[_Problem], bytes]]]] = [
-    ("application/problem+json", _problem_json),
-    ("text/html; charset=utf-8", _html),
-    ("text/plain; charset=utf-8", _text),
-]
+_HTML: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
+    "<body><h1>{title}</h1><p>{detail}</p></body></html>"
+)
+# The media type of each form with its template; None for JSON.
+_FORMS: Final = (
+    ("application/problem+json", None),
+    ("text/html; charset=utf-8", _HTML),
+    ("text/plain; charset=utf-8", "{title}\n{detail}\n"),
+)
 # The media ranges of an Accept that match each form, the most specific first. The first form wins a tie.
 _RANGES: Final = (
     ("application/problem+json", "application/json", "application/*", "*/*"),
