@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError
 from ..http.admission import adecide
-from ..rules.decorators import mark_decided, restore_decided
+from ..rules.decorators import decided, mark_decided
 from ..rules.plan import Plan
 from . import conf
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
@@ -71,7 +71,7 @@ class RateLimitMiddleware:
                 await self._end(admission, response.status_code)
             return response
         finally:
-            restore_decided(before)
+            decided.set(before)
 
     async def _decide(self, project: ProjectLimits, plan: Plan, request: Any) -> Verdict:
         if self._is_async:

@@ -17,7 +17,7 @@ from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
 from ..http.views import ViewMarksByMethod
-from ..rules.decorators import mark_decided, restore_decided
+from ..rules.decorators import decided, mark_decided
 from ..rules.marks import ViewMarks
 from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT
@@ -110,7 +110,7 @@ class FlaskHooks:
         environ = flask.request.environ
         if self._marks_key not in environ:
             return
-        restore_decided(environ.pop(self._marks_key))
+        decided.set(environ.pop(self._marks_key))
         admission: Admission | None = environ.pop(self._key, None)
         if admission is not None:
             failed = 500 if error is None or isinstance(error, Exception) else None

@@ -66,9 +66,7 @@ class KeyMaker:
         warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
         last = len(entries) - 1
-        self._entries = tuple(
-            (_reachable(names), _fallback(names, endpoint), i == last) for i, names in enumerate(entries)
-        )
+        self._entries = tuple((*_entry(names, endpoint), i == last) for i, names in enumerate(entries))
         self._personal = secret.names.intersection(name for names in entries for name in names)
         self._secret = secret
         self._warn = warn
@@ -133,16 +131,11 @@ class KeyMaker:
         return digested
 
 
-def _reachable(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The alternatives up to ``endpoint``, which is never missing."""
-    return names[: names.index("endpoint") + 1] if "endpoint" in names else names
-
-
-def _fallback(names: tuple[str, ...], endpoint: str) -> tuple[str, str] | None:
-    """The feature and value to use when all alternatives are missing, so that the limit still applies."""
+def _entry(names: tuple[str, ...], endpoint: str) -> tuple[tuple[str, ...], tuple[str, str] | None]:
+    """The alternatives up to ``endpoint``, which is never missing, and the feature to use when all are missing."""
     if "endpoint" in names:
-        return "endpoint", endpoint
-    return ("ip", UNKNOWN_IP) if "ip" in names else None
+        return names[: names.index("endpoint") + 1], ("endpoint", endpoint)
+    return names, ("ip", UNKNOWN_IP) if "ip" in names else None
 
 
 def counted_as(name: str, text: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ..decision import EarlyVerdict
 from ..errors import ConfigError, path_of, placed, suggestion
 from ..keys.email import spellings
 from ..keys.features import Features, checked_name
@@ -64,11 +63,6 @@ class AccessLists:
             if value is not None and entry.matches(str(value)):
                 return entry.kind == "allow"
         return None
-
-    def check(self, features: Features) -> None:
-        """Raise ``EarlyVerdict`` when a list decides the request."""
-        if (allowed := self.allows(features)) is not None:
-            raise EarlyVerdict(allowed)
 
 
 def _parse(kind: str, feature: str, values: Any) -> _Entry:

@@ -24,10 +24,7 @@ from .rule import Rule
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")
 """The methods by which Starlette and Django, and Flask, enter a class-based view."""
-_PACKAGE: Final = __name__.partition(".")[0]
-_TEXT: Final = "<string>"
-"""The file name of an annotation that is kept as text. Its line is not known."""
-_decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
+decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
 
 class HoldsViews(Protocol):
@@ -111,10 +108,10 @@ def exempt(*rules: Any) -> Any:
 def call_site() -> str:
     """Return the file and line that called this package, such as "shop/views.py:12"."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == _PACKAGE:
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("ratelimit_mw."):
         frame = frame.f_back
     file = frame.f_code.co_filename
-    if file == _TEXT and "__file__" in frame.f_globals:
+    if file == "<string>" and "__file__" in frame.f_globals:  # an annotation that is kept as text
         return str(frame.f_globals["__file__"])
     return f"{file}:{frame.f_lineno}"
 
@@ -147,21 +144,16 @@ def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
 
 
 def mark_decided(view: ViewMarks) -> frozenset[Mark]:
-    """Note that the limits marked on ``view`` are decided in this request. Returns the value to restore."""
-    before = _decided.get()
-    _decided.set(before.union(view.every))
+    """Note that the limits marked on ``view`` are decided in this request. Return the value to restore at its end."""
+    before = decided.get()
+    decided.set(before.union(view.every))
     return before
-
-
-def restore_decided(before: frozenset[Mark]) -> None:
-    """Undo ``mark_decided`` at the end of a request, for adapters whose threads serve many requests."""
-    _decided.set(before)
 
 
 def require_decided(marks: Iterable[Mark]) -> None:
     """Raise ``MissingMiddlewareError`` unless one of the marks is decided, for decorators that mark several views."""
     marks = tuple(marks)
-    if _decided.get().isdisjoint(marks) and not testmode.off:
+    if decided.get().isdisjoint(marks) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)
 
 
@@ -217,5 +209,5 @@ def _guard_dispatcher(view: type) -> None:
 
 def _check(view: object) -> None:
     marks: tuple[Mark, ...] = getattr(view, ATTRIBUTE).every
-    if not _decided.get().issuperset(marks) and not testmode.off:
+    if not decided.get().issuperset(marks) and not testmode.off:
         raise MissingMiddlewareError(marks[0].view)

@@ -24,15 +24,7 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The requests that a rule applies to. An empty field matches every request.
-
-    Attributes:
-        paths: Path patterns, see ``paths.py``.
-        methods: HTTP methods in upper case.
-        hosts: Host names in lower case, or ``*.example.com``.
-        features: Pairs of a feature's name and the values that match, except for ``ip``.
-        networks: The networks that ``ip`` must be in.
-    """
+    """The requests that a rule applies to. An empty field matches every request; ``networks`` are those of ``ip``."""
 
     paths: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()

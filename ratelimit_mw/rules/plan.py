@@ -87,8 +87,8 @@ class Plan:
             limit, lone_key, lone_cost = self.single
             name = lone_key(features)
             return [] if name is None else [make_hit((limit, name, lone_cost if cost is None else cost))]
-        if self.lists is not None:
-            self.lists.check(features)
+        if self.lists is not None and (allowed := self.lists.allows(features)) is not None:
+            raise EarlyVerdict(allowed)
         hits: list[Hit] = []
         for rule in self.rules:
             if rule.where is not None and not rule.where(features):

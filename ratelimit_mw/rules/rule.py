@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,7 +64,6 @@ class Rule:
         self.__dict__.update(every, limits=limits, options=every)
         try:
             self._parse(every)
-            self._check_algorithm()
         except ConfigError as error:
             raise ConfigError(error.message, error.path, f'rule "{self.name}"' if self.name else "") from None
 
@@ -80,24 +80,43 @@ class Rule:
             "count_when": ("statuses", _statuses),
             "lease": ("lease_percent", self._lease_percent),
         }
+        with placed("algorithm"):
+            checked_spec(self.algorithm)
         with placed("limits"):
-            self.__dict__["quotas"] = parse_quotas(self.limits)
+            self.__dict__["quotas"] = self._quotas(self.limits)
         for name, (attribute, parse) in parsers.items():
             with placed(name):
                 self.__dict__[attribute] = parse(options[name])
         self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
+
+    def _quotas(self, limits: object) -> tuple[Quota, ...]:
+        """Parse quotas, and build their limits to find a burst or a period that does not fit the algorithm."""
+        quotas = parse_quotas(limits)
+        for i, quota in enumerate(quotas):
+            with placed(f"[{i}]"):
+                Limit("", 0, quota, self.algorithm)
+        return quotas
 
     def _tables(self, per_key: Any, per: Any) -> Tables:
         """Limits by value for each feature; those of ``per_key`` come first, under the name ""."""
         if per_key and len(self.entries) != 1:
             raise ConfigError("per_key needs a key of one part. Use per, or a rule of its own", "per_key")
         names = [name for entry in self.entries for name in entry]
-        tables = [("", _limits_by_value("per_key", per_key, *names))] if per_key else []
+        tables = [("", self._limits_by_value("per_key", per_key, *names))] if per_key else []
         for name, limits in _table("per", per).items():
             with placed("per"):
                 feature = checked_name(name)
-            tables.append((feature, _limits_by_value(f"per.{name}", limits, feature)))
+            tables.append((feature, self._limits_by_value(f"per.{name}", limits, feature)))
         return tuple(tables)
+
+    def _limits_by_value(self, path: str, table: object, *features: str) -> dict[str, tuple[Quota, ...]]:
+        """The quotas of each value, also under the forms that a request may have. A value as written has precedence."""
+        limits = {}
+        for value, quotas in _table(path, table).items():
+            with placed(f"{path}[{value!r}]"):
+                limits[str(value)] = self._quotas(quotas)
+        others = ((spellings(name, value), quotas) for value, quotas in limits.items() for name in features)
+        return {**{form: quotas for forms, quotas in others for form in forms}, **limits}
 
     def _lease_percent(self, lease: object) -> int:
         if lease is None:
@@ -109,25 +128,10 @@ class Rule:
             raise ConfigError('lease cannot be combined with mode = "shadow", count_when or an algorithm with options')
         return int(match[1])
 
-    def _check_algorithm(self) -> None:
-        """Build every limit once, to find a burst or a period that does not fit the algorithm."""
-        with placed("algorithm"):
-            checked_spec(self.algorithm)
-        for i, quota in enumerate(self.quotas):
-            with placed(f"limits[{i}]"):
-                Limit("", 0, quota, self.algorithm)
-        for name, table in self.tables:
-            for value, quotas in table.items():
-                for quota in quotas:
-                    with placed(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
-                        Limit("", 0, quota, self.algorithm)
-
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that the rule uses besides method, path and host, in a stable order."""
-        names = [name for entry in self.entries for name in entry]
-        names += self.matches.needs
-        names += [name for name, _ in self.tables if name]
+        names = itertools.chain(*self.entries, self.matches.needs, (name for name, _ in self.tables if name))
         return tuple(dict.fromkeys(names))
 
     def __repr__(self) -> str:
@@ -146,10 +150,9 @@ def _cost(cost: object) -> object:
 def _statuses(count_when: object) -> frozenset[int] | None:
     if count_when is None:
         return None
-    if not isinstance(count_when, Mapping):
-        raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
-    check_names(count_when, {"status"})
-    statuses = count_when.get("status")
+    table = count_when if isinstance(count_when, Mapping) else {}
+    check_names(table, {"status"})
+    statuses = table.get("status")
     items = [statuses] if isinstance(statuses, int) else statuses
     if not isinstance(items, list | tuple | set) or not items:
         raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
@@ -163,16 +166,3 @@ def _table(path: str, value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"expected a table; got {value!r}", path)
     return value
-
-
-def _limits_by_value(path: str, table: object, *features: str) -> dict[str, tuple[Quota, ...]]:
-    """The quotas of each value, also under the forms that a request may have. A value as written has precedence."""
-    limits = {}
-    for value, quotas in _table(path, table).items():
-        with placed(f"{path}[{value!r}]"):
-            limits[str(value)] = parse_quotas(quotas)
-    for value, quotas in list(limits.items()):
-        for feature in features:
-            for spelling in spellings(feature, value):
-                limits.setdefault(spelling, quotas)
-    return limits

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, placed, suggestion
 from ..keys.features import Features
@@ -28,17 +28,6 @@ class Override(NamedTuple):
 
     position: int
     options: Mapping[str, Any]
-
-
-class Routed(Protocol):
-    """The parts of a request that rules match."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def host(self) -> str: ...
 
 
 class RuleSet:
@@ -77,7 +66,7 @@ class RuleSet:
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
-        self._has_paths = any(rule.matches.paths for rule in rules)
+        self.needs_path = any(rule.matches.paths for rule in rules)
         self._by_request: dict[tuple[str, str, str, ViewMarks | None], Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
 
@@ -88,16 +77,7 @@ class RuleSet:
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
-        path, host = path if self._has_paths else "", host if self.needs_host else ""
-        try:
-            return self._by_request[method, path, host, view]
-        except KeyError:
-            return self._find_plan(method, path, host, view)
-
-    def plan_for(self, request: Routed, view: ViewMarks | None = None) -> Plan:
-        """Return the plan of a request and the marks of its view."""
-        method, path = request.method, request.path if self._has_paths else ""
-        host = request.host if self.needs_host else ""
+        path, host = path if self.needs_path else "", host if self.needs_host else ""
         try:
             return self._by_request[method, path, host, view]
         except KeyError:

@@ -276,7 +276,7 @@ def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
         ({"count_when": {"status": ["401"]}}, "count_when.status: .* got '401'"),
         ({"per_key": {"a": "x"}}, "per_key\\['a'\\]: cannot parse quota"),
         ({"per_key": {"a": []}}, "per_key\\['a'\\]: a rule needs at least one limit"),
-        ({"per_key": {"a": "5/minute burst 9"}}, "per_key\\['a'\\]: sliding-window-counter has no burst"),
+        ({"per_key": {"a": "5/minute burst 9"}}, "per_key\\['a'\\]\\[0\\]: sliding-window-counter has no burst"),
         ({"per_key": ["a"]}, "per_key: expected a table"),
         ({"per_key": {"a": "1/s"}, "key": ["ip", "user"]}, "per_key: per_key needs a key of one part"),
         ({"per_key": {"a": "1/s"}, "key": []}, "per_key: per_key needs a key of one part"),
@@ -284,7 +284,10 @@ def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
         ({"per": {"plna": {"a": "1/s"}}}, "per: unknown feature 'plna'. Did you mean 'plan'"),
         ({"per": {"plan": "1/s"}}, "per.plan: expected a table"),
         ({"per": {"plan": {"free": "x"}}}, "per.plan\\['free'\\]: cannot parse quota"),
-        ({"per": {"plan": {"free": "5/minute burst 9"}}}, "per.plan\\['free'\\]: sliding-window-counter has no burst"),
+        (
+            {"per": {"plan": {"free": "5/minute burst 9"}}},
+            "per.plan\\['free'\\]\\[0\\]: sliding-window-counter has no burst",
+        ),
         ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'"),
     ],
 )
