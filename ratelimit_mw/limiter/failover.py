@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -197,7 +197,7 @@ class FailoverStore(ChainLink):
     def counted_by(self, changes: Sequence[Correction]) -> Store:
         return self.local if changes and changes[0].limit.local else self.store
 
-    def forget_here(self, keys: Sequence[str]) -> None:
+    def forget_here(self, keys: Iterable[str]) -> None:
         self.local.forget(keys)
 
     def _decide_by_policy(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:

@@ -163,7 +163,7 @@ class QuotaLeases(ChainLink):
                 await self.store.acorrect(changes, self._now())
         await self.store.aclose()
 
-    def forget_here(self, keys: Sequence[str]) -> None:
+    def forget_here(self, keys: Iterable[str]) -> None:
         """Drop leases without returning them: after a reset the store no longer counts them."""
         with self._lock:
             for key in keys:

@@ -198,13 +198,10 @@ class Limiter(Settlement):
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
-        if consume and self._apply_one and (verdict := self._decide_one(plan, features, cost)) is not None:
-            return verdict
-        try:
-            hits = self._hits(plan, features, cost, request)
-        except EarlyVerdict as early:
-            return early.verdict(self._time())
-        return Verdict.combine(self._chain.apply(hits, self._now(), consume) if hits else (), consume)
+        hits = self._prepare(plan, features, cost, consume, request)
+        if isinstance(hits, Verdict):
+            return hits
+        return Verdict.combine(self._chain.apply(hits, self._now(), consume), consume)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
@@ -212,34 +209,37 @@ class Limiter(Settlement):
         """Async form of ``decide``."""
         if not self.waits:
             return self.decide(plan, features, cost, consume, request)
-        if consume and self._apply_one and (verdict := self._decide_one(plan, features, cost)) is not None:
-            return verdict
-        try:
-            hits = self._hits(plan, features, cost, request)
-        except EarlyVerdict as early:
-            return early.verdict(self._time())
-        if not hits:
-            return Verdict()
+        hits = self._prepare(plan, features, cost, consume, request)
+        if isinstance(hits, Verdict):
+            return hits
         deciding = self._chain.aapply(hits, self._now(), consume)
         return Verdict.combine(await (self._keep_slots(deciding) if consume and plan.has_slots else deciding), consume)
 
-    def _decide_one(self, plan: Plan, features: Features, cost: int | None) -> Verdict | None:
-        """Decide a single limit in memory or by a lease, without a list of hits. None when the chain must decide."""
-        if plan.single is None or self._apply_one is None or testmode.active:
-            return None
-        limit, key_of, own_cost = plan.single
-        key = key_of(features)
-        if key is None:
-            return Verdict()
-        now = None if self._clock is None else self._clock()
-        decision = self._apply_one(limit, key, own_cost if cost is None else checked_cost(cost), now)
-        return None if decision is None else Verdict((decision,), decision.allowed)
-
-    def _hits(self, plan: Plan, features: Features, cost: int | None, request: Any) -> list[Hit]:
+    def _prepare(
+        self, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any
+    ) -> list[Hit] | Verdict:
+        """Return the hits for the chain to decide, or the verdict of a request that needs no chain."""
+        if cost is not None:
+            checked_cost(cost)
+        if plan.single is not None and consume and self._apply_one is not None and not testmode.active:
+            # One limit in memory or with a lease: no list of hits, and no other limit that must agree.
+            limit, key_of, own_cost = plan.single
+            key = key_of(features)
+            if key is None:
+                return Verdict()
+            now = None if self._clock is None else self._clock()
+            decision = self._apply_one(limit, key, own_cost if cost is None else cost, now)
+            if decision is not None:
+                return Verdict((decision,), decision.allowed)
         if testmode.off:
-            return []
-        hits = plan.hits(features, None if cost is None else checked_cost(cost), request)
-        return [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits] if testmode.key_suffix else hits
+            return Verdict()
+        try:
+            hits = plan.hits(features, cost, request)
+        except EarlyVerdict as early:
+            return early.verdict(self._time())
+        if testmode.key_suffix:
+            hits = [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits]
+        return hits or Verdict()
 
     def _now(self) -> int | None:
         clock = self._clock or testmode.clock

@@ -35,16 +35,14 @@ class ChainLink(Store):
         return self.store
 
     def forget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
         self.store.forget(keys)
         self.forget_here(keys)
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        keys = list(keys)
         await self.store.aforget(keys)
         self.forget_here(keys)
 
-    def forget_here(self, keys: Sequence[str]) -> None:
+    def forget_here(self, keys: Iterable[str]) -> None:
         """Forget what this link itself holds of the keys."""
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class RejectionCache(ChainLink):
                 until = at + min(decision.retry_us or 0, self._span)
                 self._young[decision.hit[1]] = _Rejection(decision, at, until)
 
-    def forget_here(self, keys: Sequence[str]) -> None:
+    def forget_here(self, keys: Iterable[str]) -> None:
         """Drop the keys from the caches of all limiters in this process."""
         for cache in filter(None, [reference() for reference in self.everywhere.valuerefs()]):
             cache._drop(keys)
