@@ -159,19 +159,14 @@ class Verdict:
 
     @property
     def retry_after(self) -> float | None:
-        """Seconds until the request is allowed: 0.0 when allowed, None when waiting does not help.
-
-        With several rejecting limits this is the longest of their waits.
-        """
+        """Seconds until all limits allow the request: 0.0 when allowed, None when waiting does not help."""
         waits = [d.retry_after for d in self.rejected_by]
         return None if None in waits or self.denied else max(waits, default=0.0)  # type: ignore[type-var]
 
     @property
     def delay(self) -> float:
         """Seconds to wait before going on: the longest delay of the decisions, 0.0 when rejected."""
-        if not self.allowed:
-            return 0.0
-        return max((d.delay_us for d in self.decisions if not d.shadow), default=0) / SECOND
+        return max((d.delay for d in self.decisions if self.allowed and not d.shadow), default=0.0)
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -179,10 +174,9 @@ class Verdict:
         return tuple(dict.fromkeys(d.rule for d in self.decisions))
 
     def settle(self, cost: int) -> None:
-        """State the true cost of the request.
+        """State the true cost of the request. The middleware applies it after the response is sent.
 
-        The middleware applies the cost after the response is sent. Without a middleware, call
-        ``limiter.settle(verdict, cost)``.
+        Without a middleware, call ``limiter.settle(verdict, cost)``.
 
         Args:
             cost: The true cost in units of the limit, a whole number from 0 to 10**12.
@@ -246,11 +240,9 @@ class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
 
     def verdict(self, now: int) -> Verdict:
         """Return the verdict at ``now``. It has no ``retry_after``, because a wait does not help."""
-        decisions = []
-        for limit in self.limits:
-            decision = Decision(False, 0, None, 0, now)
+        decisions = [Decision(False, 0, None, 0, now) for _ in self.limits]
+        for decision, limit in zip(decisions, self.limits, strict=True):
             decision.hit = (limit, "", 0)
-            decisions.append(decision)
         return Verdict(decisions, self.allowed)
 
 

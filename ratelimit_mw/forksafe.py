@@ -14,8 +14,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import ref
 
-_SECONDS: Final = 1.0
-"""The longest wait for one lock before a fork. After it, the child replaces the lock and the data behind the lock."""
+_SECONDS: Final = 1.0  # the longest wait for one lock before a fork; then the child replaces the lock and its data
 
 
 class _Lock(Protocol):
@@ -35,8 +34,7 @@ _Owner = TypeVar("_Owner")
 _Created = TypeVar("_Created", bound=_Lock)
 _numbers: Final = count()
 _entries: Final[dict[int, _Registration]] = {}
-_held: Final[dict[int, list[_Lock]]] = {}
-"""The locks that each forking thread holds, by the number of the thread."""
+_held: Final[dict[int, list[_Lock]]] = {}  # by the number of the forking thread
 _checking = threading.Lock()
 _process = os.getpid()
 

@@ -117,7 +117,9 @@ class Quota:
             raise ConfigError(f"expected {_EXPECTED}; got {text!r}")
         match = _QUOTA.fullmatch(f"{text.rstrip()}s" if _IN_SECONDS.fullmatch(text) else text)
         if match is None or not (match[3] is None or match[3].lower() in _UNITS):
-            raise ConfigError(f"cannot parse quota {text!r}. Expected {_EXPECTED}.{_did_you_mean(match)}")
+            close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
+            hint = f" Did you mean {match[0].strip().replace(match[3], close[0])!r}?" if match and close else ""
+            raise ConfigError(f"cannot parse quota {text!r}. Expected {_EXPECTED}.{hint}")
         amount, count, unit, burst = match.groups()
         period = 0 if unit is None else _microseconds(count or "1", unit)
         try:
@@ -177,10 +179,8 @@ def parse_duration(value: object) -> int:
 
 def format_duration(us: int) -> str:
     """Return the shortest exact text of a duration: ``format_duration(5_400_000_000)`` is ``'90m'``."""
-    for unit, size in _SHORT:
-        if us % size == 0:
-            return f"{us // size}{unit}"
-    return f"{us / SECOND:.6f}s"
+    exact = (f"{us // size}{unit}" for unit, size in _SHORT if us % size == 0)
+    return next(exact, f"{us / SECOND:.6f}s")
 
 
 def _microseconds(number: str, unit: str) -> int:
@@ -193,12 +193,6 @@ def checked_cost(cost: object) -> int:
     if type(cost) is not int or not 0 <= cost <= MAX_AMOUNT:
         raise ConfigError(f"expected a cost as a whole number from 0 to {MAX_AMOUNT:,}; got {cost!r}")
     return cost
-
-
-def _did_you_mean(match: re.Match[str] | None) -> str:
-    """A suggestion for a misspelt unit."""
-    close = difflib.get_close_matches(match[3].lower(), _UNITS, 1) if match else None
-    return f" Did you mean {match[0].strip().replace(match[3], close[0])!r}?" if match and close else ""
 
 
 def _quotas_of(item: object) -> list[Quota]:

@@ -18,11 +18,10 @@ class _TestMode:
         active: Whether ``off`` or ``clock`` is set.
     """
 
-    def __init__(self) -> None:
-        self.off = 0
-        self.clock: Clock | None = None
-        self.key_suffix = ""
-        self.active = False
+    off = 0
+    clock: Clock | None = None
+    key_suffix = ""
+    active = False
 
     def turn_off(self, more: int) -> None:
         self.off += more

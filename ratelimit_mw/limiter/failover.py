@@ -1,7 +1,6 @@
 """Failover for a shared store that cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
-``on_store_error`` of each rule decides: "local" counts in this process, "allow" leaves the limit out, "deny" rejects
-with 503.
+By ``on_store_error`` "local" counts in this process, "allow" leaves the limit out, and "deny" rejects with 503.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ class BreakerStore(ChainLink):
     """Asks a store while its circuit breaker is closed, and raises ``NotAskedError`` while the breaker is open.
 
     The breaker opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to
-    1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe at the
-    same moment. Times are whole microseconds of any steady clock.
+    1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
 
     Attributes:
         open: Whether the breaker is open now.
@@ -170,10 +168,7 @@ class Denial(Decision):
 
 
 class FailoverStore(ChainLink):
-    """Decides by the policy of each limit when its store cannot be reached, and never raises in ``apply``.
-
-    "local" counts in ``local``, by one of ``fleet_size`` equal parts of the limit.
-    """
+    """Decides by the policy of each limit when its store cannot be reached. "local" counts in the store ``local``."""
 
     def __init__(self, store: Store, policy: str, fleet_size: int, clock: Clock) -> None:
         self.breaker = BreakerStore(store, policy)

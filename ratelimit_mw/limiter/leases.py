@@ -1,9 +1,8 @@
 """Leases: a process takes a share of a busy key's quota in one call, and consumes the share without asking the store.
 
-The store counts a share when it is taken. So all processes together never exceed the limit as the store counts it,
-even when a process crashes. A lease ends after a twentieth of the period, so consumption is late by at most that time.
-Near the limit shares get small, so that little stays unused. The next request of any key that asks the store returns
-the unused part of an ended lease; ``close`` returns the rest. At most one share per process is unused at any time.
+The store counts a share when it is taken, so all processes together never exceed the limit, even when one crashes.
+A lease ends after a twentieth of the period, so consumption is late by at most that time. Near the limit shares get
+small. The next request that asks the store returns the unused part of an ended lease; ``close`` returns the rest.
 """
 
 from __future__ import annotations
@@ -101,10 +100,7 @@ class _LeaseTable:
 
 
 class QuotaLeases(ChainLink):
-    """Serves hits from leases; all other hits go on to the store.
-
-    ``clock`` is the limiter's time, ``now`` the time that it gives to the store, or None for the store's own.
-    """
+    """Serves hits from leases. ``clock`` is the limiter's time, ``now`` the time that it gives to the store if any."""
 
     def __init__(self, store: Store, clock: Clock, now: Callable[[], int | None]) -> None:
         super().__init__(store)
@@ -114,8 +110,7 @@ class QuotaLeases(ChainLink):
         self._table = _LeaseTable()
 
     def _after_fork(self, _intact: bool) -> None:
-        """In a forked child: the shares belong to the parent."""
-        self._table = _LeaseTable()
+        self._table = _LeaseTable()  # the shares belong to the parent
 
     def apply_one(self, limit: Limit, key: str, cost: int, now: int | None) -> Decision | None:
         """Serve one hit of a request from its lease. None when there is no lease that covers it."""
@@ -231,8 +226,6 @@ def _life(limit: Limit) -> int:
 
 
 def _returns(leases: Iterable[_Lease]) -> list[Correction]:
-    """Return the corrections that return the unused parts of these leases."""
-    unused = [(lease, *lease.hit) for lease in leases if lease.unused > 0]
-    return [
-        Correction(limit, key, lease.unused, Charge(lease.decision.at_us, share)) for lease, limit, key, share in unused
-    ]
+    """Build the corrections that return the unused parts of these leases."""
+    unused = [lease for lease in leases if lease.unused > 0]
+    return [Correction(*each.hit[:2], each.unused, Charge(each.decision.at_us, each.hit.cost)) for each in unused]

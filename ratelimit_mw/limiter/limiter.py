@@ -5,12 +5,11 @@ Each method that may wait for the store has an async twin, whose name starts wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from ..algorithms.limit import Limit
 from ..clock import Clock, checked_clock
-from ..decision import Decision, EarlyVerdict, Hit, Verdict
+from ..decision import EarlyVerdict, Hit, Verdict
 from ..errors import ConfigError, placed
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -25,8 +24,6 @@ from .failover import BreakerStore, FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
 from .settlement import Settlement
-
-ApplyOne = Callable[[Limit, str, int, int | None], Decision | None]
 
 
 class Limiter(Settlement):
@@ -76,9 +73,10 @@ class Limiter(Settlement):
         compiled = self._compile_rules()
         with placed("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
-        memory = self.store if isinstance(self.store, MemoryStore) else None
-        self.waits = memory is None
-        self._apply_one: ApplyOne | None = None if memory is None else memory.apply_one
+        self._single_store: MemoryStore | QuotaLeases | None = (
+            self.store if isinstance(self.store, MemoryStore) else None
+        )
+        self.waits = self._single_store is None
         self._failover: FailoverStore | None = None
         self._chain = self.store
         if self.waits:
@@ -125,10 +123,8 @@ class Limiter(Settlement):
             with placed(f"rule {limit.rule!r}"):
                 self._chain.check(limit)
         self.rules = rules
-        failover = self._failover
-        if failover and not isinstance(failover.store, QuotaLeases) and any(limit.lease for limit in limits):
-            failover.store = leases = QuotaLeases(failover.store, self._time, self._now)
-            self._apply_one = leases.apply_one
+        if self._failover and self._single_store is None and any(limit.lease for limit in limits):
+            self._failover.store = self._single_store = QuotaLeases(self._failover.store, self._time, self._now)
 
     @property
     def breaker(self) -> BreakerStore | None:
@@ -221,14 +217,14 @@ class Limiter(Settlement):
         """Return the hits for the chain to decide, or the verdict of a request that needs no chain."""
         if cost is not None:
             checked_cost(cost)
-        if plan.single is not None and consume and self._apply_one is not None and not testmode.active:
+        if plan.single is not None and consume and self._single_store is not None and not testmode.active:
             # One limit in memory or with a lease: no list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
             key = key_of(features)
             if key is None:
                 return Verdict()
             now = None if self._clock is None else self._clock()
-            decision = self._apply_one(limit, key, own_cost if cost is None else cost, now)
+            decision = self._single_store.apply_one(limit, key, own_cost if cost is None else cost, now)
             if decision is not None:
                 return Verdict((decision,), decision.allowed)
         if testmode.off:

@@ -47,8 +47,6 @@ class Settlement(ABC):
     def refund(self, verdict: Verdict) -> None:
         """Return all of the cost that a verdict consumed. A second call changes nothing.
 
-        When the store cannot be reached, the cost stays consumed. No error is raised.
-
         Args:
             verdict: A verdict of ``hit``.
         """
