@@ -3,8 +3,8 @@
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """
 
-from .conf import limiter
 from .decorators import exempt, limit
+from .limits import limiter
 from .middleware import RateLimitMiddleware
 
 __all__ = ["RateLimitMiddleware", "exempt", "limit", "limiter"]

@@ -16,7 +16,8 @@ from ..http.admission import Admission, combine, decide
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
 
-_ATTRIBUTE: Final = "_ratelimit_mw"
+ATTRIBUTE: Final = "_ratelimit_mw"
+"""The attribute of Django's request that holds its admission."""
 
 
 class DjangoAdmission(Admission):
@@ -29,7 +30,7 @@ class DjangoAdmission(Admission):
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict) -> None:
         self._shown = vars(request.framework_request)
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
-        self._shown[_ATTRIBUTE] = self
+        self._shown[ATTRIBUTE] = self
 
     def throttle(self, plan: Plan, request: Any) -> Verdict:
         """Decide the plan of a throttle."""
@@ -54,11 +55,6 @@ class DjangoAdmission(Admission):
             for verdict in self.verdicts:
                 verdict.settle(cost)
         return super()._due()
-
-
-def admission_of(native: Any) -> DjangoAdmission | None:
-    """Return the admission of Django's request; None where no middleware of this package handles it."""
-    return getattr(native, _ATTRIBUTE, None)
 
 
 def resolve_verdict(limits: HttpLimiter, plan: Plan, request: Any) -> Verdict:

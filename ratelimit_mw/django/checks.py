@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 
 from ..errors import RateLimitError
 from ..settings.framework import SETTING
-from . import conf
+from .limits import project_limits
 from .middleware import RateLimitMiddleware
 
 _WORKERS: Final = "WEB_CONCURRENCY"
@@ -23,6 +23,10 @@ _WARNINGS: Final = {
     "W001": (
         "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
         'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
+    ),
+    "W002": (
+        f"{SETTING} counts in the memory of each process: {{}} allow that many times each limit.",
+        'Set a store that the workers share: "redis://..." or "lmdb:///...". With one worker, silence this check.',
     ),
     "W003": (
         "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
@@ -41,7 +45,7 @@ def check_project(**_: Any) -> list[Any]:
     W003: the user, and W004: the language is not known yet at the place of the middleware.
     """
     try:
-        project = conf.project_limits()
+        project = project_limits()
         has_marks = project.routes().has_marks
     except RateLimitError as error:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
@@ -53,31 +57,25 @@ def check_project(**_: Any) -> list[Any]:
         "W003": by_user and position is not None and (authentication is None or position < authentication),
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
-    return [
-        checks.Warning(message, hint=hint, id=f"ratelimit_mw.{name}")
-        for name, (message, hint) in _WARNINGS.items()
-        if found[name]
-    ]
+    return [_warning(name) for name, applies in found.items() if applies]
 
 
 def check_deployment(**_: Any) -> list[Any]:
     """W002: each worker process counts for itself."""
     try:
-        store = conf.project_limits().limits.limiter.settings.store
+        store = project_limits().limits.limiter.settings.store
     except RateLimitError:
         return []  # reported as E001
     if not store.startswith("memory:"):
         return []
     count = os.environ.get(_WORKERS, "")
     workers = f"{count} workers ({_WORKERS})" if count.isdigit() else "several workers"
-    return [
-        checks.Warning(
-            f"{SETTING} counts in the memory of each process: {workers} allow that many times each limit.",
-            hint='Set a store that the workers share, such as "redis://127.0.0.1:6379/0" or'
-            ' "lmdb:///var/lib/app/ratelimit". With one worker, silence this check.',
-            id="ratelimit_mw.W002",
-        )
-    ]
+    return [_warning("W002", workers)]
+
+
+def _warning(name: str, *values: str) -> Any:
+    message, hint = _WARNINGS[name]
+    return checks.Warning(message.format(*values), hint=hint, id=f"ratelimit_mw.{name}")
 
 
 def _position_of(name: str) -> int | None:

@@ -71,9 +71,7 @@ def exempt(*rules: Any) -> Any:
 def own_marks(thing: object) -> ViewMarks:
     """Return all marks of an object, in the order of its decorators."""
     attributes = getattr(thing, "__dict__", {}) if not isinstance(thing, type) else {}
-    names = (name for name in attributes if name.startswith(_ATTRIBUTE))
-    ordered = sorted(names, key=lambda name: int(name[len(_ATTRIBUTE) :]))
-    return marks.view_of([thing, *(attributes[name] for name in ordered)])
+    return marks.view_of([thing, *(attributes[name] for name in sorted(attributes) if name.startswith(_ATTRIBUTE))])
 
 
 def _exempt(decorate: Callable[[Any], Any], rules: tuple[str, ...], view: Any) -> Any:
@@ -85,7 +83,7 @@ def _exempt(decorate: Callable[[Any], Any], rules: tuple[str, ...], view: Any) -
 
 def _keep(marked: Any, view: ViewMarks) -> Any:
     if not isinstance(marked, type):
-        setattr(marked, f"{_ATTRIBUTE}{next(_count)}", view)
+        setattr(marked, f"{_ATTRIBUTE}{next(_count):09}", view)
     return marked
 
 

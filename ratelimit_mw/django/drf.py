@@ -14,8 +14,8 @@ from ..decision import Verdict
 from ..errors import MissingMiddlewareError
 from ..http.limiter import plan_without
 from ..testmode import testmode
-from . import conf
-from .admission import DjangoAdmission, admission_of
+from .admission import ATTRIBUTE, DjangoAdmission
+from .limits import project_limits
 from .request import DjangoRequest
 
 __all__ = ["Throttle"]
@@ -49,7 +49,7 @@ class Throttle:
         scope = self.scope or getattr(view, "throttle_scope", None)
         if scope is None or testmode.off:
             return True
-        admission = admission_of(request._request)
+        admission: DjangoAdmission | None = getattr(request._request, ATTRIBUTE, None)
         if admission is None:
             raise MissingMiddlewareError(f"{type(view).__module__}.{type(view).__qualname__}")
         if not admission.verdict:
@@ -72,7 +72,7 @@ class _Unavailable(APIException):  # type: ignore[misc] # REST framework has no 
 
 
 def _decide(admission: DjangoAdmission, throttled: Any, view: Any, scope: str) -> Verdict:
-    project = conf.project_limits()
+    project = project_limits()
     earlier = admission.request
     request = DjangoRequest(throttled._request)  # anew, because the body may have been read since
     request.endpoint, request.path_params = earlier.endpoint, earlier.path_params

@@ -13,10 +13,8 @@ from ..decision import Verdict
 from ..errors import MissingMiddlewareError
 from ..http.admission import adecide
 from ..rules.decorators import decided, mark_decided
-from ..rules.plan import Plan
-from . import conf
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
-from .limits import ProjectLimits
+from .limits import ProjectLimits, project_limits
 
 
 class RateLimitMiddleware:
@@ -40,7 +38,7 @@ class RateLimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        conf.project_limits().routes()
+        project_limits().routes()
 
     def __call__(self, native: Any) -> Any:
         handling = self._handle(native)
@@ -54,12 +52,15 @@ class RateLimitMiddleware:
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""
-        project = conf.project_limits()
+        project = project_limits()
         request = project.match(native, self._is_async)
         before = mark_decided(request.marks)
         try:
-            plan = project.plan(request)
-            verdict = await self._decide(project, plan, request) if not plan.is_empty else Verdict()
+            plan, verdict = project.plan(request), Verdict()
+            if self._is_async and not plan.is_empty:
+                verdict = await adecide(project.limits, plan, request)
+            elif not plan.is_empty:
+                verdict = resolve_verdict(project.limits, plan, request)
             admission = DjangoAdmission(project.limits, request, plan, verdict)
             if admission.verdict:
                 response = await self._run(project, request, admission, plan.may_delay)
@@ -72,11 +73,6 @@ class RateLimitMiddleware:
             return response
         finally:
             decided.set(before)
-
-    async def _decide(self, project: ProjectLimits, plan: Plan, request: Any) -> Verdict:
-        if self._is_async:
-            return await adecide(project.limits, plan, request)
-        return resolve_verdict(project.limits, plan, request)
 
     async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, may_delay: bool) -> Any:
         try:

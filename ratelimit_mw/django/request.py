@@ -90,13 +90,11 @@ def django_user(request: Any) -> Any:
     native = request.framework_request
     if not request.may_await or not hasattr(native, "user"):
         return _key(getattr(native, "user", None))
-    return _await_user(native)
+    return _await_key(native.auser()) if hasattr(native, "auser") else sync_to_async(lambda: _key(native.user))()
 
 
-async def _await_user(native: Any) -> str | None:
-    if hasattr(native, "auser"):
-        return _key(await native.auser())
-    return await sync_to_async(lambda: _key(getattr(native, "user", None)))()
+async def _await_key(user: Any) -> str | None:
+    return _key(await user)
 
 
 def _key(user: Any) -> str | None:

@@ -10,8 +10,7 @@ from django.utils import translation
 
 from ....errors import RateLimitError
 from ....rules.describe import Overview
-from ... import conf
-from ...limits import ProjectLimits
+from ...limits import ProjectLimits, project_limits
 
 
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
@@ -27,7 +26,7 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
 
     def handle(self, *_: Any, command: str, **options: Any) -> None:
         try:
-            project = conf.project_limits()
+            project = project_limits()
             routes, limiter = project.routes().all, project.limits.limiter  # the routes add rules to the limiter
             overview = Overview(limiter.rules, limiter.settings.overrides, routes)
         except RateLimitError as error:
