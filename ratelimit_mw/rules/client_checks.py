@@ -1,7 +1,6 @@
 """Check that the IP addresses in rules and lists can be the address of a client. Pure.
 
-The middleware counts a client under an IPv4 address, or under an IPv6 network of ``ipv6_prefix`` bits. An address or
-network in any other form would never match.
+A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other form would ever match.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
 
 
 def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
-    """``ConfigError`` for a network that is narrower than a client, and for limits of an address that is no client.
-
-    ``of`` names the rule in the message, when its path in a file is not known.
-    """
+    """``ConfigError`` for a narrower network, and for limits of another address. ``of`` names the rule in it."""
     try:
         with placed("match.ip"):
             _check_networks(rule.matches.networks, ipv6_prefix)
@@ -42,8 +38,8 @@ def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
 def _check_networks(networks: Iterable[Network], ipv6_prefix: int) -> None:
     for network in networks:
         if network.version == 6 and network.prefixlen > ipv6_prefix:
-            wider = network.supernet(new_prefix=ipv6_prefix)
-            raise ConfigError(f"{network} never matches: {_per_prefix(ipv6_prefix)}. Write '{wider}'")
+            wider = str(network.supernet(new_prefix=ipv6_prefix))
+            raise ConfigError(f"{network} never matches: {_per_prefix(ipv6_prefix)}. Write {wider!r}")
 
 
 def _check_client(value: str, ipv6_prefix: int) -> None:

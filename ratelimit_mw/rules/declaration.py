@@ -24,7 +24,6 @@ def option(meaning: str, default: Any = None, **schema: Any) -> msgspec.Meta:
 
 
 def hints_of(declaration: Any) -> dict[str, Any]:
-    """The annotation of every option."""
     return get_type_hints(declaration, include_extras=True)
 
 
@@ -34,7 +33,6 @@ def defaults_of(declaration: Any) -> dict[str, Any]:
 
 
 def meanings_of(declaration: Any) -> dict[str, str]:
-    """The meaning of every option."""
     return {name: hint.__metadata__[-1].description for name, hint in hints_of(declaration).items()}
 
 

@@ -17,6 +17,8 @@ from .ruleset import Override, RuleSet
 
 _IMPLIED: Final = ("HEAD", "OPTIONS")
 _SHOWN_VALUES: Final = 3
+_either: Final = " or ".join
+_line: Final = "; ".join
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,14 @@ class Overview:
             )
         if not match.takes_host(host):
             return f"host: not {_either(match.hosts)}"
-        return "" if features is None else _missed_feature(match, features)
+        if features is None:
+            return ""
+        if match.networks and not is_in(str(features.get("ip")), match.networks):
+            return f"feature: ip is {features.get('ip')}, not in {_either(map(str, match.networks))}"
+        missed = (pair for pair in match.features if str(features.get(pair[0]) or "") not in pair[1])
+        for name, values in missed:
+            return f"feature: {name} is {features.get(name) or 'missing'}, not {_either(sorted(values))}"
+        return ""
 
     def _source(self, rule: CompiledRule) -> str:
         """Where a rule comes from: the settings, a decorator, or both."""
@@ -203,26 +212,9 @@ def _match(match: Match) -> dict[str, list[str]]:
     }
 
 
-def _missed_feature(match: Match, features: Features) -> str:
-    if match.networks and not is_in(str(features.get("ip")), match.networks):
-        return f"feature: ip is {features.get('ip')}, not in {_either(map(str, match.networks))}"
-    for name, values in match.features:
-        if str(features.get(name) or "") not in values:
-            return f"feature: {name} is {features.get(name) or 'missing'}, not {_either(sorted(values))}"
-    return ""
-
-
 def _conditions(rule: CompiledRule) -> str:
     """The conditions on features, which only a real request can meet."""
     return " ".join(f"when {name} is {_either(sorted(values))}" for name, values in rule.source.matches.features)
-
-
-def _either(items: Iterable[str]) -> str:
-    return " or ".join(items)
-
-
-def _line(items: Iterable[str]) -> str:
-    return "; ".join(items)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -5,8 +5,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
-import msgspec
-
 from .. import algorithms
 from ..quota import Quota
 from .declaration import option
@@ -38,17 +36,13 @@ if TYPE_CHECKING:
     Match = Mapping[str, str | int | Iterable[str | int]]
     Algorithm = AlgorithmName | AlgorithmTable | type[algorithms.Algorithm]
     Cost = int | Callable[[Any], int]
-    LimitsByValue = Mapping[str, Limits]
-    LimitsByFeature = Mapping[str, LimitsByValue]
 else:  # a file can hold no functions and no objects
-    _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    _TABLE = {"type": "object", "additionalProperties": _TEXTS}
     Limits = str | Sequence[str]
-    Match = Annotated[Mapping[str, Any], msgspec.Meta(extra_json_schema=_TABLE)]
+    Match = Mapping[str, Limits]
     Algorithm = str | Mapping[str, Any]
     Cost = int
-    LimitsByValue = Annotated[Mapping[str, Any], msgspec.Meta(extra_json_schema=_TABLE)]
-    LimitsByFeature = Annotated[Mapping[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": _TABLE})]
+LimitsByValue = Mapping[str, Limits]
+LimitsByFeature = Mapping[str, LimitsByValue]
 
 
 class CountWhen(TypedDict):

@@ -54,10 +54,9 @@ class RuleSet:
         rules += [_override(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
         make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
         self.rules = [CompiledRule(rule, name, make_key) for rule, name in zip(rules, names, strict=True)]
-        _check_unique(
-            (limit.policy, place) for rule, place in zip(self.rules, places, strict=True) for limit in rule.limits
-        )
         self.by_name = dict(zip(names, self.rules, strict=True))
+        compiled = zip(self.rules, places, strict=True)
+        _check_unique((limit.policy, place) for rule, place in compiled for limit in rule.limits)
         self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         everywhere = len(rules) - len(marks)
@@ -97,10 +96,8 @@ class RuleSet:
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""
         for name, override in self._unused.items():
-            raise ConfigError(
-                f"no decorator has a rule named {name!r}{suggestion(name, self._marked)}",
-                f"rules[{override.position}].overrides",
-            )
+            message = f"no decorator has a rule named {name!r}{suggestion(name, self._marked)}"
+            raise ConfigError(message, f"rules[{override.position}].overrides")
         return self
 
     def statuses(self, name: str) -> frozenset[int] | None:
@@ -119,9 +116,8 @@ class RuleSet:
         """``ConfigError`` when a view is exempt from a rule that does not exist."""
         for name in view.exempt or ():
             if name not in self.by_name:
-                raise ConfigError(
-                    f"unknown rule {name!r}{suggestion(name, self.by_name)}", of=f"@exempt on {view.exempt_on}"
-                )
+                message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
+                raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
     def _find_plan(self, method: str, path: str, host: str, view: ViewMarks | None) -> Plan:
         """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
@@ -135,9 +131,10 @@ class RuleSet:
             self._by_request[method, path, host, view] = plan
         return plan
 
-    def _plan_of(self, numbers: Iterable[int], method: str, host: str, view: ViewMarks | None) -> Plan:
+    def _plan_of(self, numbers: Sequence[int], method: str, host: str, view: ViewMarks | None) -> Plan:
         """The plan of those rules that apply. Clients cannot fill a cache without bound."""
-        applying = tuple(i for i in numbers if self._applies(self.rules[i], method.upper(), host, view))
+        exempted = () if view is None else [i for i in numbers if view.is_exempt_from(self.rules[i].name)]
+        applying = tuple(i for i in numbers if i not in exempted and self.rules[i].source.matches.takes(method, host))
         plan = self._plans.get(applying)
         if plan is None:
             if len(self._plans) >= _MAX_CACHED:
@@ -145,18 +142,12 @@ class RuleSet:
             plan = self._plans[applying] = Plan([self.rules[i] for i in applying], self.lists)
         return plan
 
-    @staticmethod
-    def _applies(rule: CompiledRule, method: str, host: str, view: ViewMarks | None) -> bool:
-        matches = rule.source.matches
-        is_exempt = view is not None and view.is_exempt_from(rule.name)
-        return not is_exempt and matches.takes_method(method) and matches.takes_host(host)
-
 
 def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
     """Return the rules as a list; ``ConfigError`` for anything else."""
     if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
-        example = '[Rule(limits="5/minute")]'
-        raise ConfigError(f"expected a list of rules such as {example}; got {type(rules).__name__}", "rules")
+        kind = type(rules).__name__
+        raise ConfigError(f'expected a list of rules such as [Rule(limits="5/minute")]; got {kind}', "rules")
     checked = list(rules)
     for i, rule in enumerate(checked):
         if not isinstance(rule, Rule):
