@@ -22,9 +22,6 @@ class _Entry(NamedTuple):
     values: frozenset[str] = frozenset()
     networks: tuple[Network, ...] = ()
 
-    def matches(self, value: str) -> bool:
-        return is_in(value, self.networks) if self.networks else value in self.values
-
 
 @dataclass(init=False)
 class AccessLists:
@@ -60,7 +57,7 @@ class AccessLists:
         """Return True when the request is on the allow list, False when on the deny list, None when on neither."""
         for entry in self.entries:
             value = features.get(entry.feature)
-            if value is not None and entry.matches(str(value)):
+            if value is not None and (str(value) in entry.values or is_in(str(value), entry.networks)):
                 return entry.kind == "allow"
         return None
 

@@ -1,7 +1,4 @@
-"""Declare options: a ``TypedDict`` whose annotations hold the default and the meaning of each option.
-
-Decoding, the JSON schema, the tables in the docs, docstrings and type hints all read the same declaration.
-"""
+"""Declare options once, in a ``TypedDict``, for decoding, JSON schema, docs, docstrings and type hints; check them."""
 
 from __future__ import annotations
 

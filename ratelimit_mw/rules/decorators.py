@@ -1,7 +1,4 @@
-"""The decorators ``limit``, ``exempt`` and ``messages``. They mark a view; the adapter enforces the marks.
-
-A guard around a marked view raises an error in a request in which no middleware decided the limits of the view.
-"""
+"""The decorators ``limit``, ``exempt`` and ``messages``. They mark a view, and guard it from a missing middleware."""
 
 from __future__ import annotations
 
@@ -18,12 +15,11 @@ from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
 from .declaration import document
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, marks_of
-from .names import holds_views, name_of, no_view, place_of
+from .names import holds_views, name_of
 from .options import Limits, RuleOptions
 from .rule import Rule
 
-_DISPATCHERS: Final = ("dispatch", "dispatch_request")
-"""The methods by which Starlette and Django, and Flask, enter a class-based view."""
+_DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
 decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
 
@@ -53,8 +49,8 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
     rule = _rule(limits, options, place)
 
     def mark(view: AnyView) -> AnyView:
-        marks, name = marks_of(view), name_of(view, place)
-        return mark_view(view, replace(marks, marks=(*marks.marks, Mark(rule, name))))
+        marks, mark = marks_of(view), Mark(rule, _checked_name(view, name_of(view), place))
+        return mark_view(view, replace(marks, marks=(*marks.marks, mark)))
 
     return mark
 
@@ -80,7 +76,7 @@ def messages(
 
     def mark(view: AnyView) -> AnyView:
         marks = marks_of(view)
-        mark = MessageMark(rule, name_of(view, place), over)
+        mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)
         return mark_view(view, replace(marks, messages=(*marks.messages, mark)))
 
     return mark
@@ -133,14 +129,19 @@ def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
 
 def _place(of: str, limits: object) -> str:
     if callable(limits):
-        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {place_of(limits)}")
+        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {name_of(limits) or limits!r}")
     return f"{of} at {call_site()}"
 
 
 def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
-    if not callable(view) and not holds_views(view):
-        raise no_view(view, place)
-    return mark_view(view, replace(marks_of(view), exempt=rules, exempt_on=place_of(view)))
+    name = _checked_name(view, name_of(view) or (repr(view) if callable(view) else None), place)
+    return mark_view(view, replace(marks_of(view), exempt=rules, exempt_on=name))
+
+
+def _checked_name(view: object, name: str | None, place: str) -> str:
+    if name is None:
+        raise ConfigError(f"expected a view, a function or a class; got {view!r}", of=place)
+    return name
 
 
 def mark_decided(view: ViewMarks) -> frozenset[Mark]:
@@ -171,10 +172,7 @@ def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
 
 
 def _guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
-    """Put the guard around a view. Signature, name, kind and globals stay the same.
-
-    ``marked_on`` finds the marked object from the arguments, when it is not the function itself.
-    """
+    """Put the guard around a view, whose signature stays the same. ``marked_on`` finds another marked object."""
     guarded: Any
 
     def check(args: tuple[Any, ...]) -> None:

@@ -35,18 +35,13 @@ class Route:
 
 
 class Overview:
-    """The rules of a limiter for an application with these routes, or of a settings file when ``routes`` is None.
-
-    Attributes:
-        is_file: The application is not known.
-        exempt: The exemptions in words: "/health from every rule".
-    """
+    """The rules of a limiter for an application with these routes, or of a settings file when ``routes`` is None."""
 
     def __init__(
         self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route] | None = None
     ) -> None:
         self.is_file = routes is None
-        self.exempt: list[str] = []
+        self.exempt: list[str] = []  # in words: "/health from every rule"
         self._rules = rules
         self._overrides = overrides
         self._routes: dict[Mark, list[str]] = {}
@@ -127,10 +122,7 @@ class Overview:
     def why_not(
         self, rule: CompiledRule, method: str, path: str, host: str, view: ViewMarks, features: Features | None = None
     ) -> str:
-        """The first reason why a rule does not apply to a request for this view; "" when it applies.
-
-        Without ``features`` the rule's conditions on features are not checked.
-        """
+        """The first reason why a rule does not apply, "" for none. Without ``features`` they are not checked."""
         match, mark = rule.source.matches, self._marks.get(rule)
         if mark is not None and mark in view.messages:
             return "it limits the messages of the WebSocket"

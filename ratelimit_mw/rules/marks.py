@@ -12,12 +12,8 @@ from typing import Any, Final
 from .names import class_behind, printable
 from .rule import Rule
 
-ATTRIBUTE: Final = "__ratelimit_mw__"
-"""The attribute of a marked view that holds its ``ViewMarks``."""
-
-MARKED_FORM: Final = "__ratelimit_mw_marked_form__"
-"""The attribute of a function that names the marked function made from it."""
-
+ATTRIBUTE: Final = "__ratelimit_mw__"  # of a marked view; holds its ``ViewMarks``
+MARKED_FORM: Final = "__ratelimit_mw_marked_form__"  # of a function; holds the marked function made from it
 _order = itertools.count()
 
 

@@ -33,25 +33,13 @@ def holds_views(view: object) -> bool:
     return not inspect.isclass(view) and isinstance(getattr(view, "import_name", None), str)
 
 
-def place_of(thing: object) -> str:
-    """Name the object under a decorator, for a message."""
-    return name_of(thing) if holds_views(thing) or hasattr(thing, "__qualname__") else repr(thing)
-
-
-def no_view(thing: object, place: str) -> ConfigError:
-    """The error for a decorator at ``place`` on an object that is not a view."""
-    return ConfigError(f"expected a view, a function or a class; got {thing!r}", of=place)
-
-
-def name_of(view: Any, place: str = "") -> str:
-    """Name a view as "module.qualname"; ``ConfigError`` for an object that is not a view, under the decorator at
-    ``place``.
-    """
+def name_of(view: Any) -> str | None:
+    """Name a view as "module.qualname"; None for an object that has no name."""
     if holds_views(view):
         return f"{view.import_name}.{view.name}"
     name = getattr(view, "__qualname__", None)
     if not callable(view) or name is None:
-        raise no_view(view, place)
+        return None
     own_name = getattr(view, "__name__", name)  # Flask renames the function that it makes from a class
     if name.rpartition(".")[2] != own_name:
         return f"{view.__module__}.{own_name}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from ..errors import ConfigError
@@ -58,17 +59,15 @@ def _parameter(foreign: re.Match[str]) -> str:
     return f"{{{name}:path}}" if foreign[1] == "path" else f"{{{name}}}"
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """A place in the tree. ``numbers`` are those of the patterns that end here."""
 
-    __slots__ = ("deep", "exact", "globs", "numbers", "repeats")
-
-    def __init__(self, repeats: bool = False) -> None:
-        self.exact: dict[str, _Node] = {}
-        self.globs: dict[str, tuple[re.Pattern[str] | None, _Node]] = {}
-        self.deep: _Node | None = None
-        self.repeats = repeats
-        self.numbers: list[int] = []
+    repeats: bool = False
+    exact: dict[str, _Node] = field(default_factory=dict)
+    globs: dict[str, tuple[re.Pattern[str] | None, _Node]] = field(default_factory=dict)
+    deep: _Node | None = None
+    numbers: list[int] = field(default_factory=list)
 
     def child(self, segment: str) -> _Node:
         """The node after a segment of a pattern, created when it is new."""

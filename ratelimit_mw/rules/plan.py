@@ -48,13 +48,7 @@ class CompiledRule:
 
 
 class Plan:
-    """The compiled rules that apply to one request.
-
-    Attributes:
-        is_empty: No rule and no list applies; the request is passed on.
-        needs: The names of the features to read.
-        single: The fast path: the one limit, its key and its cost, when nothing else has to be checked.
-    """
+    """The rules that apply to one request. ``single`` is the fast path for one limit: the limit, its key, its cost."""
 
     def __init__(self, rules: Sequence[CompiledRule], lists: AccessLists | None = None) -> None:
         self.rules = tuple(rules)

@@ -42,9 +42,7 @@ class Rule:
     """
 
     limits: Limits
-    options: RuleOptions
-    """All options, those with their default included."""
-
+    options: RuleOptions  # all of them, also those with their default
     name: str | None = field(compare=False)
     algorithm: Any = field(compare=False)
     cost: int | Callable[[Any], int] = field(compare=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -60,8 +59,7 @@ class RuleSet:
         self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
         everywhere = len(rules) - len(marks)
-        self.everywhere = self.rules[:everywhere]
-        """The rules that are not on a view."""
+        self.everywhere = self.rules[:everywhere]  # those that are not on a view
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
@@ -169,8 +167,7 @@ def _names(marks: Sequence[Mark]) -> list[str]:
 def _places(count: int, overrides: Mapping[str, Override]) -> list[str]:
     """The paths of the rules in the settings, where rules with ``overrides`` may be between them."""
     overriding = {override.position for override in overrides.values()}
-    others = (i for i in itertools.count() if i not in overriding)
-    return [f"rules[{i}]" for i in itertools.islice(others, count)]
+    return [f"rules[{i}]" for i in range(count + len(overriding)) if i not in overriding][:count]
 
 
 def _override(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
