@@ -17,7 +17,7 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 from ratelimit_mw import algorithms
-from ratelimit_mw.cli import commands
+from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.rules.declaration import defaults_of, hints_of, meanings_of
 from ratelimit_mw.rules.options import CountWhen, RuleSettings
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
@@ -72,7 +72,7 @@ def algorithm_options() -> str:
 
 def command_help() -> str:
     """What each command says of itself, as a command and its output."""
-    group = commands()
+    group = ratelimit_mw
     parts = []
     for name in sorted(group.commands):
         result = CliRunner().invoke(group, [name, "--help"], prog_name="ratelimit-mw", terminal_width=80)

@@ -143,9 +143,9 @@ class Player:
     def _run_ratelimit_mw(self, words: list[str]) -> str:
         from click.testing import CliRunner
 
-        from ratelimit_mw.cli import commands
+        from ratelimit_mw.cli.group import ratelimit_mw
 
-        result = CliRunner().invoke(commands(), words, prog_name="ratelimit-mw", terminal_width=80)
+        result = CliRunner().invoke(ratelimit_mw, words, prog_name="ratelimit-mw", terminal_width=80)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         expected = 1 if any(word.startswith("wrong") for word in words) else 0

@@ -154,12 +154,14 @@ class LogReader:
             text = line[:_EXAMPLE_BYTES].decode("utf-8", "replace").rstrip()
             self.examples.append(InvalidLine(self.lines, reason, text))
 
-    def note_invalid(self) -> None:
-        """Print the number of invalid lines, and the examples."""
+    def finish(self, has_requests: bool) -> None:
+        """Print the number of invalid lines with examples. Raise `Failure` when the log has no requests."""
         if self.invalid:
             note(f"{self.invalid:,} of {self.lines:,} lines cannot be parsed. The first of them:")
         for line in self.examples:
             note(f"  line {line.number}: {line.reason}: {printable(line.text, 100)}")
+        if not has_requests:
+            raise Failure(f"{self._file.name}: contains no request")
 
 
 def in_order(entries: Iterable[LogEntry], within: int = _SORTED_LINES) -> Iterator[LogEntry]:

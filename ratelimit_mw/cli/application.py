@@ -1,15 +1,10 @@
-"""FILE or ``--app``: where the rules of a command come from.
-
-An application is imported as a server does. It is not started and gets no request. Its middleware is built, which opens
-no connection.
-"""
+"""FILE or ``--app``: where the rules of a command come from. An application is imported, but not started."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,9 +40,9 @@ class Source:
         """Return the features that the rules need, each with the names of its rules."""
         users: dict[str, list[str]] = {}
         for rule in self.rules.rules:
-            for name in (*rule.source.needs, *(["host"] if rule.source.matches.hosts else [])):
+            for name in dict.fromkeys((*rule.source.needs, *(["host"] if rule.source.matches.hosts else []))):
                 users.setdefault(name, []).append(rule.name)
-        return {name: list(dict.fromkeys(rules)) for name, rules in users.items()}
+        return users
 
     def route(self, request: ASGIRequest) -> tuple[ViewMarks, dict[str, str]]:
         """Return the marks of the view that a request is routed to, and the features ``endpoint`` and ``path:...``."""
@@ -55,7 +50,7 @@ class Source:
 
 
 class Application(Source):
-    """The rules of an application with the middleware of ASGI or WSGI."""
+    """The rules of an application with the middleware of ASGI or WSGI, which is built and opens no connection."""
 
     def __init__(self, name: str) -> None:
         self._scope: dict[str, Any] = {}
@@ -77,25 +72,21 @@ class Application(Source):
         return view, {"endpoint": endpoint, **{f"path:{name}": str(value) for name, value in params.items()}}
 
     def _find_middleware(self, name: str, app: Any) -> Any:
-        for layer in self._layers(app):
+        """Return the middleware around an application, or inside of it."""
+        layer = app
+        for _ in range(_MAX_LAYERS):
             if isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware):
                 return layer
+            if hasattr(layer, "build_middleware_stack"):  # Starlette builds its layers at the first request
+                self._scope = {"app": layer}
+                layer = layer.build_middleware_stack()
+            else:
+                layer = getattr(layer, "app", None) or getattr(layer, "wsgi_app", None)
         for cls in type(app).__mro__:
             if command := _FRAMEWORK_COMMANDS.get(cls.__module__.partition(".")[0]):
-                raise click.UsageError(
-                    f"{name}: use the command of its framework: {command.format(name.partition(':')[0])}"
-                )
+                command = command.format(name.partition(":")[0])
+                raise click.UsageError(f"{name}: use the command of its framework: {command}")
         raise Failure(f"{name} has no RateLimitMiddleware")
-
-    def _layers(self, app: Any) -> Iterator[Any]:
-        """Yield an application and everything that it wraps, the outermost layer first."""
-        for _ in range(_MAX_LAYERS):
-            yield app
-            if hasattr(app, "build_middleware_stack"):  # Starlette builds its layers at the first request
-                self._scope = {"app": app}
-                app = app.build_middleware_stack()
-            else:
-                app = getattr(app, "app", None) or getattr(app, "wsgi_app", None)
 
 
 class SourceCommand(click.Command):

@@ -17,18 +17,16 @@ from ..rules.plan import CompiledRule
 from ..settings import Settings
 from ..stores import open_store, redacted_url
 from .application import Source, SourceCommand
-from .output import help_examples, json_option, print_json, print_table, print_text
+from .output import command, json_option, print_json, print_table, print_text
 
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
 
 
-@click.command(
+@command(
+    "ratelimit-mw check ratelimit.toml",
+    "ratelimit-mw check pyproject.toml --json",
+    "ratelimit-mw check --app shop:app",
     cls=SourceCommand,
-    epilog=help_examples(
-        "ratelimit-mw check ratelimit.toml",
-        "ratelimit-mw check pyproject.toml --json",
-        "ratelimit-mw check --app shop:app",
-    ),
 )
 @json_option
 def check(source: Source, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
 from .access_log import InvalidLineError, Target, parse_target
 from .application import Source, SourceCommand
-from .output import Cell, help_examples, json_option, note, print_json, print_table, print_text
+from .output import Cell, command, json_option, note, print_json, print_table, print_text
 
 _LISTS = {True: "allow", False: "deny", None: None}
 
@@ -49,25 +48,18 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Targ
     return target
 
 
-@click.command(
+@command(
+    "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
+    "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
+    "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
+    "ratelimit-mw explain --app shop:app GET /items/7",
     cls=SourceCommand,
-    epilog=help_examples(
-        "ratelimit-mw explain ratelimit.toml POST /login --feature ip=192.0.2.7",
-        "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
-        "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
-        "ratelimit-mw explain --app shop:app GET /items/7",
-    ),
 )
 @click.argument("method")
 @click.argument("path", callback=_parse_path)
-@click.option(
-    "--feature",
-    "features",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=_parse_features,
-    help="A feature of the request: ip=..., user=..., header:NAME=... Use it several times for several features.",
-)
+@click.option("--feature", "features", metavar="NAME=VALUE", multiple=True, callback=_parse_features,
+              help="A feature of the request: ip=..., user=..., header:NAME=... Use it several times for several"
+                   " features.")  # fmt: skip
 @click.option("--host", default="", help="The host of the request.")
 @json_option
 def explain(source: Source, method: str, path: Target, features: dict[str, str], host: str, as_json: bool) -> None:
@@ -86,21 +78,20 @@ def explain(source: Source, method: str, path: Target, features: dict[str, str],
     request = ASGIRequest(scope)
     view, routed = source.route(request)
     values = _features(request, features, settings.ipv6_prefix) | routed
-    rules = [
-        _explain(rule, values, overview.why_not(rule, request.method, request.path, request.host, view, values))
-        for rule in source.rules.rules
-    ]
+    place = request.method, request.path, request.host
+    rules = source.rules.rules
+    answers = {rule: _explain(rule, values, overview.why_not(rule, *place, view, values)) for rule in rules}
     listed = _LISTS[settings.lists.allows(values)]
     if as_json:
-        print_json({"features": values, "list": listed, "rules": rules})
+        print_json({"features": values, "list": listed, "rules": list(answers.values())})
     else:
-        _print(values, source.rules.rules, rules)
+        _print(values, answers)
     overrides = list(describe_overrides(settings.overrides)) if overview.is_file else []
     for line in overrides:
         note(line)
     if listed is not None:
         note(f"the {listed} list decides this request before any rule")
-    if listed == "allow" or (listed is None and not any(rule["applies"] for rule in rules)):
+    if listed == "allow" or (listed is None and not any(answer["applies"] for answer in answers.values())):
         note(f"no {'other ' if overrides else ''}rule limits this request")
         raise click.exceptions.Exit(1)
 
@@ -123,7 +114,6 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     if reason:
         return {"rule": rule.name, "applies": False, "reason": reason}
     limits = rule.limits if key is None else rule.limits_for(features)
-    cost = rule.source.cost
     return {
         "rule": rule.name,
         "applies": True,
@@ -131,17 +121,17 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
         "key": key,
         "rejects": f"{missing} is missing" if key is None else None,
         "algorithm": algorithm_of(rule),
-        "limits": [{"limit": str(limit.quota), "policy": limit.policy, "cost": cost} for limit in limits],
+        "limits": [{"limit": str(limit.quota), "policy": limit.policy, "cost": rule.source.cost} for limit in limits],
     }
 
 
-def _print(features: Features, rules: Sequence[CompiledRule], answers: list[dict[str, Any]]) -> None:
+def _print(features: Features, answers: dict[CompiledRule, dict[str, Any]]) -> None:
     title = f"{features['method']} {features['path']}"
     if "endpoint" in features:
         print_text(f"{title} is routed to {features['endpoint']}")
-    applying = [_row(rule, answer) for rule, answer in zip(rules, answers, strict=True) if answer["applies"]]
+    applying = [_row(rule, answer) for rule, answer in answers.items() if answer["applies"]]
     print_table(f"Rules that apply to {title}", applying)
-    others = [{"rule": answer["rule"], "reason": answer["reason"]} for answer in answers if not answer["applies"]]
+    others = [{"rule": each["rule"], "reason": each["reason"]} for each in answers.values() if not each["applies"]]
     print_table(f"Rules that do not apply to {title}", others)
 
 

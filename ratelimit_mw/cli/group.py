@@ -13,7 +13,7 @@ from ..settings import schema as settings_schema
 from .check import check
 from .demo.command import demo
 from .explain import explain
-from .output import Failure, help_examples, print_json
+from .output import Failure, command, print_json
 from .replay import replay
 
 
@@ -53,11 +53,11 @@ def ratelimit_mw() -> None:
     """
 
 
-@ratelimit_mw.command(epilog=help_examples("ratelimit-mw schema > ratelimit.schema.json"))
+@command("ratelimit-mw schema > ratelimit.schema.json")
 def schema() -> None:
     """Print the JSON Schema of the settings file. Editors use it to complete and check your file."""
     print_json(settings_schema())
 
 
-for _command in (check, demo, explain, replay):
+for _command in (check, demo, explain, replay, schema):
     ratelimit_mw.add_command(_command)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import gt
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
@@ -23,8 +20,7 @@ from rich.text import Text
 Cell = str | Sequence[str] | int | float
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-_FILE_WIDTH = 120
-_COLUMN_GAP = 2
+_FILE_WIDTH = 1000  # no line is folded
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 
@@ -48,9 +44,10 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def help_examples(*lines: str) -> str:
-    r"""Return the examples at the end of a help text. ``\b`` keeps click from wrapping the lines."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+def command(*examples: str, cls: type[click.Command] = click.Command) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function a command, and show the examples at the end of its help text."""
+    # \b keeps click from wrapping the lines.
+    return click.command(cls=cls, epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples))
 
 
 def print_json(value: Any) -> None:
@@ -74,29 +71,15 @@ def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
     """
     if not rows:
         return
-    console = terminal()
     columns = {name: [_text(row[name]) for row in rows] for name in rows[0]}
-    widths = _widths(["\n".join([name, *cells]) for name, cells in columns.items()], console.width)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, width in zip(columns, widths, strict=True):
-        justify: Literal["left", "right"] = "right" if isinstance(rows[0][name], int | float) else "left"
-        table.add_column(name, justify=justify, width=width, overflow="fold")
+    for name, cell in rows[0].items():
+        table.add_column(name, justify="right" if isinstance(cell, int | float) else "left", overflow="fold")
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
     print_text(title, "bold")  # rich would fold a title to the width of its table
-    console.print(table)
+    terminal().print(table)
     click.echo()
-
-
-def _widths(columns: Sequence[str], room: int) -> list[int]:
-    """Narrow the widest columns until all fit. Words are broken only when nothing else helps."""
-    widths = [max(map(cell_len, column.split("\n"))) for column in columns]
-    longest_words = [max(map(cell_len, re.split("[ \n]", column))) for column in columns]
-    for floors in (longest_words, [1] * len(widths)):
-        while sum(widths) + _COLUMN_GAP * len(widths) > room and any(map(gt, widths, floors)):
-            i = max(range(len(widths)), key=lambda i: widths[i] if widths[i] > floors[i] else 0)
-            widths[i] -= 1
-    return widths
 
 
 def _text(cell: Cell) -> str:
@@ -112,10 +95,8 @@ def terminal() -> Console:
 
 
 @contextmanager
-def progress_bar(
-    action: str, total: int | None, *columns: ProgressColumn, **fields: Any
-) -> Iterator[Callable[..., None]]:
+def progress(action: str, total: int | None, *columns: ProgressColumn, **fields: Any) -> Iterator[Callable[..., None]]:
     """Show a bar when stderr is a terminal, and yield the function that updates it."""
     console = Console(stderr=True, quiet=not sys.stderr.isatty())
-    with Progress(TextColumn(action), BarColumn(), *columns, console=console, transient=True) as progress:
-        yield partial(progress.update, progress.add_task("", total=total, **fields))
+    with Progress(TextColumn(action), BarColumn(), *columns, console=console, transient=True) as bar:
+        yield partial(bar.update, bar.add_task("", total=total, **fields))

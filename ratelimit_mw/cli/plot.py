@@ -14,6 +14,7 @@ from .simulation import Simulation
 
 try:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
@@ -48,8 +49,8 @@ def draw(report: Simulation, path: Path, top: int) -> None:
 
 
 def _over_time(axes: Axes, report: Simulation) -> None:
-    span = (report.last - report.first).total_seconds()
-    step = next((step for step in _STEPS if span / step <= _MAX_BARS), max(_STEPS))
+    first, last = report.span
+    step = next((step for step in _STEPS if (last - first).total_seconds() <= step * _MAX_BARS), max(_STEPS))
     every = Counter(time // step for time in report.times)
     rejected = Counter(time // step for time in report.rejected_times)
     bins = sorted(every)
@@ -65,12 +66,10 @@ def _over_time(axes: Axes, report: Simulation) -> None:
     # The label of the axis contains the year.
     dates = ConciseDateFormatter(locator, UTC, _DATES, zero_formats=_DATES_AT_ZERO, show_offset=False)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_formatter(dates)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_ylabel(f"requests per {_STEPS[step]}", color=_INK)
     axes.set_xlabel(report.period, color=_INK)
     total, lost = len(report.times), len(report.rejected_times)
-    _set_title(axes, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
+    _style(axes, axes.yaxis, f"{count_text(total, 'request')}, {lost:,} rejected ({lost / total:.1%})")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
@@ -87,15 +86,14 @@ def _by_client(axes: Axes, report: Simulation, clients: Sequence[str]) -> None:
     axes.set_yticks(rows, names, parse_math=False)
     axes.set_ylim(len(clients) - 0.4, -0.6)
     axes.set_xlim(0, max(report.requests[client] for client in clients) * 1.12)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("requests: rejected, then allowed", color=_INK)
-    _set_title(
-        axes, "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
-    )
+    title = "Clients with most rejections" if any(rejected) else "No client was rejected: clients with most requests"
+    _style(axes, axes.xaxis, title)
 
 
-def _set_title(axes: Axes, title: str) -> None:
+def _style(axes: Axes, counts: Axis, title: str) -> None:
+    counts.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    counts.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=_INK, pad=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=_INK, labelsize=10)

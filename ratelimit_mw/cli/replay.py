@@ -13,19 +13,7 @@ from rich.progress import TextColumn, TimeRemainingColumn
 from ..rules.describe import describe_overrides
 from .access_log import LogReader, in_order
 from .application import Source
-from .output import (
-    FILE,
-    Cell,
-    Failure,
-    count_text,
-    help_examples,
-    json_option,
-    note,
-    print_json,
-    print_table,
-    print_text,
-    progress_bar,
-)
+from .output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text, progress
 from .simulation import Simulation, is_logged
 
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
@@ -38,12 +26,10 @@ def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Pat
     return path
 
 
-@click.command(
-    epilog=help_examples(
-        "ratelimit-mw replay ratelimit.toml access.log",
-        "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot rejections.png --top 20",
-        "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
-    )
+@command(
+    "ratelimit-mw replay ratelimit.toml access.log",
+    "ratelimit-mw replay ratelimit.toml access.log.2.gz --plot rejections.png --top 20",
+    "zcat access.log.*.gz | ratelimit-mw replay ratelimit.toml - --json",
 )
 @click.argument("file", type=FILE)
 @click.argument("access_log", type=click.File("rb"))
@@ -67,14 +53,12 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
         note(line)
     report = Simulation(source.settings)
     columns = (TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
-    with progress_bar("replaying", _size(access_log), *columns, lines=0) as update:
+    with progress("replaying", _size(access_log), *columns, lines=0) as update:
         reader = LogReader(access_log, lambda lines, position: update(lines=lines, completed=position))
         report.replay(in_order(reader))
-    reader.note_invalid()
+    reader.finish(bool(report.times))
     if report.out_of_order:
         note(f"{report.out_of_order:,} requests are after much later ones. Give the oldest line first")
-    if not report.times:
-        raise Failure(f"{access_log.name}: contains no request")
     answer = _as_json(report, reader, top)
     if as_json:
         print_json(answer)
@@ -105,13 +89,14 @@ def _differences(source: Source) -> Iterator[str]:
 
 
 def _as_json(report: Simulation, reader: LogReader, top: int) -> dict[str, Any]:
+    first, last = report.span
     return {
         "requests": len(report.times),
         "rejected": len(report.rejected_times),
         "clients": len(report.requests),
         "clients_rejected": len(report.rejected),
-        "first": report.first.isoformat(),
-        "last": report.last.isoformat(),
+        "first": first.isoformat(),
+        "last": last.isoformat(),
         "lines": reader.lines,
         "invalid": reader.invalid,
         "invalid_examples": [line._asdict() for line in reader.examples],

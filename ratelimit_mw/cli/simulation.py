@@ -55,17 +55,13 @@ class Simulation:
         self.out_of_order = 0
 
     @property
-    def first(self) -> datetime:
-        """The time of the earliest request. There must be one."""
-        return datetime.fromtimestamp(min(self.times), UTC)
-
-    @property
-    def last(self) -> datetime:
-        return datetime.fromtimestamp(max(self.times), UTC)
+    def span(self) -> tuple[datetime, datetime]:
+        """The times of the earliest and the latest request. There must be one."""
+        return datetime.fromtimestamp(min(self.times), UTC), datetime.fromtimestamp(max(self.times), UTC)
 
     @property
     def period(self) -> str:
-        return f"{self.first:%Y-%m-%d %H:%M:%S} to {self.last:%Y-%m-%d %H:%M:%S} UTC"
+        return "{:%Y-%m-%d %H:%M:%S} to {:%Y-%m-%d %H:%M:%S} UTC".format(*self.span)
 
     def most_rejected(self, top: int) -> list[str]:
         """Return the clients with the most rejections; ties by number of requests, then by name."""

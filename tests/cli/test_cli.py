@@ -13,12 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from command_line import EXAMPLE, RULES, Files, line, run, start
 
 import ratelimit_mw
-from ratelimit_mw.cli import commands, main
+from ratelimit_mw.cli import main
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.settings import schema
 
@@ -236,10 +235,3 @@ def test_terminal_without_unicode_gets_escape_sequences(settings: Any) -> None:
     done = start("check", path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert "/caf\\xe9" in done.stdout
-
-
-def test_group_lists_what_it_registers() -> None:
-    """Commands are registered once, also when the group is built again."""
-    assert isinstance(commands(), click.Group)
-    assert {"check", "explain", "replay", "schema"} <= set(commands().commands)
-    assert commands() is commands()

@@ -27,7 +27,7 @@ def test_check_shows_every_rule(settings: Any) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert "login POST /login email + ip 5/minute sliding-window-counter enforce 1 if 401 or 403" in lines
     assert "rule-3 GET/HEAD one for all clients 1000/second sliding-window-counter enforce 1" in lines
-    assert "api /api/** or /v2/** user|ip 100/minute burst 20 token-bucket shadow 1" in lines
+    assert "api /api/** or /v2/** user|ip 100/minute burst 20 token-bucket (interval) shadow 1" in lines
 
 
 def test_check_shows_limits_of_some_clients(settings: Any) -> None:

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 from servers import wait_for
 
-from ratelimit_mw.cli import commands
 from ratelimit_mw.cli.demo.traffic import TRAFFIC_KINDS, make_traffic
+from ratelimit_mw.cli.group import ratelimit_mw
 
 PROGRAM = "from ratelimit_mw.cli import main; main()"
 DEMO = [sys.executable, "-c", PROGRAM, "demo"]
@@ -151,7 +151,7 @@ def test_suggested_commands_work(demo_run: subprocess.CompletedProcess[str], tmp
     assert [command.split()[0] for _, command in suggested] == ["check", "explain", "replay", "demo"]
     for _, command in suggested[:3]:
         words = [str(log) if word.endswith("access.log") else word for word in shlex.split(command)]
-        result = CliRunner().invoke(commands(), words)
+        result = CliRunner().invoke(ratelimit_mw, words)
         assert result.exit_code == 0, result.output
         assert "IP address is missing" not in result.output
 
@@ -251,7 +251,7 @@ def test_port_in_use() -> None:
 def test_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 2, and the command that installs the extra."""
     monkeypatch.setitem(sys.modules, missing, None)
-    result = CliRunner().invoke(commands(), ["demo"])
+    result = CliRunner().invoke(ratelimit_mw, ["demo"])
     assert result.exit_code == 2
     assert 'pip install "ratelimit-mw[demo]"' in result.stderr
 
@@ -323,7 +323,7 @@ def test_unusable_log_starts_no_server(content: bytes, message: str, tmp_path: P
     """Exit code 1 and a message."""
     path = tmp_path / "access.log.gz"
     path.write_bytes(content)
-    result = CliRunner().invoke(commands(), ["demo", "--log", str(path)])
+    result = CliRunner().invoke(ratelimit_mw, ["demo", "--log", str(path)])
     assert (result.exit_code, result.stdout) == (1, "")
     assert message in result.stderr
     assert "serving" not in result.stderr

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from ratelimit_mw.cli.access_log import parse_line
+from ratelimit_mw.cli.access_log import LogReader, parse_line
 from ratelimit_mw.cli.demo.player import Playback, play
 from ratelimit_mw.cli.demo.traffic import LOG_KINDS, DemoRequest, read_requests
 
@@ -67,7 +67,7 @@ def request(target: str, method: str = "GET", client: str = "192.0.2.1", at: flo
 
 def log_requests(*request_lines: str) -> list[DemoRequest]:
     lines = (f'192.0.2.1 - - [17/May/2015:10:05:03 +0000] "{text}" 200 1\n'.encode() for text in request_lines)
-    return read_requests(io.BytesIO(b"".join(lines)), 100)[0]
+    return read_requests(LogReader(io.BytesIO(b"".join(lines))), 100)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +179,6 @@ def test_clients_of_a_log_are_grouped_by_their_requests() -> None:
     """The groups begin at 1, 2, 10 and 100 requests."""
     sizes = (1, 2, 9, 10, 99, 100)
     text = "".join(f'192.0.2.{n} - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1\n' * n for n in sizes)
-    requests, _ = read_requests(io.BytesIO(text.encode()), 1000)
+    requests = read_requests(LogReader(io.BytesIO(text.encode())), 1000)
     kinds = {request.client: request.kind for request in requests}
     assert list(kinds.values()) == [LOG_KINDS[i] for i in (0, 1, 1, 2, 2, 3)]

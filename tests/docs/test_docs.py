@@ -12,7 +12,7 @@ import pytest
 from folders import DOCS, ROOT
 
 from ratelimit_mw import algorithms
-from ratelimit_mw.cli import commands
+from ratelimit_mw.cli.group import ratelimit_mw
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
@@ -153,4 +153,4 @@ def test_every_algorithm_has_its_section() -> None:
 def test_every_command_has_its_section() -> None:
     """A command that can be run is described, beyond its own help."""
     text = (DOCS / "commands.md").read_text().partition("## All options")[0]
-    assert set(re.findall(r"ratelimit-mw (\w+)", text)) >= set(commands().commands)
+    assert set(re.findall(r"ratelimit-mw (\w+)", text)) >= set(ratelimit_mw.commands)

@@ -12,7 +12,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 from folders import ROOT
 
-from ratelimit_mw.cli import commands
+from ratelimit_mw.cli.group import ratelimit_mw
 
 EXAMPLE = ROOT / "examples" / "ratelimit.toml"
 PROGRAM = Path(sys.executable).parent / "ratelimit-mw"
@@ -48,7 +48,7 @@ limits = "1000/second"
 
 def run(*args: object, **options: Any) -> Result:
     """Run the command in this process. A traceback fails the test."""
-    return CliRunner().invoke(commands(), [str(arg) for arg in args], catch_exceptions=False, **options)
+    return CliRunner().invoke(ratelimit_mw, [str(arg) for arg in args], catch_exceptions=False, **options)
 
 
 def start(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:

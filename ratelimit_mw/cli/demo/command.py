@@ -15,7 +15,8 @@ import click
 from rich.progress import TextColumn, TimeElapsedColumn
 
 from ...errors import MissingExtraError
-from ..output import Cell, Failure, count_text, help_examples, note, print_table, print_text, progress_bar, terminal
+from ..access_log import LogReader
+from ..output import Cell, command, count_text, note, print_table, print_text, progress, terminal
 from .traffic import LOG_KINDS, TRAFFIC_KINDS, DemoRequest, make_traffic, read_requests
 
 if TYPE_CHECKING:
@@ -29,17 +30,14 @@ _MAX_REQUESTS: Final = 100_000
 _INTERRUPTED: Final = 130  # the exit code of shells for Ctrl-C
 
 
-@click.command(
-    epilog=help_examples(
-        "ratelimit-mw demo",
-        "ratelimit-mw demo --seed 7 --requests 1000",
-        "ratelimit-mw demo --log /var/log/nginx/access.log.2.gz",
-        "zcat access.log.*.gz | ratelimit-mw demo --log -",
-    )
+@command(
+    "ratelimit-mw demo",
+    "ratelimit-mw demo --seed 7 --requests 1000",
+    "ratelimit-mw demo --log /var/log/nginx/access.log.2.gz",
+    "zcat access.log.*.gz | ratelimit-mw demo --log -",
 )
-@click.option(
-    "--log", "access_log", type=click.File("rb"), help='Send the requests of this access log. "-" reads stdin.'
-)
+@click.option("--log", "access_log", type=click.File("rb"),
+              help='Send the requests of this access log. "-" reads stdin.')  # fmt: skip
 @click.option("--requests", type=click.IntRange(1, _MAX_REQUESTS),
               help=f"Number of requests. Default: {_REQUESTS:,}, or with --log up to {_MAX_REQUESTS:,}.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the generated traffic.")
@@ -58,33 +56,26 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
     from .player import play
     from .server import serve
 
-    if access_log is None:
-        planned = make_traffic(seed, requests or _REQUESTS)
-    else:
-        planned = _read_log(access_log, requests or _MAX_REQUESTS)
+    planned = _read_log(access_log, requests) if access_log else make_traffic(seed, requests or _REQUESTS)
     _show_files()
-    columns = (
-        TextColumn("{task.completed:,} of {task.total:,} requests"),
-        TextColumn("[red]{task.fields[rejected]:,} rejected"),
-        TimeElapsedColumn(),
-    )
+    counts = "{task.completed:,} of {task.total:,} requests [red]{task.fields[rejected]:,} rejected"
     try:
         with serve(port) as url:
             note(f"serving at {url}")
-            with progress_bar("sending", len(planned), *columns, rejected=0) as update:
-                progress = lambda playback: update(advance=1, rejected=playback.rejected)  # noqa: E731
-                playback = asyncio.run(play(url, planned, progress))
+            with progress("sending", len(planned), TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
+                playing = play(url, planned, lambda playback: update(advance=1, rejected=playback.rejected))
+                playback = asyncio.run(playing)
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
         raise click.exceptions.Exit(_INTERRUPTED) from None
     _show_playback(playback)
 
 
-def _read_log(file: IO[bytes], most: int) -> list[DemoRequest]:
-    requests, reader = read_requests(file, most)
-    reader.note_invalid()
-    if not requests:
-        raise Failure(f"{file.name}: contains no request")
+def _read_log(file: IO[bytes], number: int | None) -> list[DemoRequest]:
+    most = number or _MAX_REQUESTS
+    reader = LogReader(file)
+    requests = read_requests(reader, most)
+    reader.finish(bool(requests))
     if len(requests) == most:
         note(f"sending the first {count_text(most, 'request')}; change the number with --requests")
     return requests

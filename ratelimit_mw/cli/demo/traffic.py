@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 from itertools import islice
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from ..access_log import LogEntry, LogReader, Target
+from ..access_log import LogEntry
 
 LOG_KINDS: Final = ("1 request", "2 to 9 requests", "10 to 99 requests", "100 requests or more")
 TRAFFIC_KINDS: Final = ("readers", "a crawler", "people logging in", "attack from one IP", "attack on one account")
@@ -51,11 +51,7 @@ class DemoRequest(NamedTuple):
 
 
 def make_traffic(seed: int, requests: int) -> list[DemoRequest]:
-    """Return this number of requests by time: 300 per second, within 3 to 10 seconds.
-
-    >>> len(make_traffic(1, 500)), make_traffic(1, 500) == make_traffic(1, 500)
-    (500, True)
-    """
+    """Return this number of requests by time: 300 per second, within 3 to 10 seconds."""
     rng = random.Random(seed)  # noqa: S311 - the same in every run
     end = min(10.0, max(3.0, requests / 300))
     pages = requests * 3 // 100
@@ -91,24 +87,18 @@ def _page(rng: random.Random, at: float) -> Iterator[tuple[float, str]]:
         yield from ((at + rng.random() * 0.5, f"/static/{name}") for name in _FILES)
 
 
-def read_requests(file: IO[bytes], most: int) -> tuple[list[DemoRequest], LogReader]:
-    """Return the first ``most`` requests of a log, without times, and the reader with its counts.
-
-    Tunnels (CONNECT) are left out, because they have no path.
-    """
-    reader = LogReader(file)
-    entries = list(islice((entry for entry in reader if entry.method != "CONNECT"), most))
+def read_requests(log: Iterable[LogEntry], most: int) -> list[DemoRequest]:
+    """Return the first requests of a log. Tunnels (CONNECT) are left out, because they have no path."""
+    entries = list(islice((entry for entry in log if entry.method != "CONNECT"), most))
     sizes = Counter(entry.client for entry in entries)
-    return [_request(entry, sizes[entry.client]) for entry in entries], reader
+    return [_request(entry, sizes[entry.client]) for entry in entries]
 
 
 def _request(entry: LogEntry, client_requests: int) -> DemoRequest:
     kind = LOG_KINDS[sum(client_requests >= least for least in (2, 10, 100))]
     body = "{}" if entry.method == "POST" else None
-    return DemoRequest(0.0, entry.client or "-", kind, entry.method, _target(entry.target), body)
-
-
-def _target(target: Target) -> str:
-    """Encode a target for a request line, so that the server decodes the path of the log."""
-    path = quote(target.path if target.path.startswith("/") else f"/{target.path}", _PATH_CHARACTERS, errors="replace")
-    return f"{path}?{quote(target.query, _QUERY_CHARACTERS, errors='replace')}" if target.query else path
+    path, query, _ = entry.target
+    # The server decodes the path of the log.
+    target = quote(path if path.startswith("/") else f"/{path}", _PATH_CHARACTERS, errors="replace")
+    target += f"?{quote(query, _QUERY_CHARACTERS, errors='replace')}" if query else ""
+    return DemoRequest(0.0, entry.client or "-", kind, entry.method, target, body)
