@@ -25,22 +25,15 @@ Builder = Callable[[Quota], Algorithm]
 OptionReader = Callable[[Any], Builder]
 
 
-def _choice(**builders: Builder) -> OptionReader:
-    """An option that is one of these words, each with its builder."""
+def _choice(builders: Mapping[str | bool, Builder]) -> OptionReader:
+    """An option with a builder for each of its values."""
 
-    def read(value: Any) -> Builder:
-        if not isinstance(value, str) or value not in builders:
-            raise ConfigError(f"expected {' or '.join(map(repr, builders))}; got {value!r}")
-        return builders[value]
-
-    return read
-
-
-def _switch(off: Builder, on: Builder) -> OptionReader:
-    def read(value: Any) -> Builder:
-        if not isinstance(value, bool):
-            raise ConfigError(f"expected true or false; got {value!r}")
-        return on if value else off
+    def read(value: object) -> Builder:
+        for choice, builder in builders.items():
+            if isinstance(value, type(choice)) and value == choice:
+                return builder
+        expected = " or ".join(repr(choice) if isinstance(choice, str) else str(choice).lower() for choice in builders)
+        raise ConfigError(f"expected {expected}; got {value!r}")
 
     return read
 
@@ -57,10 +50,10 @@ _BUILDERS: dict[str, Builder] = {
     for cls in (FixedWindow, SlidingWindowLog, SlidingWindowCounter, TieredWindow, TokenBucket, LeakyBucket, Gcra)
 }
 _OPTIONS: dict[str, dict[str, OptionReader]] = {
-    "sliding-window-log": {"count_rejected": _switch(off=SlidingWindowLog, on=RejectionCountingLog)},
+    "sliding-window-log": {"count_rejected": _choice({True: RejectionCountingLog, False: SlidingWindowLog})},
     "tiered-window": {"precision": _precision},
-    "token-bucket": {"refill": _choice(continuous=TokenBucket, interval=IntervalTokenBucket)},
-    "leaky-bucket": {"mode": _choice(meter=LeakyBucket, queue=LeakyBucketQueue)},
+    "token-bucket": {"refill": _choice({"continuous": TokenBucket, "interval": IntervalTokenBucket})},
+    "leaky-bucket": {"mode": _choice({"meter": LeakyBucket, "queue": LeakyBucketQueue})},
 }
 
 
@@ -103,16 +96,17 @@ def build(spec: object, quota: Quota) -> Algorithm:
         >>> build({"name": "tiered-window", "precision": "250ms"}, Quota.parse("5/s")).variant
         '250ms'
     """
-    return _builder(spec)(quota)
+    return checked_spec(spec)(quota)
 
 
-def checked_spec(spec: object) -> None:
-    """``ConfigError`` unless ``spec`` is an algorithm with one of its options, for any quota."""
-    _builder(spec)
-
-
-def _builder(spec: object) -> Builder:
-    name, options = _split(spec)
+def checked_spec(spec: object) -> Builder:
+    """Return the builder of an algorithm for any quota; ``ConfigError`` if its name or its option is unknown."""
+    if isinstance(spec, type) and issubclass(spec, Algorithm):
+        spec = spec.name
+    options = {"name": spec} if isinstance(spec, str) else dict(spec) if isinstance(spec, Mapping) else {}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f'expected a name such as "gcra" or a table such as {{name = "token-bucket"}}; got {spec!r}')
     if name not in _BUILDERS:
         raise ConfigError(f"unknown algorithm {name!r}{suggestion(name, _BUILDERS)}")
     if len(options) > 1:
@@ -124,13 +118,3 @@ def _builder(spec: object) -> Builder:
         with placed(option):
             return readers[option](value)
     return _BUILDERS[name]
-
-
-def _split(spec: object) -> tuple[str, Mapping[str, object]]:
-    if isinstance(spec, type) and issubclass(spec, Algorithm):
-        spec = spec.name
-    if isinstance(spec, str):
-        return spec, {}
-    if isinstance(spec, Mapping) and isinstance(spec.get("name"), str):
-        return spec["name"], {str(key): value for key, value in spec.items() if key != "name"}
-    raise ConfigError(f'expected a name such as "gcra" or a table such as {{name = "token-bucket"}}; got {spec!r}')

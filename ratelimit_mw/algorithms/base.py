@@ -66,17 +66,53 @@ class Algorithm(ABC):
 
     @abstractmethod
     def charge(self, state: Any, now: int, cost: int) -> Any:
-        """Return the state after ``cost`` is consumed without a decision, even beyond the limit."""
+        """Consume ``cost`` without a decision, even beyond the limit.
+
+        Args:
+            state: The state of the key.
+            now: The time in microseconds.
+            cost: The cost, a whole number.
+
+        Returns:
+            The new state.
+        """
 
     @abstractmethod
     def refund(self, state: Any, now: int, consumed: Charge, cost: int) -> Any:
-        """Return the state after ``cost`` of the charge ``consumed`` is refunded where it was counted."""
+        """Refund a cost where it was counted.
+
+        Args:
+            state: The state of the key.
+            now: The time in microseconds.
+            consumed: The charge: its time, cost and delay.
+            cost: The part of the charge to refund, a whole number.
+
+        Returns:
+            The new state, or None if it is fresh.
+        """
 
     def dump(self, state: Any) -> bytes:
-        """Encode a state. This method encodes a tuple of whole numbers: ``b"1:2:3"``."""
+        """Encode a state. This method encodes a tuple of whole numbers: ``b"1:2:3"``.
+
+        Args:
+            state: A state, never None.
+
+        Returns:
+            The bytes that a store keeps.
+        """
         text: bytes = (b"%d" + b":%d" * (len(state) - 1)) % tuple(state)
         return text
 
     def load(self, data: bytes) -> Any:
-        """Decode a state; ``ValueError`` for bytes that ``dump`` cannot have returned."""
+        """Decode a state.
+
+        Args:
+            data: The bytes that a store has kept.
+
+        Returns:
+            The state.
+
+        Raises:
+            ValueError: ``dump`` cannot have returned these bytes.
+        """
         return tuple(map(int, data.split(b":")))

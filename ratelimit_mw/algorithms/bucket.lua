@@ -11,8 +11,7 @@ function Bucket:decide(state, now, cost)
     return state, true, max(0, room), 0, self:drains_in(consumed, part, at - now), at
   end
   if cost > room then
-    local retry
-    if cost <= self.limit then retry = self:drains_in(consumed + cost - self.limit, part, at - now) end
+    local retry = cost <= self.limit and self:drains_in(consumed + cost - self.limit, part, at - now) or nil
     return state, false, max(0, room), retry, self:drains_in(consumed, part, at - now), at
   end
   local delay = self.delays and self:drains_in(consumed, part, 0) or 0

@@ -32,8 +32,7 @@ class Bucket(Algorithm):
         if cost == 0:
             return state, Decision(True, max(0, room), 0, at - now + self._drains_in(consumed, part), at)
         if cost > room:
-            never = cost > self.limit
-            retry = None if never else at - now + self._drains_in(consumed + cost - self.limit, part)
+            retry = None if cost > self.limit else at - now + self._drains_in(consumed + cost - self.limit, part)
             return state, Decision(False, max(0, room), retry, at - now + self._drains_in(consumed, part), at)
         delay = self._drains_in(consumed, part) if self.delays else 0
         reset = at - now + self._drains_in(consumed + cost, part)

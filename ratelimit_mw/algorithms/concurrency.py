@@ -21,7 +21,6 @@ SLOT_LIFE: Final = 60 * SECOND
 """The time after which a slot expires that is not renewed, in microseconds."""
 
 _MOST: Final = 10_000
-_HINT: Final = SECOND  # the end of a request is not known; a retry after a second costs little
 
 
 class Concurrency(Algorithm):
@@ -39,10 +38,9 @@ class Concurrency(Algorithm):
         live = _live(state, now)
         room = self.amount - sum(live[2::3])
         if cost == 0 or cost > room:
-            retry = 0 if cost == 0 else None if cost > self.amount else _HINT
-            return state, Decision(
-                cost == 0, max(0, room), retry, max((end - now for end in live[1::3]), default=0), now
-            )
+            # The end of a request is not known. A retry after a second costs little.
+            retry = 0 if cost == 0 else None if cost > self.amount else SECOND
+            return state, Decision(cost == 0, max(0, room), retry, max(live[1::3], default=now) - now, now)
         slot = _next_id(state, now)
         return (*live, slot, now + SLOT_LIFE, cost), Decision(True, room - cost, 0, SLOT_LIFE, slot)
 

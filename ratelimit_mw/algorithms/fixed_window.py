@@ -19,10 +19,11 @@ class FixedWindow(Algorithm):
     """Allows a cost ``c`` when ``count + c <= N`` in the current window."""
 
     name = "fixed-window"
+    is_aligned = True
 
     def __init__(self, quota: Quota) -> None:
         super().__init__(quota)
-        self.alignment = self.period
+        self.alignment = self.period if self.is_aligned else 1
 
     @property
     def lifetime(self) -> int:
@@ -58,7 +59,4 @@ class IntervalTokenBucket(FixedWindow):
     name = "token-bucket"
     takes_burst = True
     variant = "interval"
-
-    def __init__(self, quota: Quota) -> None:
-        super().__init__(quota)
-        self.alignment = 1
+    is_aligned = False

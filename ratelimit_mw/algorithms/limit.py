@@ -1,4 +1,4 @@
-"""A ``Limit``: one quota of one rule with its algorithm. Built at the start, shared by all requests."""
+"""One quota of one rule with its algorithm. Built at the start, shared by all requests."""
 
 from __future__ import annotations
 
@@ -12,27 +12,11 @@ FORMAT = "1"
 
 
 class Limit:
-    """What a store needs from a rule to decide one key.
+    """The part of a rule by which a store decides one key.
 
     ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
     """
-
-    __slots__ = (
-        "algorithm",
-        "counts_outcomes",
-        "decide",
-        "lease",
-        "limit",
-        "local",
-        "on_store_error",
-        "policy",
-        "prefix",
-        "quota",
-        "rule",
-        "shadow",
-        "spec",
-    )
 
     def __init__(
         self,
@@ -59,8 +43,8 @@ class Limit:
         self.local = False
         self.lease = share if share > 1 and not quota.concurrent else 0
         self.policy = rule if number == 0 else f"{rule}-{number + 1}"
-        kind = _kind(self.algorithm)
-        self.prefix = f"{FORMAT}|{_escape(rule)}|{kind}|{format_duration(quota.period_us)}|"
+        name = rule.replace("%", "%25").replace("|", "%7C")
+        self.prefix = f"{FORMAT}|{name}|{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
     def local_part(self, parts: int) -> Limit:
         """Return the limit for local counting: one of ``parts`` equal parts of its quota, at least 1 each."""
@@ -80,14 +64,10 @@ def _kind(algorithm: Algorithm) -> str:
     """The algorithm's part of the prefix. It must not contain the separator ``|``."""
     name, variant = algorithm.name, algorithm.variant
     parts: dict[str, object] = {"name": name, "variant": variant}
-    for what, part in parts.items():
+    for label, part in parts.items():
         if not isinstance(part, str) or "|" in part or "%" in part:
-            raise ConfigError(f"expected the {what} of algorithm {name!r} as text without | and %; got {part!r}")
+            raise ConfigError(f"expected the {label} of algorithm {name!r} as text without | and %; got {part!r}")
     return f"{name}.{variant}" if variant else name
-
-
-def _escape(name: str) -> str:
-    return name.replace("%", "%25").replace("|", "%7C")
 
 
 def prefix_of(key: str) -> str:

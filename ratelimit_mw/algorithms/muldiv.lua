@@ -1,4 +1,5 @@
 -- Products of whole numbers beyond 2^53, where Lua's numbers stop being exact: divmod(a * b, c) in Python.
+--
 -- a, b < 2^53. c < 2^45, which holds any period (366 days in microseconds) and any amount (10^12).
 
 local floor, max, min = math.floor, math.max, math.min

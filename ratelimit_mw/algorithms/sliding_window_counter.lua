@@ -7,13 +7,9 @@ SlidingWindowCounter.__index = SlidingWindowCounter
 function SlidingWindowCounter:decide(state, now, cost)
   local period = self.period
   local start, at, previous, current = now - now % period, now, 0, 0
-  if state then
-    start, at, previous, current = self:roll(state, now)
-  end
+  if state then start, at, previous, current = self:roll(state, now) end
   local room = self.amount - current
-  if previous > 0 then
-    room = room - muldiv(previous, period - 1 - at + start, period)
-  end
+  if previous > 0 then room = room - muldiv(previous, period - 1 - at + start, period) end
   if cost == 0 or cost > room then
     local retry = 0
     if cost > 0 then retry = self:fits_at(start, previous, current, cost, now) end
@@ -56,8 +52,7 @@ function SlidingWindowCounter:roll(state, now)
 end
 
 function SlidingWindowCounter:charge(state, now, cost)
-  if not state then return {now - now % self.period, now, 0, cost} end
-  local start, at, previous, current = self:roll(state, now)
+  local start, at, previous, current = self:roll(state or {now - now % self.period, now, 0, 0}, now)
   return {start, at, previous, current + cost}
 end
 

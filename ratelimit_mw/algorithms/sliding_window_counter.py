@@ -1,8 +1,9 @@
 """sliding-window-counter, the default: the count of this window plus the weighted count of the previous one.
 
-State: (start of the window, time of the last change, count of the window before it, count of the window). The part
-of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds; its weight is rounded
-down, so that a client that keeps exactly to the rate is never rejected.
+State: (start of the window, time of the last change, count of the window before it, count of the window).
+
+The part of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of its ``P`` microseconds. Its weight is
+rounded down, so a client that keeps exactly to the rate is never rejected.
 """
 
 from __future__ import annotations
@@ -64,9 +65,7 @@ class SlidingWindowCounter(Algorithm):
         return max(0, self.period - 1 - ((room + 1) * self.period - 1) // count)
 
     def charge(self, state: State, now: int, cost: int) -> State:
-        if state is None:
-            return now - now % self.period, now, 0, cost
-        start, at, previous, current = _roll(state, now, self.period)
+        start, at, previous, current = _roll(state or (now - now % self.period, now, 0, 0), now, self.period)
         return start, at, previous, current + cost
 
     def refund(self, state: State, now: int, consumed: Charge, cost: int) -> State:

@@ -111,9 +111,8 @@ end
 
 -- Microseconds until enough buckets have left the window for cost to fit.
 function TieredWindow:fits_after(seen, cost, now)
-  if cost > self.amount then return nil end
   local must_leave = seen.sum + cost - self.amount
-  return (seen:reaching(must_leave) + self.span) * self.precision - now
+  return cost <= self.amount and (seen:reaching(must_leave) + self.span) * self.precision - now or nil
 end
 
 function TieredWindow:fresh_after(seen, now)
@@ -138,12 +137,7 @@ RejectionCountingLog.__index = RejectionCountingLog
 function RejectionCountingLog:decide(state, now, cost)
   local kept, allowed, remaining, retry, reset, at = TieredWindow.decide(self, state, now, cost)
   if allowed then return kept, allowed, remaining, retry, reset, at end
-  local bucket, seen = now, Series.empty(nil, now)
-  if state then
-    bucket = max(now, state.open)
-    seen = state:since(bucket - self.span)
-  end
-  seen = seen:added(bucket, cost):newest(self.amount)
+  local seen = self:charge(state, now, cost):newest(self.amount)
   retry = self:fits_after(seen, cost, now)
-  return seen, false, 0, retry, self:fresh_after(seen, now), bucket
+  return seen, false, 0, retry, self:fresh_after(seen, now), seen.open
 end

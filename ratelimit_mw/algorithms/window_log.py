@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol, Self, cast
 
 from ..clock import SECOND
@@ -22,8 +23,7 @@ from .base import Algorithm
 
 MAX_LOG = 10_000
 _SLACK = 64
-_new = tuple.__new__
-"""Builds a ``Series`` from its seven fields, faster than the class."""
+_new = tuple.__new__  # Builds a ``Series`` from its seven fields, faster than the class.
 
 
 class Column(Protocol):
@@ -52,11 +52,9 @@ class Series(NamedTuple):
     def single(cls, bucket: int, cost: int) -> Series:
         return cls(_NOTHING, _NOTHING, 0, 0, 0, bucket, cost)
 
-    def entries(self) -> list[tuple[int, int]]:
-        """(bucket, cost) of each bucket, oldest first."""
-        return self._entries_from(self.start)
-
-    def _entries_from(self, place: int) -> list[tuple[int, int]]:
+    def entries(self, place: int | None = None) -> list[tuple[int, int]]:
+        """(bucket, cost) of each bucket from ``place`` on, by default of all, oldest first."""
+        place = self.start if place is None else place
         entries, before = [], self._total_before(place)
         for i in range(place, self.end):
             entries.append((self.buckets[i], self.totals[i] - before))
@@ -66,12 +64,11 @@ class Series(NamedTuple):
     def _total_before(self, place: int) -> int:
         return self.base if place == self.start else self.totals[place - 1]
 
-    @classmethod
-    def from_entries(cls, entries: list[tuple[int, int]]) -> Series | None:
-        """The inverse of ``entries``; None without entries."""
-        state: Series | None = None
+    @staticmethod
+    def from_entries(entries: Iterable[tuple[int, int]], state: Series | None = None) -> Series | None:
+        """The series ``state`` with later entries; None without any."""
         for bucket, cost in entries:
-            state = cls.single(bucket, cost) if state is None else state.added(bucket, cost)
+            state = Series.single(bucket, cost) if state is None else state.added(bucket, cost)
         return state
 
     def since(self, horizon: int) -> Series:
@@ -120,22 +117,14 @@ class Series(NamedTuple):
         Earlier buckets stay in their columns, so the time grows only with the number of later buckets.
         """
         place = bisect_left(self.buckets, bucket, self.start, self.end)
-        (first, held), *later = self._entries_from(place)
+        (first, held), *later = self.entries(place)
         if first != bucket:
             return self
-        state = self._ending_at(place)
-        for number, left in ((bucket, held - cost), *later):
-            if left > 0:
-                state = Series.single(number, left) if state is None else state.added(number, left)
-        return state
-
-    def _ending_at(self, place: int) -> Self | None:
-        """The series before the bucket at ``place`` was added."""
+        entries = [(bucket, held - cost), *later] if held > cost else later
         if place == self.start:
-            return None
+            return self.from_entries(entries)
         last = place - 1
-        fields = (self.buckets, self.totals, self.start, last, self.base, self.buckets[last], self.totals[last])
-        return _new(self.__class__, fields)
+        return self.from_entries(entries, self._replace(end=last, open=self.buckets[last], total=self.totals[last]))
 
 
 _NOTHING: array[int] = array("q")
@@ -180,25 +169,20 @@ class TieredWindow(Algorithm):
 
     def _fits_after(self, seen: Series, cost: int, now: int) -> int | None:
         """Microseconds until enough buckets have left the window for ``cost`` to fit."""
-        if cost > self.amount:
-            return None
         must_leave = seen.total + cost - self.amount
-        return (seen.reaching(must_leave) + self.span) * self.precision - now
+        return None if cost > self.amount else (seen.reaching(must_leave) + self.span) * self.precision - now
 
     def _fresh_after(self, seen: Series, now: int) -> int:
         return (seen.open + self.span) * self.precision - now if seen.total > seen.base else 0
 
-    def charge(self, state: Series | None, now: int, cost: int) -> Series | None:
-        bucket = now // self.precision
+    def charge(self, state: Series | None, now: int, cost: int) -> Series:
         if state is None:
-            return Series.single(bucket, cost)
-        bucket = max(bucket, state.open)
+            return Series.single(now // self.precision, cost)
+        bucket = max(now // self.precision, state.open)
         return state.since(bucket - self.span).added(bucket, cost)
 
     def refund(self, state: Series | None, now: int, consumed: Charge, cost: int) -> Series | None:
-        if state is None:
-            return None
-        return state.without(consumed.at_us // self.precision, cost)
+        return None if state is None else state.without(consumed.at_us // self.precision, cost)
 
     def dump(self, state: Series) -> bytes:
         """The buckets with a cost, oldest first: number, cost, number, cost..."""
@@ -208,7 +192,7 @@ class TieredWindow(Algorithm):
     def load(self, data: bytes) -> Series | None:
         if len(data) % 16:
             raise ValueError(f"expected pairs of 8 bytes each, got {len(data)} bytes")
-        return Series.from_entries(list(struct.iter_unpack("<qq", data)))
+        return Series.from_entries(struct.iter_unpack("<qq", data))
 
 
 class SlidingWindowLog(TieredWindow):
@@ -239,11 +223,9 @@ class RejectionCountingLog(SlidingWindowLog):
         kept, decision = super().decide(state, now, cost)
         if decision.allowed:
             return kept, decision
-        bucket = now if state is None else max(now, state.open)
-        seen = Series.single(bucket, cost) if state is None else state.since(bucket - self.span).added(bucket, cost)
-        seen = seen.newest(self.amount)
+        seen = self.charge(state, now, cost).newest(self.amount)
         retry = self._fits_after(seen, cost, now)
-        return seen, Decision(False, 0, retry, self._fresh_after(seen, now), bucket)
+        return seen, Decision(False, 0, retry, self._fresh_after(seen, now), seen.open)
 
 
 def _default_precision(period: int) -> int:
@@ -252,7 +234,6 @@ def _default_precision(period: int) -> int:
         if period % size == 0 and period // size >= 60:
             return size
     if period % 100:
-        raise ConfigError(
-            f"expected a precision that divides the period {format_duration(period)}; got none", "precision"
-        )
+        expected = f"expected a precision that divides the period {format_duration(period)}"
+        raise ConfigError(f"{expected}; got none", "precision")
     return period // 100
