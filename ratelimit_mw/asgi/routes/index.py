@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
 from ...http.limiter import HttpLimiter
+from ...http.route_checks import check_parameters
 from ...rules.marks import ViewMarks
-from ..error_handlers import RejectionHandler, find_handler
-from .applications import adopt_routes
+from ..error_handlers import RejectionHandler, find_handler, handles_status
+from ..openapi import OpenAPIWithLimits
 from .reader import RouteReader, application_behind
-from .tree import Lookup, RouteMatch, path_below
+from .tree import FULL, Lookup, RouteMatch, RouteNode, path_below
 
 if TYPE_CHECKING:
     from ..request import ASGIRequest
@@ -29,17 +30,12 @@ _log = logging.getLogger("ratelimit_mw")
 class RouteIndex:
     """The routes of one application or router. Paths of the outermost one include those of its mounts."""
 
-    def __init__(
-        self,
-        app: Any,
-        is_outermost: bool,
-        adopt: Callable[[RouteReader], None],
-        handler: RejectionHandler | None = None,
-    ) -> None:
+    handler: RejectionHandler | None = None
+
+    def __init__(self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None]) -> None:
         self._app = app
         self._is_outermost = is_outermost
         self._adopt = adopt
-        self.handler = handler
         self.differences = 0
         """How often the framework chose another route than this index."""
         self._read()
@@ -49,18 +45,17 @@ class RouteIndex:
         self._adopt(reader)
         self.reader = reader
         self._cached: dict[tuple[str, str, str], RouteMatch] = {}
-        self._lists = reader.lists
-        self._routes = [route for routes in self._lists for route in routes]
+        self._routes = [route for routes in reader.lists for route in routes]
         self._count = len(self._routes)
 
     def refresh(self) -> None:
         """Read the routes again if some were added or removed, or were found to be replaced."""
-        if sum(map(len, self._lists)) != self._count:
+        if sum(map(len, self.reader.lists)) != self._count:
             self._read()
 
     def _are_replaced(self) -> bool:
         """Return whether routes were replaced. If so, they are read again before the next request."""
-        current = (route for routes in self._lists for route in routes)
+        current = (route for routes in self.reader.lists for route in routes)
         if all(new is old for new, old in zip(current, self._routes, strict=False)):
             return False
         self._count = -1
@@ -163,15 +158,42 @@ class RouteIndexes:
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))
         app = application_behind(scope.get("app")) or application_behind(self._app)
-        adopt = partial(adopt_routes, self._limits)
-        if outermost is not None:
-            index = RouteIndex(outermost, True, adopt, find_handler(app))
-            if app is None or index.reader.contains(app):
-                return index
-        return None if app is None else RouteIndex(app, outermost is None, adopt, find_handler(app))
+        for root, is_outermost in ((outermost, True), (app, outermost is None)):
+            if root is not None:
+                index = RouteIndex(root, is_outermost, partial(_adopt, self._limits))
+                if app is None or index.reader.contains(app):
+                    index.handler = find_handler(app)
+                    return index
+        return None
 
 
 def _outer_router(scope: Mapping[str, Any]) -> Any:
     """Return the router of the application that the current one is mounted in; None outside of a mount."""
     router = scope.get("router")
     return None if router is getattr(scope.get("app"), "router", None) else router
+
+
+def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
+    """Add the limits of all routes, and describe them in OpenAPI."""
+    views = [marks for node in reader.nodes for marks in node.views.all()]
+    views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
+    limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
+    check_parameters(list(reader.routes()), limits.rules)
+    limited = frozenset(
+        (node.endpoint, method)
+        for node in reader.nodes
+        for method in node.methods or ()
+        if _is_limited(limits, node, method)
+    )
+    names = [name.decode("ascii") for name in limits.writer.names]
+    for app in {id(owner): owner for _, owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
+        prefixes = [prefix for prefix, owner in reader.owners if owner is app]
+        own_body = limits.reject is None and not handles_status(app, 429)
+        OpenAPIWithLimits.describe(app, prefixes, limited, names, own_body)
+
+
+def _is_limited(limits: HttpLimiter, node: RouteNode, method: str) -> bool:
+    """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
+    match = node.match_for(method, FULL)
+    plan = limits.rules.plan(method, node.endpoint, "", match.marks)
+    return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)

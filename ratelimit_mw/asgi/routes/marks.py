@@ -25,19 +25,15 @@ def read_marks(nodes: Sequence[RouteNode]) -> None:
             raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
 
 
-def calls_of(route: Any) -> Iterator[object]:
+def calls_of(dependant: Any) -> Iterator[object]:
     """Yield the functions that FastAPI calls before a view, the outermost first."""
-    return _calls_of(getattr(route, "dependant", None))
-
-
-def _calls_of(dependant: Any) -> Iterator[object]:
     for inner in getattr(dependant, "dependencies", ()):
         call = inner.call
         if inspect.isclass(call) and issubclass(call, DependencyLimit):
             raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
         if isinstance(call, DependencyLimit) and inner.name is not None:
             share_mark(call, dependant.call, inner.name)
-        yield from _calls_of(inner)
+        yield from calls_of(inner)
         yield call
 
 

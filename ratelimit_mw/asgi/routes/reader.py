@@ -49,11 +49,8 @@ class _Location:
 class RouteReader:
     """The routes of an application. Raises ``ConfigError`` for marks that cannot work where they are.
 
-    Attributes:
-        lists: The framework's lists of routes. They grow when routes are added.
-        owners: The routers and applications read, with their prefixes.
-        nodes: All routes with a view, or with an application that cannot be read.
-        limits: The limits on the dependencies of all routes.
+    ``lists`` grow when routes are added. ``owners`` are the routers and applications read, with their prefixes.
+    ``nodes`` are all routes with a view, or with an application that cannot be read.
     """
 
     def __init__(self, app: object) -> None:
@@ -82,8 +79,8 @@ class RouteReader:
         self._watch(router)
         inside = replace(location, above=(*location.above, id(router)))
         nodes = [self._node(entry, route, inside) for entry, route in _entries(router)]
-        limits = [limit for route in _fallbacks(router) for limit in self._limits(list(calls_of(route)))]
-        return RouteTree(nodes, missed.with_marks(ViewMarks(), limits))
+        calls = [call for route in _fallbacks(router) for call in calls_of(getattr(route, "dependant", None))]
+        return RouteTree(nodes, missed.with_marks(ViewMarks(), self._limits(calls)))
 
     def _watch(self, router: Any) -> None:
         self.lists.append(router.routes)
@@ -98,8 +95,8 @@ class RouteReader:
 
     def _node(self, entry: Any, route: Any, location: _Location) -> RouteNode:
         """Return the node of a route; of a mount, with the routes of the application below it."""
+        custom = _custom_match(entry, route)
         if not hasattr(entry, "param_convertors"):
-            custom = _custom_match(entry, route)
             return RouteNode("/**", str(NO_ROUTE.endpoint), OPAQUE, location.passed, custom_match=custom)
         host = getattr(entry, "host_regex", None)
         is_mount = not hasattr(entry, "endpoint")
@@ -115,12 +112,12 @@ class RouteReader:
             host,
             entry.param_convertors,
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
-            _custom_match(entry, route) if _has_own_matches(entry, route) else None,
+            custom,
             is_mount,
         )
         if is_mount and self._enter_mount(node, entry, location):
             return node
-        node.calls = list(calls_of(entry))
+        node.calls = list(calls_of(getattr(entry, "dependant", None)))
         node.limits = self._limits(node.calls)
         self.nodes.append(node)
         return node
@@ -155,25 +152,22 @@ def _fallbacks(router: Any) -> Iterator[Any]:
             yield from route.effective_low_priority_routes()
 
 
-def _custom_match(entry: Any, route: Any) -> CustomMatch:
-    """Return a function that asks a route of a foreign class, as the framework does."""
+def _custom_match(entry: Any, route: Any) -> CustomMatch | None:
+    """Return a function that asks a route of a foreign class, as the framework does; None for the frameworks' own."""
     as_made = getattr(entry, "original_route", None) is route
+    matching = route if as_made else entry
+    owner = next(cls for cls in type(matching).__mro__ if "matches" in vars(cls))
+    if hasattr(entry, "param_convertors") and owner.__module__.partition(".")[0] in _FRAMEWORKS:
+        return None
 
     def match(scope: Scope) -> int:
         scope = {**scope}
         if as_made:
             scope["fastapi"] = {**scope.get("fastapi", {}), "effective_route_context": entry}
-        quality, _ = (route if as_made else entry).matches(scope)
+        quality, _ = matching.matches(scope)
         return _QUALITIES[quality.name]
 
     return match
-
-
-def _has_own_matches(entry: Any, route: Any) -> bool:
-    """Return whether a class outside of the frameworks overrides ``matches``."""
-    matching = route if getattr(entry, "original_route", None) is route else entry
-    owner = next(cls for cls in type(matching).__mro__ if "matches" in vars(cls))
-    return owner.__module__.partition(".")[0] not in _FRAMEWORKS
 
 
 def _is_of_framework(cls: type) -> bool:

@@ -31,15 +31,9 @@ OPAQUE: Final = object()
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RouteMatch:
-    """The route of a request.
+    """The route of a request: its whole template, the framework's endpoint, the applications mounted on the way to it.
 
-    Args:
-        endpoint: The whole template of the route.
-        target: The framework's endpoint.
-        passed: The applications mounted on the way to it.
-        marks: The marks of the view; None without any.
-        has_dependencies: Whether dependencies carry limits.
-        deferred: The marks that are decided only when their dependencies have run.
+    ``marks`` is None without any. ``deferred`` are the marks that are decided when their dependencies have run.
     """
 
     endpoint: str | None
@@ -68,9 +62,7 @@ class RouteMatch:
 
 
 NO_ROUTE: Final = RouteMatch(UNMATCHED)
-"""The match of a request that no route matches."""
 ROUTES_UNKNOWN: Final = RouteMatch(None)
-"""The match where the routes of the application are not known."""
 
 
 @dataclass(slots=True)
@@ -83,10 +75,6 @@ class Lookup:
     is_cacheable: bool = True
     """Whether every request with this method, path and host has the same route."""
     params: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def method(self) -> str:
-        return self.scope.get("method", "GET")  # type: ignore[no-any-return]
 
 
 CustomMatch = Callable[[Scope], int]
@@ -116,9 +104,8 @@ class RouteNode:
     below: RouteTree | None = None
     views: ViewMarksByMethod = _NO_VIEWS
     calls: list[object] = field(default_factory=list)
-    """The dependencies of the route."""
+    """The dependencies of the route. ``limits`` are those that carry a limit."""
     limits: list[DependencyLimit] = field(default_factory=list)
-    """Those of them that carry a limit."""
     _matches: dict[str, RouteMatch] = field(default_factory=dict)
 
     def quality(self, lookup: Lookup) -> int:
@@ -130,7 +117,7 @@ class RouteNode:
             return self.custom_match(lookup.scope)
         if not self._pattern_match(lookup):
             return NONE
-        return FULL if self.methods is None or lookup.method in self.methods else PARTIAL
+        return FULL if self.methods is None or lookup.scope.get("method", "GET") in self.methods else PARTIAL
 
     def _pattern_match(self, lookup: Lookup) -> re.Match[str] | None:
         if self.host is not None:
@@ -175,6 +162,7 @@ class RouteTree:
     def find(self, lookup: Lookup) -> RouteMatch:
         """Return the match of a request, from this router down."""
         partial: RouteNode | None = None
+        method = lookup.scope.get("method", "GET")
         candidates = self._tree.match(lookup.path)
         if lookup.path[-1:] == "\n":  # a pattern that ends in "$" also matches a line feed after the path
             candidates = tuple(sorted({*candidates, *self._tree.match(lookup.path[:-1])}))
@@ -183,12 +171,12 @@ class RouteTree:
             quality = node.quality(lookup)
             if quality == FULL:
                 node.enter(lookup)
-                return node.below.find(lookup) if node.below else node.match_for(lookup.method, FULL)
+                return node.below.find(lookup) if node.below else node.match_for(method, FULL)
             if quality == PARTIAL and partial is None:
                 partial = node
         if partial is not None:
             partial.enter(lookup)
-            return partial.match_for(lookup.method, PARTIAL)
+            return partial.match_for(method, PARTIAL)
         return self.missed
 
 
