@@ -22,7 +22,6 @@ from .client_ip import ClientIP
 from .features import FeatureReader, Read
 from .headers import HeaderWriter
 from .region import Region
-from .request import Request
 
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
@@ -98,12 +97,7 @@ class HttpLimiter:
         self.may_wait = self.limiter.waits or self.reader.may_await
         """Whether a decision may wait, for the store or for a feature."""
         self.rules = rules
-
-    def plan(self, request: Request, view: ViewMarks | None = None) -> Plan:
-        """Return the plan for a request and the marks of its view."""
-        rules = self.rules
-        path = request.path if rules.needs_path else ""
-        return rules.plan(request.method, path, request.host if rules.needs_host else "", view)
+        self.plan = rules.plan_for
 
     def _check_clients(self, rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> None:
         """Raise ``ConfigError`` for IP addresses that never match here. Your own ``ip`` may be anything."""

@@ -72,6 +72,11 @@ class RuleSet:
         """The features that the rules and lists use."""
         return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
+    def plan_for(self, request: Any, view: ViewMarks | None = None) -> Plan:
+        """Return the plan of a request with ``method``, ``path`` and ``host``, and of the marks of its view."""
+        path = request.path if self.needs_path else ""
+        return self.plan(request.method, path, request.host if self.needs_host else "", view)
+
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
         path, host = path if self.needs_path else "", host if self.needs_host else ""
