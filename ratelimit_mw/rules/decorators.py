@@ -129,7 +129,8 @@ def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
 
 def _place(of: str, limits: object) -> str:
     if callable(limits):
-        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {name_of(limits) or limits!r}")
+        name = name_of(limits) or repr(limits)
+        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {name}")
     return f"{of} at {call_site()}"
 
 
