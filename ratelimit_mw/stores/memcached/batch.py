@@ -31,18 +31,14 @@ class OptimisticBatch:
         self._awaited: set[bytes] = set()  # the keys of the waiting calls
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @property
-    def is_idle(self) -> bool:
-        return not (self._busy or self._waiting or self._tasks)
-
     async def decide(self, call: RacingCall) -> list[Decision]:
         """Return the result of a call, at the end of its time budget at the latest."""
-        call.finished = asyncio.get_running_loop().create_future()
         if self._busy.isdisjoint(call.tokens) and self._awaited.isdisjoint(call.tokens):
             await self._attempt_all([call])
         else:
             self._wait([call])
-        if not call.finished.done():
+        if not _finish(call):
+            call.finished = asyncio.get_running_loop().create_future()
             with suppress(TimeoutError):
                 async with asyncio.timeout(call.due - time.monotonic()):
                     await call.finished
@@ -111,6 +107,9 @@ class OptimisticBatch:
 
 def _finish(call: RacingCall) -> bool:
     """End the wait for a call that is done, or has lost a race and has no time for another attempt."""
-    if not call.finished.done() and (call.is_done or (call.lost and not call.has_time)):
+    is_over = call.is_done or (call.lost > 0 and not call.has_time)
+    if call.finished is None:
+        return is_over
+    if is_over and not call.finished.done():
         call.finished.set_result(None)
     return call.finished.done()

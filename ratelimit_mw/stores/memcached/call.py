@@ -51,7 +51,7 @@ class Races:
 class RacingCall(Races):
     """The hits of one request, and their decisions: final ones when ``is_done``."""
 
-    finished: asyncio.Future[None]
+    finished: asyncio.Future[None] | None = None
     """Ends the wait in a batch."""
 
     def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:

@@ -40,7 +40,8 @@ class KeyNames:
         return b"%bg%b" % (self._prefix, token)
 
     def counter(self, block: tuple[int, int], generation: bytes, token: bytes) -> bytes:
-        return b"%bt%d.%d%b%b" % (self._prefix, *block, generation, token)
+        tier, number = block
+        return b"%bt%d.%d%b%b" % (self._prefix, tier, number, generation, token)
 
 
 def expiry(us: int, is_explicit: bool = False) -> int:

@@ -48,7 +48,7 @@ class Write(NamedTuple):
 class Record:
     """One key during one attempt. Here its state is one value, in the format of the algorithm.
 
-    The names in ``missing`` are read and passed to ``load`` until there are none. Then ``state`` is good enough to
+    The names in ``missing`` are read and passed to ``load`` until it ``is_loaded``. Then ``state`` is good enough to
     decide with, and ``ambiguous`` has the names that exact times need.
     """
 
@@ -67,7 +67,7 @@ class Record:
 
     def missing(self, changes: Sequence[Correction] | None = None) -> Sequence[bytes]:
         """Return the names to read before a decision, or before corrections."""
-        return () if self.is_loaded else (self.names.state(self.token),)
+        return (self.names.state(self.token),)
 
     def ambiguous(self, decisions: Sequence[Decision]) -> Sequence[bytes]:
         """Return the names to read before the times of rejections and peeks are exact."""

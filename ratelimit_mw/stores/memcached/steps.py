@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _CORRECTING: Final = 0.9  # The part of the time budget for corrections. They have nothing to undo.
 _MAX_FORGOTTEN: Final = 500  # keys per round trip
+_RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.fromkeys(LOGS, LogRecord)}
 _PING_SIZE: Final = 40  # bytes, as in a common state
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 _log = logging.getLogger("ratelimit_mw")
@@ -56,24 +57,15 @@ def _retry(once: Callable[[], Steps[bool]], races: Races) -> Steps[bool]:
 
 
 def _new_record(context: StepContext, hit: Hit | Correction, token: bytes, now: int, is_explicit: bool) -> Record:
-    algorithm = type(hit.limit.algorithm)
-    kind = TieredRecord if algorithm is TieredWindow else LogRecord if algorithm in LOGS else Record
+    kind = _RECORDS.get(type(hit.limit.algorithm), Record)
     return kind(context, hit.limit, token, now, is_explicit)
 
 
-def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[list[tuple[Record, ProtocolError]]]:
-    """Read names of several records; return the records whose value is no state."""
-    errors = []
+def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[None]:
+    """Read names of several records."""
     replies = yield [KeyCommands(record.server, names=names) for record, names in missing]
     for (record, _), reply in zip(missing, replies, strict=True):
-        try:
-            record.load(reply.values)
-        except ProtocolError as error:
-            errors.append((record, error))
-    return errors
-
-
-# -- deciding ----------------------------------------------------------------------------------------------
+        record.load(reply.values)
 
 
 def decide(hits: Sequence[Hit], explicit_now: int | None, consume: bool, context: StepContext) -> Steps[list[Decision]]:
@@ -115,20 +107,23 @@ class _Attempt:
 
     def read(self) -> Steps[None]:
         """Read the states. A value that is no state fails the calls for its key, and no other calls."""
-        while missing := [(record, names) for record in self.records.values() if (names := record.missing())]:
-            for record, error in (yield from _load(missing)):
-                del self.records[record.token]
-                for call in self.calls:
-                    if record.token in call.tokens:
-                        call.fail(error)
+        while missing := [record for record in self.records.values() if not record.is_loaded]:
+            replies = yield [KeyCommands(record.server, names=record.missing()) for record in missing]
+            for record, reply in zip(missing, replies, strict=True):
+                try:
+                    record.load(reply.values)
+                except ProtocolError as error:
+                    del self.records[record.token]
+                    for call in self.calls:
+                        if record.token in call.tokens:
+                            call.fail(error)
         self.calls = [call for call in self.calls if call.error is None]
 
     def decide(self) -> Steps[None]:
         """Decide, and read more until the times of rejections and peeks are exact."""
         self._decide_all()
         while ambiguous := self._ambiguous():
-            for _, error in (yield from _load(ambiguous)):
-                raise error
+            yield from _load(ambiguous)
             self._decide_all()
 
     def _decide_all(self) -> None:
@@ -170,9 +165,6 @@ class _Attempt:
         return lost
 
 
-# -- corrections -------------------------------------------------------------------------------------------
-
-
 def correct(
     changes: Sequence[Correction], explicit_now: int | None, context: StepContext, is_undo: bool = False
 ) -> Steps[list[int]]:
@@ -200,16 +192,12 @@ def correct(
 
 def _correct(records: Sequence[tuple[Record, list[Correction]]]) -> Steps[list[Record]]:
     """Write the corrections of each record. Return the records whose race was lost."""
-    while missing := [(record, names) for record, changes in records if (names := record.missing(changes))]:
-        for _, error in (yield from _load(missing)):
-            raise error
+    while missing := [(record, record.missing(changes)) for record, changes in records if not record.is_loaded]:
+        yield from _load(missing)
     writes = [(record, each) for record, changes in records if (each := record.correct(changes))]
     replies = (yield [commands for _, commands in writes]) if writes else []
     pairs = zip(writes, replies, strict=True)
     return [record for (record, _), reply in pairs if not record.has_counters and not record.succeeded(reply)]
-
-
-# -- other calls -------------------------------------------------------------------------------------------
 
 
 def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:

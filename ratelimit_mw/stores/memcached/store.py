@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -81,7 +82,7 @@ class MemcachedStore(Store):
         self._pool = MemcachedPool(self._access)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._connections = PerLoop(lambda: MemcachedConnections(self._access, self._timeout))
-        self._batches: PerLoop[dict[frozenset[MemcachedServer], OptimisticBatch]] = PerLoop(dict)
+        self._batches = PerLoop(lambda: defaultdict[object, OptimisticBatch](lambda: OptimisticBatch(self._attempt)))
         run_in_child(self, MemcachedStore._start_over)
 
     def _start_over(self) -> None:
@@ -91,8 +92,6 @@ class MemcachedStore(Store):
 
     def check(self, limit: Limit) -> None:
         check_entries(limit)
-
-    # -- blocking ------------------------------------------------------------------------------------------
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return self._run(partial(steps.decide, hits, now, consume)) if hits else []
@@ -136,15 +135,14 @@ class MemcachedStore(Store):
         if not tokens:
             time.sleep(pause())
 
-    # -- awaiting ------------------------------------------------------------------------------------------
-
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if not hits:
             return []
         if not consume:
             return await self._arun(partial(steps.decide, hits, now, False))
         call = RacingCall(self._context(), hits, now)
-        return await self._batch(call.tokens).decide(call)
+        servers = frozenset(map(self._rendezvous.server_of, call.tokens))
+        return await self._batches.get()[servers].decide(call)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return await self._arun(partial(steps.correct, changes, now))
@@ -158,15 +156,6 @@ class MemcachedStore(Store):
     async def aclose(self) -> None:
         self._connections.get().close()
         self.close()
-
-    def _batch(self, tokens: Sequence[bytes]) -> OptimisticBatch:
-        batches, servers = self._batches.get(), frozenset(map(self._rendezvous.server_of, tokens))
-        batch = batches.get(servers)
-        if batch is None:
-            for idle in [each for each in batches if batches[each].is_idle]:
-                del batches[idle]
-            batch = batches[servers] = OptimisticBatch(self._attempt)
-        return batch
 
     def _attempt(self, calls: Sequence[RacingCall], due: float) -> Awaitable[bool]:
         return self._arun(partial(steps.attempt, calls), due)
@@ -187,8 +176,6 @@ class MemcachedStore(Store):
             return cast(T, done.value)
         except Exception as error:
             return _end(flow, error)
-
-    # -- both ----------------------------------------------------------------------------------------------
 
     def _context(self, due: float | None = None) -> StepContext:
         if len(self._generations) > _MAX_GENERATIONS:

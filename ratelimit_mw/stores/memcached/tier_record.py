@@ -65,11 +65,7 @@ class TieredRecord(Record):
     def _name(self, block: TierBlock) -> bytes:
         return self.names.counter(block, self._generation, self.token)
 
-    # -- reads ---------------------------------------------------------------------------------------------
-
     def missing(self, changes: Sequence[Correction] | None = None) -> Sequence[bytes]:
-        if self.is_loaded:
-            return ()
         if changes is None:
             return (self._generation_name, *self._cover)
         refunds = [change for change in changes if change.consumed]
@@ -115,8 +111,6 @@ class TieredRecord(Record):
         size = self._sizes[block.tier]
         return min(self._bucket, block.number * size + size - 1)
 
-    # -- exact times ---------------------------------------------------------------------------------------
-
     def ambiguous(self, decisions: Sequence[Decision]) -> Sequence[bytes]:
         buckets = set()
         newest = max(map(self._end, self._counts), default=0)
@@ -143,8 +137,6 @@ class TieredRecord(Record):
                 total -= used
         if total:
             self._counts[newest] = self._counts.get(newest, 0) + total
-
-    # -- writes --------------------------------------------------------------------------------------------
 
     def consume(self, writes: Sequence[Write]) -> KeyCommands:
         cost = sum(each.decision.hit[2] for each in writes)

@@ -57,8 +57,6 @@ class MemcachedConnection(asyncio.Protocol):
             if not done.done():
                 done.set_exception(problem or ConnectionResetError("the connection was closed"))
 
-    # -- asyncio.Protocol ----------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 

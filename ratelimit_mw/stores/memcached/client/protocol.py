@@ -1,10 +1,8 @@
-"""Memcached's text protocol: commands to bytes, replies from bytes. No socket, no clock.
-
-The commands are known to every version of Memcached.
-"""
+"""Memcached's text protocol, in commands that every version knows: commands to bytes, replies from bytes. No socket."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -12,11 +10,11 @@ from typing import Final, NamedTuple
 from .servers import MemcachedServer
 
 STORED: Final = b"STORED"
-EXPIRED: Final = -1
-"""The expiry of a value that no client sees. With ``cas`` it is a delete that fails when another client was faster."""
+EXPIRED: Final = -1  # An expiry. With ``cas`` it is a delete that fails when another client was faster.
 
 _ERRORS: Final = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
 _MAX_LINE: Final = 2_048
+_VALUE: Final = re.compile(rb"VALUE ([^ ]*) [^ ]* (\d{1,20}) ([^ ]*)", re.DOTALL)
 _MAX_VALUE: Final = 1 << 20  # Memcached's own limit for an item
 
 
@@ -32,10 +30,7 @@ class StoredValue(NamedTuple):
 
 
 class KeyCommands(NamedTuple):
-    """The commands for one key: ``commands``, with a line of reply each, and then ``names`` to read.
-
-    A server carries out the commands of a connection in their order, so the reads see the writes.
-    """
+    """``commands`` for one key, with a line of reply each. The reads of ``names`` after them see their writes."""
 
     server: MemcachedServer
     commands: Sequence[bytes] = ()
@@ -49,8 +44,8 @@ class KeyReply(NamedTuple):
     values: Mapping[bytes, StoredValue]
 
 
-def command(verb: bytes, name: bytes, *arguments: bytes | int) -> bytes:
-    return b" ".join((verb, name, *(b"%d" % each if isinstance(each, int) else each for each in arguments))) + b"\r\n"
+def command(verb: bytes, name: bytes, amount: int | None = None) -> bytes:
+    return b"%b %b\r\n" % (verb, name) if amount is None else b"%b %b %d\r\n" % (verb, name, amount)
 
 
 def write(verb: bytes, name: bytes, value: bytes, expiry: int, unique: bytes = b"") -> bytes:
@@ -65,7 +60,7 @@ def write_unchanged(name: bytes, value: bytes, expiry: int, known: StoredValue |
 
 
 class ReplyParser:
-    """Parses the reply to one payload: a number of lines, then the values of at most ``names`` names.
+    """Parses the reply to one payload: ``lines`` lines, then the values of at most ``names`` names.
 
     Lines and values have a maximum size, so a reply cannot fill the memory.
     """
@@ -74,9 +69,9 @@ class ReplyParser:
         self.lines: list[bytes] = []
         self.values: dict[bytes, StoredValue] = {}
         self.rest = b""
-        self._lines_due = lines
+        self._missing_lines = lines
         self._names = names
-        self._reads = names > 0
+        self._has_values = names > 0
 
     def feed(self, data: bytes) -> bool:
         """Parse ``data``. True when the reply is complete; ``rest`` is the data after it.
@@ -86,7 +81,7 @@ class ReplyParser:
         """
         data = self.rest + data
         at = 0
-        while self._lines_due or self._reads:
+        while self._missing_lines or self._has_values:
             end = data.find(b"\r\n", at)
             if end < 0:
                 if len(data) - at > _MAX_LINE:
@@ -95,29 +90,29 @@ class ReplyParser:
             line = data[at:end]
             if line.startswith(_ERRORS):
                 raise ProtocolError(line[:_MAX_LINE].decode("utf-8", "replace"))
-            if self._lines_due:
+            if self._missing_lines:
                 self.lines.append(line)
-                self._lines_due -= 1
+                self._missing_lines -= 1
             elif line == b"END":
-                self._reads = False
+                self._has_values = False
             else:
-                name, size, unique = self._value(line)
+                name, size, unique = self._parse_value(line)
                 if len(data) < end + size + 4:
                     break
                 self.values[name] = StoredValue(data[end + 2 : end + 2 + size], unique)
                 end += 2 + size
             at = end + 2
         self.rest = data[at:]
-        return not (self._lines_due or self._reads)
+        return not (self._missing_lines or self._has_values)
 
-    def _value(self, line: bytes) -> tuple[bytes, int, bytes]:
-        parts = line.split(b" ")
-        if len(parts) != 5 or parts[0] != b"VALUE" or not parts[3].isdigit() or len(self.values) >= self._names:
+    def _parse_value(self, line: bytes) -> tuple[bytes, int, bytes]:
+        match = _VALUE.fullmatch(line)
+        if match is None or len(self.values) >= self._names:
             raise _unexpected(line)
-        size = int(parts[3][:20])
-        if size > _MAX_VALUE:
-            raise ProtocolError(f"a value of {size} bytes is larger than {_MAX_VALUE}")
-        return parts[1], size, parts[4]
+        name, size, unique = match.groups()
+        if int(size) > _MAX_VALUE:
+            raise ProtocolError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
+        return name, int(size), unique
 
 
 class LoginParser(ReplyParser):
@@ -129,10 +124,9 @@ class LoginParser(ReplyParser):
 
     def feed(self, data: bytes) -> bool:
         with suppress(ProtocolError):
-            if not super().feed(data):
-                return False
-            if self.lines == [STORED]:
-                return True
+            is_complete = super().feed(data)
+            if self.lines in ([], [STORED]):
+                return is_complete
         raise ProtocolError(f"{self._server} rejected the user name or the password")
 
 
@@ -152,16 +146,15 @@ class RoundTrip:
             commands[server] += lines
             names.setdefault(server, []).extend(read)
             self._parts.append((server, start, start + len(lines)))
-        self.payloads = {server: b"".join(commands[server]) + _read(names[server]) for server in commands}
         self.parsers = {server: ReplyParser(len(commands[server]), len(names[server])) for server in commands}
+        for server, read in names.items():
+            if read:
+                commands[server].append(b"gets %b\r\n" % b" ".join(read))
+        self.payloads = {server: b"".join(commands[server]) for server in commands}
 
     def replies(self) -> list[KeyReply]:
         """Return the reply to each ``KeyCommands``, in their order."""
+        parsers = self.parsers
         return [
-            KeyReply(self.parsers[server].lines[start:end], self.parsers[server].values)
-            for server, start, end in self._parts
+            KeyReply(parsers[server].lines[start:end], parsers[server].values) for server, start, end in self._parts
         ]
-
-
-def _read(names: Sequence[bytes]) -> bytes:
-    return b"gets %b\r\n" % b" ".join(names) if names else b""
