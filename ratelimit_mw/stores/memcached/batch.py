@@ -10,10 +10,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from ...decision import Decision
 from .call import RacingCall, pause
+from .record import StepContext
+from .steps import Steps, attempt
 
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 
@@ -21,11 +24,11 @@ _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a 
 class OptimisticBatch:
     """The calls whose keys are on the same servers, so that a failing server fails no other calls.
 
-    ``attempt`` carries out one attempt for several calls, until the time in its second argument.
+    ``carry_out`` carries out the steps of an attempt, until the time in its second argument.
     """
 
-    def __init__(self, attempt: Callable[[Sequence[RacingCall], float], Awaitable[bool]]) -> None:
-        self._attempt = attempt
+    def __init__(self, carry_out: Callable[[Callable[[StepContext], Steps[bool]], float], Awaitable[bool]]) -> None:
+        self._carry_out = carry_out
         self._busy: set[bytes] = set()  # the keys of the calls under way
         self._waiting: list[RacingCall] = []
         self._awaited: set[bytes] = set()  # the keys of the waiting calls
@@ -34,9 +37,9 @@ class OptimisticBatch:
     async def decide(self, call: RacingCall) -> list[Decision]:
         """Return the result of a call, at the end of its time budget at the latest."""
         if self._busy.isdisjoint(call.tokens) and self._awaited.isdisjoint(call.tokens):
-            await self._attempt_all([call])
+            await self._attempt([call])
         else:
-            self._wait([call])
+            self._wait(call)
         if not _finish(call):
             call.finished = asyncio.get_running_loop().create_future()
             with suppress(TimeoutError):
@@ -44,9 +47,9 @@ class OptimisticBatch:
                     await call.finished
         return call.result()
 
-    def _wait(self, calls: Sequence[RacingCall]) -> None:
-        self._waiting += calls
-        self._awaited.update(*(call.tokens for call in calls))
+    def _wait(self, call: RacingCall) -> None:
+        self._waiting.append(call)
+        self._awaited.update(call.tokens)
 
     def _start(self, lost: bool) -> None:
         # The task starts after the callbacks that are ready now, so calls that arrive together share a batch.
@@ -55,21 +58,10 @@ class OptimisticBatch:
         task.add_done_callback(self._end)
 
     async def _run(self, lost: bool) -> None:
-        """Make one attempt for all calls that can go. Calls that race with other processes pause first."""
-        if lost:
+        """Make one attempt for the calls whose keys are free, and were not asked for by an earlier waiting call."""
+        if lost:  # the calls race with other processes
             await asyncio.sleep(pause())
-        if batch := self._next_batch():
-            await self._attempt_all(batch)
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():  # the event loop is closing; the waiting calls run into their timeouts
-            self._waiting, self._awaited = [], set()
-
-    def _next_batch(self) -> list[RacingCall]:
-        """Take the calls whose keys are free, and were not asked for by an earlier call that has to wait."""
-        blocked = set(self._busy)
-        batch: list[RacingCall] = []
+        blocked, batch = set(self._busy), list[RacingCall]()
         waiting, self._waiting, self._awaited = self._waiting, [], set()
         for call in waiting:
             if _finish(call):
@@ -78,17 +70,23 @@ class OptimisticBatch:
                 batch.append(call)
             else:
                 blocked.update(call.tokens)
-                self._wait([call])
-        return batch
+                self._wait(call)
+        if batch:
+            await self._attempt(batch)
 
-    async def _attempt_all(self, calls: Sequence[RacingCall]) -> None:
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # the event loop is closing; the waiting calls run into their timeouts
+            self._waiting, self._awaited = [], set()
+
+    async def _attempt(self, calls: Sequence[RacingCall]) -> None:
         """Make one attempt. The losing calls wait in front of the calls that arrived meanwhile."""
         tokens = {token for call in calls for token in call.tokens}
         self._busy |= tokens
         began = time.monotonic()
         losers: list[RacingCall] = []
         try:
-            await self._attempt(calls, max([call.due for call in calls]))
+            await self._carry_out(partial(attempt, calls), max([call.due for call in calls]))
             losers = [call for call in calls if not call.is_done]
             for call in losers:
                 call.lose(time.monotonic() - began)

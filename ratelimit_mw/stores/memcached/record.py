@@ -14,7 +14,7 @@ from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series
 from ...clock import Clock
 from ...decision import Decision
-from ...receipt import Charge, Correction
+from ...receipt import Correction
 from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, write_unchanged
 from .client.servers import Rendezvous
 from .keys import KeyNames, expiry
@@ -31,18 +31,6 @@ class StepContext(NamedTuple):
     generations: MutableMapping[bytes, bytes]
     due: float
     timeout: float
-
-
-class Write(NamedTuple):
-    """The effect of one hit of a call: the state after it."""
-
-    call: object
-    decision: Decision
-    state: Any
-
-    def refund(self) -> Correction:
-        limit, key, cost = self.decision.hit
-        return Correction(limit, key, cost, Charge(self.decision.at_us, cost, self.decision.delay_us))
 
 
 class Record:
@@ -90,10 +78,9 @@ class Record:
     def pack(self, state: Any) -> bytes:
         return self.limit.algorithm.dump(state)
 
-    def consume(self, writes: Sequence[Write]) -> KeyCommands:
-        """Return the commands for the writes of an attempt, which were decided one after the other."""
-        last = writes[-1]
-        return self._write(last.state, last.decision.reset_us)
+    def consume(self, state: Any, decisions: Sequence[Decision]) -> KeyCommands:
+        """Return the commands for the state after these decisions."""
+        return self._write(state, decisions[-1].reset_us)
 
     def correct(self, changes: Sequence[Correction]) -> KeyCommands | None:
         """Return the commands for corrections in their order; None when there is nothing to write."""
@@ -133,11 +120,8 @@ class LogRecord(Record):
 
     def pack(self, state: Series) -> bytes:
         entries = slice(max(state.start, state.end + 1 - MAX_ENTRIES), state.end)
-        numbers = array("q", (state.base,))
-        numbers += cast("array[int]", state.buckets)[entries]
-        numbers.append(state.open)
-        numbers += cast("array[int]", state.totals)[entries]
-        numbers.append(state.total)
+        times, totals = cast("array[int]", state.buckets)[entries], cast("array[int]", state.totals)[entries]
+        numbers = array("q", (state.base,)) + times + array("q", (state.open,)) + totals + array("q", (state.total,))
         return _little_endian(numbers).tobytes()
 
 

@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ...algorithms.window_log import TieredWindow
 from ...decision import Decision, Hit, decide_all
 from ...quota import MAX_PERIOD
-from ...receipt import Correction
+from ...receipt import Charge, Correction
 from .call import LOGS, Races, RacingCall
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .keys import expiry
-from .record import LogRecord, Record, StepContext, Write
+from .record import LogRecord, Record, StepContext
 from .tier_record import TieredRecord
 
 T = TypeVar("T")
@@ -32,7 +32,6 @@ _RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.
 _PING_SIZE: Final = 40  # bytes, as in a common state
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 _log = logging.getLogger("ratelimit_mw")
-
 
 Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]
 """Commands to carry out, or the races of a call that waits before its next attempt."""
@@ -82,17 +81,25 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
     """
     one = _Attempt(calls, context)
     yield from one.read()
-    yield from one.decide()
+    one.decide()
+    while ambiguous := one.ambiguous():
+        yield from _load(ambiguous)
+        one.decide()
     lost = (yield from one.write()) if consume else {}
     undone: list[Correction] = []
     for call in one.calls:
         call.is_done = lost.keys().isdisjoint(call.tokens)
         if not call.is_done:
             own = [each for token in call.tokens if lost.get(token, True) for each in one.writes.get(token, ())]
-            undone += [each.refund() for each in own if each.call is call]
+            undone += [_refund(decision) for decision in own if any(decision is each for each in call.decisions)]
     if undone:
         yield from correct(undone, one.explicit_now, context, is_undo=True)
     return not lost
+
+
+def _refund(decision: Decision) -> Correction:
+    limit, key, cost = decision.hit
+    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
 
 
 class _Attempt:
@@ -103,7 +110,8 @@ class _Attempt:
         is_explicit = self.explicit_now is not None
         hits = {token: hit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
         self.records = {token: _new_record(context, hit, token, self.now, is_explicit) for token, hit in hits.items()}
-        self.writes: dict[bytes, list[Write]] = {}
+        self.states: dict[bytes, Any] = {}
+        self.writes: dict[bytes, list[Decision]] = {}
 
     def read(self) -> Steps[None]:
         """Read the states. A value that is no state fails the calls for its key, and no other calls."""
@@ -119,26 +127,19 @@ class _Attempt:
                             call.fail(error)
         self.calls = [call for call in self.calls if call.error is None]
 
-    def decide(self) -> Steps[None]:
-        """Decide, and read more until the times of rejections and peeks are exact."""
-        self._decide_all()
-        while ambiguous := self._ambiguous():
-            yield from _load(ambiguous)
-            self._decide_all()
-
-    def _decide_all(self) -> None:
+    def decide(self) -> None:
         """Decide the calls in their order, each over the states that the calls before it leave."""
-        states = {token: record.state for token, record in self.records.items()}
+        self.states = {token: record.state for token, record in self.records.items()}
         self.writes = {}
         for call in self.calls:
-            call.decisions, changes = decide_all(call.hits, [states[token] for token in call.tokens], self.now)
+            call.decisions, changes = decide_all(call.hits, [self.states[token] for token in call.tokens], self.now)
             for hit, state in changes:
                 index = call.hits.index(hit)
                 token = call.tokens[index]
-                states[token] = state
-                self.writes.setdefault(token, []).append(Write(call, call.decisions[index], state))
+                self.states[token] = state
+                self.writes.setdefault(token, []).append(call.decisions[index])
 
-    def _ambiguous(self) -> list[tuple[Record, Sequence[bytes]]]:
+    def ambiguous(self) -> list[tuple[Record, Sequence[bytes]]]:
         inexact: dict[bytes, list[Decision]] = {}
         for call in self.calls:
             for token, decision in zip(call.tokens, call.decisions, strict=True):
@@ -152,13 +153,13 @@ class _Attempt:
 
         A queue is written after the other keys: nothing can refund a place with another request behind it.
         """
-        queues = [token for token, group in self.writes.items() if group[0].decision.source.algorithm.delays]
+        queues = [token for token in self.writes if self.records[token].limit.algorithm.delays]
         lost: dict[bytes, bool] = {}
         for wave in ([token for token in self.writes if token not in queues], *([token] for token in queues)):
             if lost:
                 lost |= dict.fromkeys(wave, False)
             elif wave:
-                replies = yield [self.records[token].consume(self.writes[token]) for token in wave]
+                replies = yield [self.records[token].consume(self.states[token], self.writes[token]) for token in wave]
                 for token, reply in zip(wave, replies, strict=True):
                     if not self.records[token].succeeded(reply):
                         lost[token] = self.records[token].has_counters

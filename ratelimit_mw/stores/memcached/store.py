@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLContext
@@ -82,7 +82,7 @@ class MemcachedStore(Store):
         self._pool = MemcachedPool(self._access)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._connections = PerLoop(lambda: MemcachedConnections(self._access, self._timeout))
-        self._batches = PerLoop(lambda: defaultdict[object, OptimisticBatch](lambda: OptimisticBatch(self._attempt)))
+        self._batches = PerLoop(lambda: defaultdict[object, OptimisticBatch](lambda: OptimisticBatch(self._arun)))
         run_in_child(self, MemcachedStore._start_over)
 
     def _start_over(self) -> None:
@@ -157,9 +157,6 @@ class MemcachedStore(Store):
         self._connections.get().close()
         self.close()
 
-    def _attempt(self, calls: Sequence[RacingCall], due: float) -> Awaitable[bool]:
-        return self._arun(partial(steps.attempt, calls), due)
-
     async def _arun(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
         context = self._context(due)
         flow, connections = start(context), self._connections.get()
@@ -186,15 +183,16 @@ class MemcachedStore(Store):
 
 def _end(flow: Steps[T], error: Exception) -> T:
     """End the steps after an error: with a result where the time is over and a race was lost before."""
-    if isinstance(error, RateLimitError):
-        raise error
+    problem = error
     try:
         flow.throw(error)
     except StopIteration as done:
         return cast(T, done.value)
-    except Exception as problem:
-        raise as_store_error(problem) from error
-    raise as_store_error(error) from error
+    except RateLimitError:
+        raise
+    except Exception as thrown:
+        problem = thrown
+    raise as_store_error(problem) from error
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:

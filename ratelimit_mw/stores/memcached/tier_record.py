@@ -1,11 +1,9 @@
 """A tiered window as counters: each hit counts in one block of every tier, and a window is read block by block.
 
-A read takes the largest blocks that fit, and the next one, for clocks that run ahead: at most 143 blocks for a day by
-the second. An allowed hit is counted in all tiers and the window is read again in the same round trip. When the window
-is over its limit, another client was faster and the hit is undone.
-
-A block counts at its end, where it leaves the window last. The sum decides what is allowed, so decisions are exact. The
-end of a rejection depends on single buckets, so those blocks are read in parts.
+A read takes the largest blocks that fit, and the next one, for clocks that run ahead. An allowed hit is counted in all
+tiers and the window is read again in the same round trip: over its limit, another client was faster and the hit is
+undone. A block counts at its end, where it leaves the window last. The sum decides, so decisions are exact. The end of
+a rejection depends on single buckets, so those blocks are read in parts.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series, TieredWindow
@@ -22,7 +20,7 @@ from ...decision import Decision
 from ...receipt import Correction
 from .client.protocol import KeyCommands, KeyReply, ProtocolError, StoredValue, command, write
 from .keys import expiry
-from .record import Record, StepContext, Write
+from .record import Record, StepContext
 
 _FACTOR: Final = 60  # blocks of one tier per block of the next
 _MAX_BLOCKS: Final = 64  # blocks of the last tier in a window
@@ -62,14 +60,11 @@ class TieredRecord(Record):
         counter, generation, token = self.names.counter, self._generation, self.token
         return {counter(block, generation, token): block for block in blocks}
 
-    def _name(self, block: TierBlock) -> bytes:
-        return self.names.counter(block, self._generation, self.token)
-
     def missing(self, changes: Sequence[Correction] | None = None) -> Sequence[bytes]:
         if changes is None:
             return (self._generation_name, *self._cover)
-        refunds = [change for change in changes if change.consumed]
-        return (self._generation_name, *(self._name(self._fine_block(change)) for change in refunds))
+        refunded = [self._fine_block(change) for change in changes if change.consumed]
+        return (self._generation_name, *self._named(refunded))
 
     def _fine_block(self, change: Correction) -> TierBlock:
         at = self.now if change.consumed is None else change.consumed.at_us
@@ -121,7 +116,7 @@ class TieredRecord(Record):
                 buckets.add((self.now + decision.retry_us) // self.algorithm.precision - self.algorithm.span)
         coarse = [block for block in self._counts if block.tier and self._end(block) in buckets]
         self._split = coarse[:_MAX_PARTS]
-        return [self._name(part) for block in self._split for part in self._parts(block)]
+        return [name for block in self._split for name in self._named(self._parts(block))]
 
     def _parts(self, block: TierBlock) -> list[TierBlock]:
         first = block.number * _FACTOR
@@ -138,9 +133,9 @@ class TieredRecord(Record):
         if total:
             self._counts[newest] = self._counts.get(newest, 0) + total
 
-    def consume(self, writes: Sequence[Write]) -> KeyCommands:
-        cost = sum(each.decision.hit[2] for each in writes)
-        self._max_total = max(sum(self._counts.values()) + cost, min(each.decision.limit for each in writes))
+    def consume(self, state: Any, decisions: Sequence[Decision]) -> KeyCommands:
+        cost = sum(decision.hit[2] for decision in decisions)
+        self._max_total = max(sum(self._counts.values()) + cost, min(decision.limit for decision in decisions))
         return KeyCommands(self.server, self._add(self._bucket, cost), (self._generation_name, *self._cover))
 
     def _tiers_of(self, bucket: int) -> list[TierBlock]:
