@@ -1,7 +1,6 @@
 """Batches on an event loop: while a call is under way, the calls for its keys wait, and are then attempted together.
 
-A call for keys without other calls starts at once. A call that has lost a race goes into the next batch, together with
-the calls that arrived meanwhile. Each call keeps its own time budget and its own result.
+A call that has lost a race goes into the next batch. Each call keeps its own time budget and its own result.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from functools import partial
 from typing import Final
 
 from ...decision import Decision
-from .call import RacingCall, pause
 from .record import StepContext
-from .steps import Steps, attempt
+from .steps import RacingCall, Steps, attempt, pause
 
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 

@@ -5,7 +5,6 @@ Most states are one packed value, written by compare-and-swap. Tiered windows ha
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -15,7 +14,7 @@ from ...algorithms.window_log import Series
 from ...clock import Clock
 from ...decision import Decision
 from ...receipt import Correction
-from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, write_unchanged
+from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, swap
 from .client.servers import Rendezvous
 from .keys import KeyNames, expiry
 
@@ -96,7 +95,7 @@ class Record:
 
     def _write(self, state: Any, reset_us: int) -> KeyCommands:
         value, expires = (b"", EXPIRED) if state is None else (self.pack(state), expiry(reset_us, self.is_explicit))
-        return KeyCommands(self.server, (write_unchanged(self.names.state(self.token), value, expires, self._stored),))
+        return KeyCommands(self.server, (swap(self.names.state(self.token), value, expires, self._stored),))
 
     def succeeded(self, reply: KeyReply) -> bool:
         """Return whether no other client was faster."""
@@ -111,7 +110,7 @@ class LogRecord(Record):
     """
 
     def unpack(self, data: bytes) -> Series:
-        numbers = _little_endian(array("q", data))
+        numbers = array("q", data)
         entries = len(numbers) // 2
         times, totals = numbers[1 : entries + 1], numbers[entries + 1 :]
         if not entries or len(totals) != entries:
@@ -122,10 +121,4 @@ class LogRecord(Record):
         entries = slice(max(state.start, state.end + 1 - MAX_ENTRIES), state.end)
         times, totals = cast("array[int]", state.buckets)[entries], cast("array[int]", state.totals)[entries]
         numbers = array("q", (state.base,)) + times + array("q", (state.open,)) + totals + array("q", (state.total,))
-        return _little_endian(numbers).tobytes()
-
-
-def _little_endian(numbers: array[int]) -> array[int]:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+        return numbers.tobytes()

@@ -23,13 +23,12 @@ from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress, build_tls_context
 from .batch import OptimisticBatch
-from .call import Races, RacingCall, as_store_error, check_entries, pause
 from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .record import StepContext
-from .steps import Steps
+from .steps import Races, RacingCall, Steps, as_store_error, check_entries, pause
 
 T = TypeVar("T")
 
@@ -115,11 +114,9 @@ class MemcachedStore(Store):
             with ExitStack() as locks:
                 step = next(flow)
                 while True:
-                    if isinstance(step, list):
-                        step = flow.send(self._pool.exchange(step, context.due))
-                    else:
+                    if isinstance(step, Races):
                         self._wait(step, locks)
-                        step = flow.send([])
+                    step = flow.send([] if isinstance(step, Races) else self._pool.exchange(step, context.due))
         except StopIteration as done:
             return cast(T, done.value)
         except Exception as error:
@@ -164,11 +161,9 @@ class MemcachedStore(Store):
             async with asyncio.timeout(context.due - time.monotonic()):
                 step = next(flow)
                 while True:
-                    if isinstance(step, list):
-                        step = flow.send(await connections.exchange(step))
-                    else:  # on an event loop batches take the place of turns
-                        await asyncio.sleep(pause())
-                        step = flow.send([])
+                    # On an event loop batches take the place of turns.
+                    pending = connections.exchange(step) if isinstance(step, list) else asyncio.sleep(pause(), [])
+                    step = flow.send(await pending)
         except StopIteration as done:
             return cast(T, done.value)
         except Exception as error:

@@ -107,13 +107,10 @@ class TieredRecord(Record):
         return min(self._bucket, block.number * size + size - 1)
 
     def ambiguous(self, decisions: Sequence[Decision]) -> Sequence[bytes]:
-        buckets = set()
-        newest = max(map(self._end, self._counts), default=0)
-        for decision in decisions:
-            if decision.reset_us:
-                buckets.add(newest)
-            if decision.retry_us:
-                buckets.add((self.now + decision.retry_us) // self.algorithm.precision - self.algorithm.span)
+        precision, span = self.algorithm.precision, self.algorithm.span
+        buckets = {(self.now + decision.retry_us) // precision - span for decision in decisions if decision.retry_us}
+        if any(decision.reset_us for decision in decisions):
+            buckets.add(max(map(self._end, self._counts), default=0))
         coarse = [block for block in self._counts if block.tier and self._end(block) in buckets]
         self._split = coarse[:_MAX_PARTS]
         return [name for block in self._split for name in self._named(self._parts(block))]

@@ -19,7 +19,7 @@ from ratelimit_mw.stores.memcached.client.protocol import (
     RoundTrip,
     StoredValue,
     command,
-    write_unchanged,
+    swap,
 )
 from ratelimit_mw.stores.memcached.client.servers import MemcachedServer, Rendezvous, parse_servers
 from ratelimit_mw.stores.memcached.keys import DAY, KeyNames, expiry
@@ -201,8 +201,8 @@ def test_a_reply_cannot_fill_the_memory(reply: bytes) -> None:
 
 def test_commands_follow_the_protocol() -> None:
     """New values are added, known values are swapped."""
-    assert write_unchanged(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
-    assert write_unchanged(b"k", b"", -1, StoredValue(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
+    assert swap(b"k", b"1:2", 61, None) == b"add k 0 61 3\r\n1:2\r\n"
+    assert swap(b"k", b"", -1, StoredValue(b"old", b"42")) == b"cas k 0 -1 0 42\r\n\r\n"
     assert (command(b"decr", b"k", 5), command(b"delete", b"k")) == (b"decr k 5\r\n", b"delete k\r\n")
 
 

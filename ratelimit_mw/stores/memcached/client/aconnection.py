@@ -6,19 +6,11 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from ...dns import resolve
 from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
 from .servers import MemcachedAccess, MemcachedServer
-
-
-class PendingReply(NamedTuple):
-    """A reply on its way. When ``done`` was cancelled, the reply is read and dropped."""
-
-    parser: ReplyParser
-    done: asyncio.Future[None]
-    since: float
 
 
 class MemcachedConnection(asyncio.Protocol):
@@ -27,7 +19,8 @@ class MemcachedConnection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
         self._loop = loop
         self._patience = patience
-        self._pending: deque[PendingReply] = deque()
+        self._pending: deque[tuple[ReplyParser, asyncio.Future[None], float]] = deque()
+        """Replies on their way, with the time of the request. The reply of a cancelled future is read and dropped."""
         self._transport: asyncio.Transport | None = None
 
     def send(self, payload: bytes, parser: ReplyParser) -> asyncio.Future[None]:
@@ -35,7 +28,7 @@ class MemcachedConnection(asyncio.Protocol):
         if self._transport is None:
             raise ConnectionResetError("the connection is closed")
         done: asyncio.Future[None] = self._loop.create_future()
-        self._pending.append(PendingReply(parser, done, self._loop.time()))
+        self._pending.append((parser, done, self._loop.time()))
         self._transport.write(payload)
         return done
 
@@ -44,8 +37,10 @@ class MemcachedConnection(asyncio.Protocol):
         """Whether it is open, and not stuck: a caller has given up on the next reply, which is overdue."""
         if self._transport is None or self._transport.is_closing():
             return False
-        reply = self._pending[0] if self._pending else None
-        return reply is None or not reply.done.done() or self._loop.time() - reply.since <= self._patience
+        if not self._pending:
+            return True
+        _, done, since = self._pending[0]
+        return not done.done() or self._loop.time() - since <= self._patience
 
     def close(self, problem: Exception | None = None) -> None:
         """Drop the connection and fail the pending replies."""
@@ -53,7 +48,7 @@ class MemcachedConnection(asyncio.Protocol):
         if transport is not None:
             transport.abort()
         while self._pending:
-            done = self._pending.popleft().done
+            _, done, _ = self._pending.popleft()
             if not done.done():
                 done.set_exception(problem or ConnectionResetError("the connection was closed"))
 
@@ -104,18 +99,13 @@ class MemcachedConnections:
     async def _exchange(self, server: MemcachedServer, payload: bytes, parser: ReplyParser) -> None:
         connection = self._connections.get(server)
         if connection is None or not connection.is_usable:
-            connection = await self._connect(server)
+            async with self._opening[server]:
+                connection = self._connections.get(server)
+                if connection is None or not connection.is_usable:
+                    if connection is not None:
+                        connection.close()
+                    connection = self._connections[server] = await self._open(server)
         await connection.send(payload, parser)
-
-    async def _connect(self, server: MemcachedServer) -> MemcachedConnection:
-        async with self._opening[server]:
-            connection = self._connections.get(server)
-            if connection is not None and connection.is_usable:
-                return connection
-            if connection is not None:
-                connection.close()
-            connection = self._connections[server] = await self._open(server)
-        return connection
 
     async def _open(self, server: MemcachedServer) -> MemcachedConnection:
         problem: OSError = OSError("the name has no address")

@@ -99,10 +99,8 @@ def _is_usable(connection: socket.socket) -> bool:
     connection.setblocking(False)
     try:
         connection.recv(1)
-    except (BlockingIOError, ssl.SSLWantReadError):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, (BlockingIOError, ssl.SSLWantReadError))
     return False
 
 

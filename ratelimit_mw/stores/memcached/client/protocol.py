@@ -48,15 +48,15 @@ def command(verb: bytes, name: bytes, amount: int | None = None) -> bytes:
     return b"%b %b\r\n" % (verb, name) if amount is None else b"%b %b %d\r\n" % (verb, name, amount)
 
 
-def write(verb: bytes, name: bytes, value: bytes, expiry: int, unique: bytes = b"") -> bytes:
-    return b"%b %b 0 %d %d%b\r\n%b\r\n" % (verb, name, expiry, len(value), unique, value)
+def write(verb: bytes, name: bytes, value: bytes, expiry: int) -> bytes:
+    return b"%b %b 0 %d %d\r\n%b\r\n" % (verb, name, expiry, len(value), value)
 
 
-def write_unchanged(name: bytes, value: bytes, expiry: int, known: StoredValue | None) -> bytes:
-    """Return the command that writes a value unless another client has changed it: ``add`` or ``cas``."""
+def swap(name: bytes, value: bytes, expiry: int, known: StoredValue | None) -> bytes:
+    """Return the command that writes a value unless another client has changed it."""
     if known is None:
         return write(b"add", name, value, expiry)
-    return write(b"cas", name, value, expiry, b" " + known.unique)
+    return b"cas %b 0 %d %d %b\r\n%b\r\n" % (name, expiry, len(value), known.unique, value)
 
 
 class ReplyParser:

@@ -55,21 +55,18 @@ class MemcachedAccess:
 
     @property
     def login(self) -> bytes:
-        """The first command of a connection; empty without a login.
-
-        A server without ``-Y`` takes the command for a write. The expiry makes sure that it keeps nothing of it.
-        """
+        """The first command of a connection; empty without a login."""
         if not self.username:
             return b""
         credentials = f"{self.username} {self.password}".encode()
+        # A server without -Y takes the command for a write, and keeps nothing because of the expiry.
         return b"set login 0 -1 %d\r\n%b\r\n" % (len(credentials), credentials)
 
 
 class Rendezvous:
-    """Rendezvous hashing: a key belongs to the server with the highest hash of server and key.
+    """A key belongs to the server with the highest hash of server and key, so a new server moves only its own keys.
 
-    Adding or removing a server moves only the keys of that server. The order of the servers does not matter. The keys
-    of an unreachable server stay there: a move would give each client a fresh quota, twice.
+    The keys of an unreachable server stay there: a move would give each client a fresh quota, twice.
     """
 
     def __init__(self, servers: Sequence[MemcachedServer]) -> None:
