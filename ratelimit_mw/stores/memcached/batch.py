@@ -20,13 +20,10 @@ _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a 
 
 
 class OptimisticBatch:
-    """The calls whose keys are on the same servers, so that a failing server fails no other calls.
-
-    ``carry_out`` carries out the steps of an attempt, until the time in its second argument.
-    """
+    """The calls whose keys are on the same servers, so that a failing server fails no other calls."""
 
     def __init__(self, carry_out: Callable[[Callable[[StepContext], Steps[bool]], float], Awaitable[bool]]) -> None:
-        self._carry_out = carry_out
+        self._carry_out = carry_out  # until the time in its second argument
         self._busy: set[bytes] = set()  # the keys of the calls under way
         self._waiting: list[RacingCall] = []
         self._awaited: set[bytes] = set()  # the keys of the waiting calls

@@ -10,7 +10,6 @@ from ...clock import SECOND
 from ...errors import ConfigError
 
 DAY: Final = 86_400 * SECOND
-
 _MAX_NAME: Final = 250
 _MAX_HEAD: Final = 36  # b"t", a tier, a block of 16 digits, a generation of 8 digits, and the separators
 _MAX_RELATIVE: Final = 30 * 86_400  # Memcached reads a larger number of seconds as a date
@@ -45,10 +44,8 @@ class KeyNames:
 
 
 def expiry(us: int, is_explicit: bool = False) -> int:
-    """Return the expiry of a value that must live for ``us`` microseconds, with an explicit clock at least a day.
-
-    The result is in whole seconds plus one, because the server's clock ticks once a second; beyond 30 days, a date.
-    """
+    """Return the expiry of a value that must live for ``us`` microseconds, with an explicit clock at least a day."""
+    # One second more, because the server's clock ticks once a second.
     seconds = -(-max(us, DAY if is_explicit else 0) // SECOND) + 1
     return seconds if seconds <= _MAX_RELATIVE else int(time.time()) + 1 + seconds
 

@@ -1,7 +1,4 @@
-"""The state of one key in Memcached during one attempt: its reads, and its writes. No I/O.
-
-Most states are one packed value, written by compare-and-swap. Tiered windows have counters instead.
-"""
+"""The state of one key in Memcached during one attempt: one packed value, written by compare-and-swap. No I/O."""
 
 from __future__ import annotations
 
@@ -105,8 +102,7 @@ class Record:
 class LogRecord(Record):
     """A log in one value: the running total before it, the time of each entry, the running total after each entry.
 
-    The log has at most ``MAX_ENTRIES`` entries. Charges beyond the limit may add more; then the oldest ones are merged
-    into the one that leaves last.
+    Of more than ``MAX_ENTRIES`` entries, the oldest are merged into the one of them that leaves last.
     """
 
     def unpack(self, data: bytes) -> Series:

@@ -11,7 +11,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeVar
@@ -36,7 +36,6 @@ _MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses agai
 _RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
 _LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
 _RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.fromkeys(_LOGS, LogRecord)}
-_PING_SIZE: Final = 40  # bytes, as in a common state
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 _log = logging.getLogger("ratelimit_mw")
 
@@ -44,8 +43,7 @@ _log = logging.getLogger("ratelimit_mw")
 class Races:
     """The lost races of a call. Another attempt is made while it can end within a part of the time budget."""
 
-    tokens: Sequence[bytes] = ()
-    """The keys at which a thread takes its turn after a lost race."""
+    tokens: Sequence[bytes] = ()  # the keys at which a thread takes its turn after a lost race
 
     def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
         self.due = context.due
@@ -66,8 +64,7 @@ class Races:
 class RacingCall(Races):
     """The hits of one request, and their decisions: final ones when ``is_done``."""
 
-    finished: asyncio.Future[None] | None = None
-    """Ends the wait in a batch."""
+    finished: asyncio.Future[None] | None = None  # ends the wait in a batch
 
     def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:
         super().__init__(context, _DECIDING)
@@ -147,9 +144,11 @@ def _retry(once: Callable[[], Steps[bool]], races: Races) -> Steps[bool]:
             return False
 
 
-def _new_record(context: StepContext, hit: Hit | Correction, token: bytes, now: int, is_explicit: bool) -> Record:
-    kind = _RECORDS.get(type(hit.limit.algorithm), Record)
-    return kind(context, hit.limit, token, now, is_explicit)
+def _new_records(
+    context: StepContext, hits: Mapping[bytes, Hit | Correction], now: int, is_explicit: bool
+) -> dict[bytes, Record]:
+    kinds = {token: _RECORDS.get(type(hit.limit.algorithm), Record) for token, hit in hits.items()}
+    return {token: kinds[token](context, hit.limit, token, now, is_explicit) for token, hit in hits.items()}
 
 
 def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[None]:
@@ -166,10 +165,7 @@ def decide(hits: Sequence[Hit], explicit_now: int | None, consume: bool, context
 
 
 def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = True) -> Steps[bool]:
-    """Try to decide several calls together, as if they came one after the other. Return whether no call lost a race.
-
-    All keys are read once and written once. Calls that were given different times are decided at the latest one.
-    """
+    """Try to decide calls together, at their latest time, one after the other. Return whether no call lost a race."""
     one = _Attempt(calls, context)
     yield from one.read()
     one.decide()
@@ -198,9 +194,8 @@ class _Attempt:
         self.calls = calls
         self.explicit_now = max([call.explicit_now for call in calls if call.explicit_now is not None], default=None)
         self.now = context.clock() if self.explicit_now is None else self.explicit_now
-        is_explicit = self.explicit_now is not None
         hits = {token: hit for call in calls for token, hit in zip(call.tokens, call.hits, strict=True)}
-        self.records = {token: _new_record(context, hit, token, self.now, is_explicit) for token, hit in hits.items()}
+        self.records = _new_records(context, hits, self.now, self.explicit_now is not None)
         self.states: dict[bytes, Any] = {}
         self.writes: dict[bytes, list[Decision]] = {}
 
@@ -240,10 +235,8 @@ class _Attempt:
         return [(record, names) for record, decisions in records if (names := record.ambiguous(decisions))]
 
     def write(self) -> Steps[dict[bytes, bool]]:
-        """Write all keys. Return the keys whose race was lost, and whether their writes count all the same.
-
-        A queue is written after the other keys: nothing can refund a place with another request behind it.
-        """
+        """Write all keys. Return the keys whose race was lost, and whether their writes count all the same."""
+        # Queues come last: nothing can refund a place with another request behind it.
         queues = [token for token in self.writes if self.records[token].limit.algorithm.delays]
         lost: dict[bytes, bool] = {}
         for wave in ([token for token in self.writes if token not in queues], *([token] for token in queues)):
@@ -269,27 +262,23 @@ def correct(
     def once() -> Steps[bool]:
         nonlocal now, unwritten
         now = context.clock() if explicit_now is None else explicit_now
-        is_explicit = explicit_now is not None
-        groups = unwritten.items()
-        records = [(_new_record(context, group[0], token, now, is_explicit), group) for token, group in groups]
-        lost = yield from _correct(records)
-        unwritten = {record.token: unwritten[record.token] for record in lost}
-        return not unwritten
+        hits = {token: group[0] for token, group in unwritten.items()}
+        records = _new_records(context, hits, now, explicit_now is not None)
+        while missing := [
+            (each, each.missing(unwritten[token])) for token, each in records.items() if not each.is_loaded
+        ]:
+            yield from _load(missing)
+        writes = {token: each for token in unwritten if (each := records[token].correct(unwritten[token]))}
+        replies = (yield list(writes.values())) if writes else []
+        pairs = zip(writes, replies, strict=True)
+        lost = [token for token, reply in pairs if not (records[token].has_counters or records[token].succeeded(reply))]
+        unwritten = {token: unwritten[token] for token in lost}
+        return not lost
 
     if not (yield from _retry(once, Races(context, _CORRECTING, lost=int(is_undo)))):
         keys = len(unwritten)
         _log.warning("Memcached: other clients changed %d keys all the time. Their refunds are left out", keys)
     return [now] * len(changes)
-
-
-def _correct(records: Sequence[tuple[Record, list[Correction]]]) -> Steps[list[Record]]:
-    """Write the corrections of each record. Return the records whose race was lost."""
-    while missing := [(record, record.missing(changes)) for record, changes in records if not record.is_loaded]:
-        yield from _load(missing)
-    writes = [(record, each) for record, changes in records if (each := record.correct(changes))]
-    replies = (yield [commands for _, commands in writes]) if writes else []
-    pairs = zip(writes, replies, strict=True)
-    return [record for (record, _), reply in pairs if not record.has_counters and not record.succeeded(reply)]
 
 
 def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
@@ -308,7 +297,7 @@ def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
 
 def ping(context: StepContext) -> Steps[None]:
     """Write to each server, as much as a state. A server without room for it replies to all other commands."""
-    payload = write(b"set", context.names.ping, bytes(_PING_SIZE), 1)
+    payload = write(b"set", context.names.ping, bytes(40), 1)
     for (line,), _ in (yield [KeyCommands(server, (payload,)) for server in context.rendezvous.servers]):
         if line != STORED:
             raise ProtocolError(f"expected STORED, got {line[:40]!r}")

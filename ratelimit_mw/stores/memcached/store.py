@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLContext
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from ...algorithms.limit import Limit
 from ...clock import Clock
@@ -28,9 +28,7 @@ from .client.connection import MemcachedPool
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
 from .record import StepContext
-from .steps import Races, RacingCall, Steps, as_store_error, check_entries, pause
-
-T = TypeVar("T")
+from .steps import Races, RacingCall, Steps, T, as_store_error, check_entries, pause
 
 _LOCKS: Final = 64  # keys share these locks
 _MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this process
@@ -117,8 +115,6 @@ class MemcachedStore(Store):
                     if isinstance(step, Races):
                         self._wait(step, locks)
                     step = flow.send([] if isinstance(step, Races) else self._pool.exchange(step, context.due))
-        except StopIteration as done:
-            return cast(T, done.value)
         except Exception as error:
             return _end(flow, error)
 
@@ -164,8 +160,6 @@ class MemcachedStore(Store):
                     # On an event loop batches take the place of turns.
                     pending = connections.exchange(step) if isinstance(step, list) else asyncio.sleep(pause(), [])
                     step = flow.send(await pending)
-        except StopIteration as done:
-            return cast(T, done.value)
         except Exception as error:
             return _end(flow, error)
 
@@ -177,8 +171,9 @@ class MemcachedStore(Store):
 
 
 def _end(flow: Steps[T], error: Exception) -> T:
-    """End the steps after an error: with a result where the time is over and a race was lost before."""
-    problem = error
+    """Return the result of the steps: after an error only where the time is over and a race was lost before."""
+    if isinstance(error, StopIteration):
+        return cast(T, error.value)
     try:
         flow.throw(error)
     except StopIteration as done:
@@ -186,8 +181,8 @@ def _end(flow: Steps[T], error: Exception) -> T:
     except RateLimitError:
         raise
     except Exception as thrown:
-        problem = thrown
-    raise as_store_error(problem) from error
+        error = thrown
+    raise as_store_error(error) from error
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:

@@ -1,9 +1,8 @@
 """A tiered window as counters: each hit counts in one block of every tier, and a window is read block by block.
 
 A read takes the largest blocks that fit, and the next one, for clocks that run ahead. An allowed hit is counted in all
-tiers and the window is read again in the same round trip: over its limit, another client was faster and the hit is
-undone. A block counts at its end, where it leaves the window last. The sum decides, so decisions are exact. The end of
-a rejection depends on single buckets, so those blocks are read in parts.
+tiers, and the window is read again in the same round trip: a window over its limit means that another client was
+faster. A block counts at its end. The end of a rejection depends on single buckets, so those blocks are read in parts.
 """
 
 from __future__ import annotations
@@ -46,25 +45,22 @@ class TieredRecord(Record):
         self._bucket = now // self.algorithm.precision
         self._generations = context.generations
         self._generation_name = self.names.generation(token)
-        self._use_generation(context.generations.get(token, b""))
-        self._values: Mapping[bytes, StoredValue] = {}
+        self._generation = context.generations.get(token, b"")
+        self._blocks: dict[bytes, TierBlock] = {}  # the blocks to read, by their names
         self._counts: dict[TierBlock, int] = {}
         self._split: list[TierBlock] = []
         self._max_total = 0
-
-    def _use_generation(self, generation: bytes) -> None:
-        self._generation = generation
-        self._cover = self._named(cover(self._sizes, self.algorithm.span, self._bucket))
 
     def _named(self, blocks: Iterable[TierBlock]) -> dict[bytes, TierBlock]:
         counter, generation, token = self.names.counter, self._generation, self.token
         return {counter(block, generation, token): block for block in blocks}
 
     def missing(self, changes: Sequence[Correction] | None = None) -> Sequence[bytes]:
-        if changes is None:
-            return (self._generation_name, *self._cover)
-        refunded = [self._fine_block(change) for change in changes if change.consumed]
-        return (self._generation_name, *self._named(refunded))
+        blocks: Iterable[TierBlock] = cover(self._sizes, self.algorithm.span, self._bucket)
+        if changes is not None:
+            blocks = [self._fine_block(change) for change in changes if change.consumed]
+        self._blocks = self._named(blocks)
+        return (self._generation_name, *self._blocks)
 
     def _fine_block(self, change: Correction) -> TierBlock:
         at = self.now if change.consumed is None else change.consumed.at_us
@@ -78,12 +74,10 @@ class TieredRecord(Record):
             generation = self._generation_in(values)
             if generation != self._generation:
                 # Another process has reset the key since this process knew its generation.
-                self._use_generation(generation)
-                self._generations[self.token] = generation
+                self._generation = self._generations[self.token] = generation
                 return
             self.is_loaded = True
-            self._values = values
-            self._counts = _counts(values, self._cover)
+            self._counts = _counts(values, self._blocks)
         self.state = self._series()
 
     def _generation_in(self, values: Mapping[bytes, StoredValue]) -> bytes:
@@ -133,7 +127,7 @@ class TieredRecord(Record):
     def consume(self, state: Any, decisions: Sequence[Decision]) -> KeyCommands:
         cost = sum(decision.hit[2] for decision in decisions)
         self._max_total = max(sum(self._counts.values()) + cost, min(decision.limit for decision in decisions))
-        return KeyCommands(self.server, self._add(self._bucket, cost), (self._generation_name, *self._cover))
+        return KeyCommands(self.server, self._add(self._bucket, cost), (self._generation_name, *self._blocks))
 
     def _tiers_of(self, bucket: int) -> list[TierBlock]:
         return [TierBlock(tier, bucket // size) for tier, size in enumerate(self._sizes)]
@@ -148,21 +142,20 @@ class TieredRecord(Record):
 
     def correct(self, changes: Sequence[Correction]) -> KeyCommands | None:
         commands: list[bytes] = []
-        blocks = [self._fine_block(change) for change in changes]
-        counts = _counts(self._values, self._named(blocks))
-        for change, block in zip(changes, blocks, strict=True):
-            count = counts.get(block, 0)
+        for change in changes:
+            block = self._fine_block(change)
+            count = self._counts.get(block, 0)
             if change.consumed is None:
                 commands += self._add(block.number, change.cost)
-                counts[block] = count + change.cost
+                self._counts[block] = count + change.cost
             elif back := min(count, change.cost):
                 commands += [command(b"decr", name, back) for name in self._named(self._tiers_of(block.number))]
-                counts[block] = count - back
+                self._counts[block] = count - back
         return KeyCommands(self.server, commands) if commands else None
 
     def succeeded(self, reply: KeyReply) -> bool:
         is_current = self._generation_in(reply.values) == self._generation
-        return is_current and sum(_counts(reply.values, self._cover).values()) <= self._max_total
+        return is_current and sum(_counts(reply.values, self._blocks).values()) <= self._max_total
 
 
 def _counts(values: Mapping[bytes, StoredValue], blocks: Mapping[bytes, TierBlock]) -> dict[TierBlock, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final, NamedTuple
 
 from .servers import MemcachedServer
@@ -60,10 +61,7 @@ def swap(name: bytes, value: bytes, expiry: int, known: StoredValue | None) -> b
 
 
 class ReplyParser:
-    """Parses the reply to one payload: ``lines`` lines, then the values of at most ``names`` names.
-
-    Lines and values have a maximum size, so a reply cannot fill the memory.
-    """
+    """Parses a reply of bounded size: ``lines`` lines, then the values of at most ``names`` names."""
 
     def __init__(self, lines: int, names: int) -> None:
         self.lines: list[bytes] = []
@@ -74,18 +72,14 @@ class ReplyParser:
         self._has_values = names > 0
 
     def feed(self, data: bytes) -> bool:
-        """Parse ``data``. True when the reply is complete; ``rest`` is the data after it.
-
-        Raises:
-            ProtocolError: For an error reply and for other bytes than a reply.
-        """
+        """Parse ``data``. True when the reply is complete; ``rest`` is the data after it."""
         data = self.rest + data
         at = 0
         while self._missing_lines or self._has_values:
             end = data.find(b"\r\n", at)
             if end < 0:
                 if len(data) - at > _MAX_LINE:
-                    raise _unexpected(data[at:])
+                    raise ProtocolError(f"expected a reply of Memcached, got {data[at : at + 40]!r}")
                 break
             line = data[at:end]
             if line.startswith(_ERRORS):
@@ -108,7 +102,7 @@ class ReplyParser:
     def _parse_value(self, line: bytes) -> tuple[bytes, int, bytes]:
         match = _VALUE.fullmatch(line)
         if match is None or len(self.values) >= self._names:
-            raise _unexpected(line)
+            raise ProtocolError(f"expected a reply of Memcached, got {line[:40]!r}")
         name, size, unique = match.groups()
         if int(size) > _MAX_VALUE:
             raise ProtocolError(f"a value of {int(size)} bytes is larger than {_MAX_VALUE}")
@@ -130,31 +124,26 @@ class LoginParser(ReplyParser):
         raise ProtocolError(f"{self._server} rejected the user name or the password")
 
 
-def _unexpected(data: bytes) -> ProtocolError:
-    return ProtocolError(f"expected a reply of Memcached, got {data[:40]!r}")
-
-
 class RoundTrip:
     """One payload for each server, and the part of the replies that belongs to each key."""
 
-    def __init__(self, requests: Iterable[KeyCommands]) -> None:
-        self._parts: list[tuple[MemcachedServer, int, int]] = []
-        commands: dict[MemcachedServer, list[bytes]] = {}
-        names: dict[MemcachedServer, list[bytes]] = {}
-        for server, lines, read in requests:
-            start = len(commands.setdefault(server, []))
-            commands[server] += lines
-            names.setdefault(server, []).extend(read)
-            self._parts.append((server, start, start + len(lines)))
-        self.parsers = {server: ReplyParser(len(commands[server]), len(names[server])) for server in commands}
-        for server, read in names.items():
-            if read:
-                commands[server].append(b"gets %b\r\n" % b" ".join(read))
-        self.payloads = {server: b"".join(commands[server]) for server in commands}
+    def __init__(self, requests: Sequence[KeyCommands]) -> None:
+        self._requests = requests
+        self.payloads: dict[MemcachedServer, bytes] = {}
+        self.parsers: dict[MemcachedServer, ReplyParser] = {}
+        groups: dict[MemcachedServer, list[KeyCommands]] = {}
+        for request in requests:
+            groups.setdefault(request.server, []).append(request)
+        for server, group in groups.items():
+            commands = [line for each in group for line in each.commands]
+            names = [name for each in group for name in each.names]
+            self.parsers[server] = ReplyParser(len(commands), len(names))
+            self.payloads[server] = b"".join(commands) + (b"gets %b\r\n" % b" ".join(names) if names else b"")
 
     def replies(self) -> list[KeyReply]:
         """Return the reply to each ``KeyCommands``, in their order."""
-        parsers = self.parsers
+        lines = {server: iter(parser.lines) for server, parser in self.parsers.items()}
         return [
-            KeyReply(parsers[server].lines[start:end], parsers[server].values) for server, start, end in self._parts
+            KeyReply(list(islice(lines[server], len(commands))), self.parsers[server].values)
+            for server, commands, _ in self._requests
         ]

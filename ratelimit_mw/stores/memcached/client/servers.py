@@ -64,10 +64,7 @@ class MemcachedAccess:
 
 
 class Rendezvous:
-    """A key belongs to the server with the highest hash of server and key, so a new server moves only its own keys.
-
-    The keys of an unreachable server stay there: a move would give each client a fresh quota, twice.
-    """
+    """A key belongs to the server with the highest hash of both, even while that server is unreachable."""
 
     def __init__(self, servers: Sequence[MemcachedServer]) -> None:
         self.servers = tuple(servers)
