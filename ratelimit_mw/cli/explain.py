@@ -17,8 +17,6 @@ from .access_log import InvalidLineError, Target, parse_target
 from .application import Source, SourceCommand
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
 
-_LISTS = {True: "allow", False: "deny", None: None}
-
 
 def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     features: dict[str, str] = {}
@@ -81,7 +79,7 @@ def explain(source: Source, method: str, path: Target, features: dict[str, str],
     place = request.method, request.path, request.host
     rules = source.rules.rules
     answers = {rule: _explain(rule, values, overview.why_not(rule, *place, view, values)) for rule in rules}
-    listed = _LISTS[settings.lists.allows(values)]
+    listed = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
     if as_json:
         print_json({"features": values, "list": listed, "rules": list(answers.values())})
     else:

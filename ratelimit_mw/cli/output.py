@@ -20,8 +20,6 @@ from rich.text import Text
 Cell = str | Sequence[str] | int | float
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
-_FILE_WIDTH = 1000  # no line is folded
-
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
 
 
@@ -90,7 +88,7 @@ def _text(cell: Cell) -> str:
 
 def terminal() -> Console:
     """Return a console for stdout that prints text unchanged, without markup, emoji codes or highlighting."""
-    width = None if sys.stdout.isatty() else _FILE_WIDTH
+    width = None if sys.stdout.isatty() else 1000  # a line in a file is not folded
     return Console(width=width, markup=False, emoji=False, highlight=False)
 
 

@@ -16,7 +16,7 @@ from ratelimit_mw.cli.demo.traffic import LOG_KINDS, DemoRequest, read_requests
 
 Received = tuple[str, dict[str, str], bytes]
 
-REJECTION = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nx-Odd-Case: yes\r\n"
+REJECTION = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 0\r\nx-Odd-Case: yes\r\n"
 PROBLEM = b'{"violated-policies": ["b"]}'
 
 
