@@ -24,11 +24,6 @@ def to_us(seconds: float) -> int:
     return round(seconds * SECOND)
 
 
-def to_seconds(us: int) -> float:
-    """Return whole microseconds as seconds: ``to_seconds(1_500_000)`` is ``1.5``."""
-    return us / SECOND
-
-
 def checked_clock(clock: Clock) -> Clock:
     """Return the clock after one reading, which proves its unit.
 

@@ -111,8 +111,6 @@ class BreakerStore(ChainLink):
 
     def takes_probe(self, now: int) -> bool:
         """Return True when the caller must probe the store now. One caller at a time gets True."""
-        if now < self._probe_at:
-            return False
         with self._lock:
             if not self.open or now < self._probe_at:
                 return False

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import to_seconds
+from ..clock import SECOND
 from ..forksafe import create_lock
 
-_INTERVAL: Final = to_seconds(SLOT_LIFE) / 3
+_INTERVAL: Final = SLOT_LIFE / SECOND / 3
 _log = logging.getLogger("ratelimit_mw")
 _Item = TypeVar("_Item")
 

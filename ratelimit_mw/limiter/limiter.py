@@ -20,10 +20,10 @@ from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
-from .failover import BreakerStore, FailoverStore
+from .failover import FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
-from .settlement import Settlement
+from .settlement import Settlement, Slot
 
 
 class Limiter(Settlement):
@@ -54,6 +54,7 @@ class Limiter(Settlement):
         settings: The settings.
         rules: The rules, compiled.
         store: The store.
+        breaker: The circuit breaker of the store, None for the memory store.
         waits: Whether a decision may wait for I/O. Then an event loop must use the async methods.
     """
 
@@ -73,17 +74,14 @@ class Limiter(Settlement):
         compiled = self._compile_rules()
         with placed("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
-        self._single_store: MemoryStore | QuotaLeases | None = (
-            self.store if isinstance(self.store, MemoryStore) else None
-        )
-        self.waits = self._single_store is None
-        self._failover: FailoverStore | None = None
-        self._chain = self.store
-        if self.waits:
-            on_store_error, fleet_size = self.settings.on_store_error, self.settings.fleet_size
-            self._failover = FailoverStore(self.store, on_store_error, fleet_size, self._time)
-            # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
-            self._chain = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
+        self._direct: MemoryStore | QuotaLeases | None = self.store if isinstance(self.store, MemoryStore) else None
+        self.waits = self._direct is None
+        policy, fleet_size = self.settings.on_store_error, self.settings.fleet_size
+        self._failover = FailoverStore(self.store, policy, fleet_size, self._time) if self.waits else None
+        self.breaker = self._failover and self._failover.breaker
+        # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
+        span = self.settings.rejection_cache if clock is None else 0
+        self._chain = RejectionCache(self._failover, span) if self._failover else self.store
         self._use(compiled)
 
     @classmethod
@@ -123,13 +121,8 @@ class Limiter(Settlement):
             with placed(f"rule {limit.rule!r}"):
                 self._chain.check(limit)
         self.rules = rules
-        if self._failover and self._single_store is None and any(limit.lease for limit in limits):
-            self._failover.store = self._single_store = QuotaLeases(self._failover.store, self._time, self._now)
-
-    @property
-    def breaker(self) -> BreakerStore | None:
-        """The circuit breaker of the store, None for the memory store."""
-        return None if self._failover is None else self._failover.breaker
+        if self._failover and self._direct is None and any(limit.lease for limit in limits):
+            self._failover.store = self._direct = QuotaLeases(self._failover.store, self._time, self._now)
 
     def match(self, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to its ``method``, ``path`` and ``host``."""
@@ -217,14 +210,14 @@ class Limiter(Settlement):
         """Return the hits for the chain to decide, or the verdict of a request that needs no chain."""
         if cost is not None:
             checked_cost(cost)
-        if plan.single is not None and consume and self._single_store is not None and not testmode.active:
+        if plan.single is not None and consume and self._direct is not None and not testmode.active:
             # One limit in memory or with a lease: no list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
             key = key_of(features)
             if key is None:
                 return Verdict()
             now = None if self._clock is None else self._clock()
-            decision = self._single_store.apply_one(limit, key, own_cost if cost is None else cost, now)
+            decision = self._direct.apply_one(limit, key, own_cost if cost is None else cost, now)
             if decision is not None:
                 return Verdict((decision,), decision.allowed)
         if testmode.off:
@@ -244,6 +237,27 @@ class Limiter(Settlement):
     def _key_in_tests(self, key: str) -> str:
         """Keep the keys of a test apart while it has put this limiter on its clock."""
         return key if self._clock is not None else key + testmode.key_suffix
+
+    def slot(self, features: Features, cost: int | None = None) -> Slot:
+        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
+
+        Args:
+            features: The features of the request, as for ``hit``.
+            cost: How many slots to hold, by default each rule's own cost.
+
+        Returns:
+            A context manager for ``with`` and ``async with``. It enters as the verdict.
+
+        Raises:
+            RateLimitExceeded: A rule rejects. Raised when the block is entered.
+
+        Example:
+            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
+            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
+            ...     verdict.decisions[0].remaining
+            1
+        """
+        return Slot(self, features, cost)
 
     def reset(self, rule: str, features: Features) -> None:
         """Forget all that is counted under one key of one rule.

@@ -43,10 +43,7 @@ class _Rejection(NamedTuple):
 
 
 class RejectionCache(ChainLink):
-    """Caches a rejection for its ``retry_us``, at most ``span_us``. A span of 0 caches nothing.
-
-    A cached rejection holds for the rejected cost or more. Of several cached limits the longest wait is returned.
-    """
+    """Caches a rejection for its ``retry_us``, at most ``span_us``. A span of 0 caches nothing."""
 
     everywhere: Final[WeakValueDictionary[int, RejectionCache]] = WeakValueDictionary()
     """The caches of all limiters in this process, each under its ``id``."""

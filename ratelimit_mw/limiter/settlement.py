@@ -25,6 +25,7 @@ from .heartbeat import Heartbeat
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
     from ..rules.ruleset import RuleSet
+    from .limiter import Limiter
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _MAX_UNRETURNED: Final = 10_000
@@ -76,27 +77,6 @@ class Settlement(ABC):
     async def asettle(self, verdict: Verdict, cost: int) -> None:
         """Async form of ``settle``."""
         await self._acorrect(verdict, _rates_cost(checked_cost(cost)))
-
-    def slot(self, features: Features, cost: int | None = None) -> Slot:
-        """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
-
-        Args:
-            features: The features of the request, as for ``hit``.
-            cost: How many slots to hold, by default each rule's own cost.
-
-        Returns:
-            A context manager for ``with`` and ``async with``. It enters as the verdict.
-
-        Raises:
-            RateLimitExceeded: A rule rejects. Raised when the block is entered.
-
-        Example:
-            >>> limiter = Limiter([Rule(name="reports", limits="2 concurrent")])
-            >>> with limiter.slot({"ip": "192.0.2.7"}) as verdict:
-            ...     verdict.decisions[0].remaining
-            1
-        """
-        return Slot(self, features, cost)
 
     def hold(self, verdict: Verdict) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
@@ -194,12 +174,6 @@ class Settlement(ABC):
         self._returns.release(slot)
 
     @abstractmethod
-    def hit(self, features: Features, cost: int | None = None) -> Verdict: ...
-
-    @abstractmethod
-    async def ahit(self, features: Features, cost: int | None = None) -> Verdict: ...
-
-    @abstractmethod
     def _now(self) -> int | None:
         """Return the time to give to the store, None for the store's own time."""
 
@@ -212,7 +186,7 @@ def _rates_cost(cost: int) -> Due:
 class Slot:
     """Holds the slots of a request while the block runs. It may be entered again, also while it is held."""
 
-    def __init__(self, limiter: Settlement, features: Features, cost: int | None) -> None:
+    def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
         self._limiter = limiter
         self._request = features, cost
         self._held: list[Verdict] = []

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..clock import Clock, checked_clock, to_seconds, to_us
+from ..clock import SECOND, Clock, checked_clock, to_us
 from ..testmode import testmode
 
 
@@ -33,7 +33,7 @@ class ManualClock:
     @property
     def time(self) -> float:
         """The time in seconds since 1970."""
-        return to_seconds(self._us)
+        return self._us / SECOND
 
     def advance(self, seconds: float) -> None:
         """Move the clock forward.
