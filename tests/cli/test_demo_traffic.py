@@ -17,7 +17,7 @@ from ratelimit_mw.cli.demo.traffic import TRAFFIC_KINDS, DemoRequest
 READERS, CRAWLER, PEOPLE, ONE_IP, ONE_ACCOUNT = TRAFFIC_KINDS
 # Networks for documentation (RFC 5737) and measurements (RFC 2544): no real client has such an IP address.
 UNUSED = [ip_network(n) for n in ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "198.18.0.0/15")]
-SEEDS = range(1, 9)
+SEEDS = range(1, 21)
 make_traffic = cache(traffic.make_traffic)
 
 
