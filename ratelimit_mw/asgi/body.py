@@ -30,7 +30,8 @@ class ReadAhead:
         """Stop waiting for a message that was late."""
         if self._pending is not None:
             self._pending.cancel()
-            self._pending.add_done_callback(_ignore_error)
+            # asyncio logs an error that is not retrieved.
+            self._pending.add_done_callback(lambda pending: pending.cancelled() or pending.exception())
 
     async def read(self, request: Request) -> object:
         """Return the body; None without one, ``INVALID`` for one that is too long, too late or cut short."""
@@ -92,9 +93,3 @@ def _announced(request: Request) -> int:
     lengths = request.header_lines("content-length")
     length = lengths[0] if len(lengths) == 1 else ""
     return int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
-
-
-def _ignore_error(pending: asyncio.Future[Message]) -> None:
-    """Retrieve the error of a message that is no longer awaited, so that asyncio does not log it."""
-    if not pending.cancelled():
-        pending.exception()

@@ -38,10 +38,7 @@ def find_handler(app: Any) -> RejectionHandler | None:
 
         middleware = ExceptionMiddleware(reject, handlers=handlers)
 
-        async def respond(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-            await middleware({"app": app, **scope}, receive, send)
-
-        return respond
+        return lambda scope, receive, send: middleware({"app": app, **scope}, receive, send)
 
     return handle
 

@@ -27,9 +27,9 @@ from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, 
 from .routes.index import RouteIndex, RouteIndexes
 from .routes.tree import RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
-from .websocket import DENIAL_START, WebSocketConnection
+from .websocket import WebSocketConnection
 
-_STARTS = ("http.response.start", DENIAL_START)
+_STARTS = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
 _ERROR = 500  # the status that servers send when an application raises
@@ -208,8 +208,8 @@ class RateLimitMiddleware:
         verdict = await adecide(self.limits, plan, request)
         scope = _with_state(scope)
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, scope["state"])
-        admission.scope = scope
-        connection = WebSocketConnection(admission, receive, send)
+        admission.scope, admission.server_send = scope, send
+        connection = WebSocketConnection(admission, receive)
         if not verdict.allowed:
             await connection.reject()
             return
@@ -235,11 +235,11 @@ class ASGIAdmission(Admission):
 
     def send(self, message: Message) -> Awaitable[None]:
         """Send a message of the application, with the rate limit headers at the start of the response."""
-        if message["type"] == "http.response.start":
+        if message["type"] in _STARTS:
             request = self.request
             if request.index is not None:
                 request.index.compare(request.match, self.scope.get("endpoint"))
-            self.status = message["status"]
+            self.status = message.get("status", 101)
             if added := self.limits.writer.headers(self.verdict):
                 message = with_headers(message, added, self.limits.writer.names)
         return self.server_send(message)

@@ -10,27 +10,19 @@ Operation = tuple[str, str]
 
 _STATUS: Final = "429"
 _HEADERS: Final = {
-    "x-ratelimit-limit": ("X-RateLimit-Limit", "The most requests that the limit allows at once.", "integer"),
-    "x-ratelimit-remaining": ("X-RateLimit-Remaining", "The requests that remain.", "integer"),
-    "x-ratelimit-reset": ("X-RateLimit-Reset", "Seconds until the limit is fully reset.", "integer"),
-    "ratelimit-policy": ("RateLimit-Policy", "The limits: quota (q) per window in seconds (w).", "string"),
-    "ratelimit": ("RateLimit", "The remaining quota (r), and the seconds until more is available (t).", "string"),
+    "X-RateLimit-Limit": ("The most requests that the limit allows at once.", "integer"),
+    "X-RateLimit-Remaining": ("The requests that remain.", "integer"),
+    "X-RateLimit-Reset": ("Seconds until the limit is fully reset.", "integer"),
+    "RateLimit-Policy": ("The limits: quota (q) per window in seconds (w).", "string"),
+    "RateLimit": ("The remaining quota (r), and the seconds until more is available (t).", "string"),
+    "Retry-After": ("Seconds until the same request is allowed.", "integer"),
 }
-_RETRY_AFTER: Final = ("Retry-After", "Seconds until the same request is allowed.", "integer")
-_PROBLEM: Final = {
-    "application/problem+json": {
-        "schema": {
-            "type": "object",
-            "properties": {
-                "type": {"type": "string"},
-                "title": {"type": "string"},
-                "status": {"type": "integer"},
-                "detail": {"type": "string"},
-                "violated-policies": {"type": "array", "items": {"type": "string"}},
-            },
-        }
-    }
+_STRING: Final = {"type": "string"}
+_MEMBERS: Final = dict.fromkeys(("type", "title", "detail"), _STRING) | {
+    "status": {"type": "integer"},
+    "violated-policies": {"type": "array", "items": _STRING},
 }
+_PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "properties": _MEMBERS}}}
 
 
 class OpenAPIWithLimits:
@@ -67,7 +59,10 @@ class OpenAPIWithLimits:
 
 
 def _response(headers: Collection[str], own_body: bool) -> dict[str, Any]:
-    sent = [*(_HEADERS[name] for name in _HEADERS if name in headers), _RETRY_AFTER]
-    described = {title: {"description": meaning, "schema": {"type": kind}} for title, meaning, kind in sent}
+    described = {
+        title: {"description": meaning, "schema": {"type": kind}}
+        for title, (meaning, kind) in _HEADERS.items()
+        if title.lower() in (*headers, "retry-after")
+    }
     response: dict[str, Any] = {"description": "Too Many Requests", "headers": described}
     return response | {"content": _PROBLEM} if own_body else response

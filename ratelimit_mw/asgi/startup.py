@@ -6,10 +6,8 @@ an application without lifespan support, and then responds to each request with 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from inspect import isfunction
-from types import FrameType
+from traceback import walk_stack
 from typing import Any, Final, Never
 
 _BUILDER: Final = "build_middleware_stack"
@@ -31,7 +29,7 @@ class BrokenMiddleware:
 
 def is_built_by_starlette() -> bool:
     """Return whether an application of Starlette or FastAPI is building its middleware now."""
-    return any(frame.f_code.co_name == _BUILDER for frame in _frames())
+    return any(frame.f_code.co_name == _BUILDER for frame, _ in walk_stack(None))
 
 
 def stands_alone(app: object) -> bool:
@@ -39,15 +37,5 @@ def stands_alone(app: object) -> bool:
 
     Other applications may still get routes until they start.
     """
-    return isfunction(app) and not any(_package_of(frame) in _FRAMEWORKS for frame in _frames())
-
-
-def _frames() -> Iterator[FrameType]:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in walk_stack(None)]
+    return isfunction(app) and _FRAMEWORKS.isdisjoint(module.partition(".")[0] for module in modules)

@@ -11,27 +11,24 @@ from typing import TYPE_CHECKING, Final
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import adecide
-from ..http.headers import with_headers
 from ..rules.marks import MessageMark
-from .request import ASGIApp, Message, Receive, Send
+from .request import ASGIApp, Message, Receive
 
 if TYPE_CHECKING:
     from .middleware import ASGIAdmission
 
-DENIAL_START: Final = "websocket.http.response.start"
 _DENIAL: Final = "websocket.http.response"
 _TRY_AGAIN_LATER: Final = 1013
 _POLICY_VIOLATION: Final = 1008
-_STATUSES: Final = {"websocket.accept": 101, "websocket.close": 403}
 
 
 class WebSocketConnection:
     """One WebSocket whose handshake is decided."""
 
-    def __init__(self, admission: ASGIAdmission, receive: Receive, send: Send) -> None:
+    def __init__(self, admission: ASGIAdmission, receive: Receive) -> None:
         self._admission = admission
         self._receive = receive
-        self._send = send
+        self._send = admission.server_send
         request, marks = admission.request, admission.request.match.marks
         self.marks: tuple[MessageMark, ...] = () if marks is None else marks.messages
         """The limits on messages."""
@@ -95,16 +92,10 @@ class WebSocketConnection:
 
     async def _send_on(self, message: Message) -> None:
         """Pass on a message of the application, unless the connection was closed here."""
-        if self._is_closed:
-            return
-        kind, admission = message["type"], self._admission
-        if admission.status is None and (kind in _STATUSES or kind == DENIAL_START):
-            added = admission.headers(_STATUSES.get(kind) or message["status"])
-            if kind != "websocket.close":
-                if admission.request.index is not None:
-                    admission.request.index.compare(admission.request.match, admission.scope.get("endpoint"))
-                message = with_headers(message, added, admission.limits.writer.names) if added else message
-        await self._send(message)
+        if not self._is_closed:
+            if message["type"] == "websocket.close" and self._admission.status is None:
+                self._admission.status = 403
+            await self._admission.send(message)
 
     async def _close(self) -> None:
         self._is_closed = True
