@@ -89,7 +89,7 @@ class RateLimitMiddleware:
         limits, request = self.limits, ASGIRequest(scope)
         if self.routes.has_routes:
             self.routes.match(request)
-        plan = limits.plan(request, request.match.marks)
+        plan = limits.plan(request, request.match.marks, scope["method"])
         if plan.is_empty or DECIDED in scope:
             rest = self._rest(plan, request, scope)
             if rest is None:
@@ -122,7 +122,7 @@ class RateLimitMiddleware:
             if admission is None or not await admission.handle(error, receive, send):
                 raise
         else:
-            if plan.needs_settlement or request.match.has_dependencies or admission.verdict.open_receipt is not None:
+            if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
                 await admission.aend(admission.status or _ERROR)
         finally:
             if ahead is not None:
@@ -220,8 +220,10 @@ class RateLimitMiddleware:
 
 def _with_state(scope: Scope) -> Scope:
     """Return a copy of the scope with a state, in which the application finds the verdict."""
-    state = scope.get("state")
-    return {**scope, "state": {} if state is None else state}
+    scope = dict(scope)  # half the time of {**scope}
+    if scope.get("state") is None:
+        scope["state"] = {}
+    return scope
 
 
 class ASGIAdmission(Admission):
@@ -258,7 +260,7 @@ class ASGIAdmission(Admission):
                 self.request.index.explain(error)
             await self.aend(self.status or _ERROR)
         elif isinstance(error, _STOPS):
-            await self.aend(None)  # the outcome is not known: only slots are given back
+            await self.aend(None)  # the outcome is not known: only slots are returned
         return False
 
     async def reject(self, receive: Receive, send: Send) -> None:

@@ -33,11 +33,12 @@ class ASGIRequest(Request):
     match: RouteMatch = ROUTES_UNKNOWN
     """The route of this request."""
 
-    method = "GET"
-
     def __init__(self, scope: Scope) -> None:
         self.native = scope
-        self.method = scope["method"].upper()
+
+    @property
+    def method(self) -> str:
+        return self.native["method"].upper()  # type: ignore[no-any-return]
 
     @cached_property
     def path_params(self) -> Mapping[str, object]:  # type: ignore[override]
@@ -45,12 +46,13 @@ class ASGIRequest(Request):
 
     @property
     def path(self) -> str:
-        path: str = self.native["path"] or "/"
-        root: str = self.native.get("root_path", "")
+        scope = self.native
+        path: str = scope["path"] or "/"
+        root: str = scope.get("root_path", "")
         if not root:
             return path
         # Starlette keeps the server's root path apart from those of its mounts, which rules include.
-        root = self.native.get("app_root_path", root)
+        root = scope.get("app_root_path", root)
         return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
 
     @property

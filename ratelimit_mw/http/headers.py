@@ -37,6 +37,7 @@ _TITLE_CASE: Final = {
     for name in (_POLICY_FIELD, _LIMIT_FIELD, _X_LIMIT, _X_REMAINING, _X_RESET, _RETRY_AFTER)
 }
 
+_remaining = attrgetter("remaining")
 _MAX_CACHED: Final = 10_000
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
@@ -52,6 +53,16 @@ class _ConstantParts:
         self.policy = _policy((limit,))
 
 
+class _PartsByLimit(dict[Limit, _ConstantParts]):
+    """Bounded, because limits change when settings are reloaded."""
+
+    def __missing__(self, limit: Limit) -> _ConstantParts:
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        parts = self[limit] = _ConstantParts(limit)
+        return parts
+
+
 class HeaderWriter:
     """Writes the headers of a verdict."""
 
@@ -63,8 +74,7 @@ class HeaderWriter:
         self._draft = "ratelimit" in families
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
-        # The caches are bounded, because limits change when settings are reloaded.
-        self._parts_of = lru_cache(_MAX_CACHED)(_ConstantParts)
+        self._parts = _PartsByLimit()
         self._policy = lru_cache(_MAX_CACHED)(_policy)
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
@@ -83,8 +93,8 @@ class HeaderWriter:
         if not allowed:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
-            shown = decisions[0] if single else min(decisions, key=attrgetter("remaining"))
-        parts = self._parts_of(shown.hit[0])
+            shown = decisions[0] if single else min(decisions, key=_remaining)
+        parts = self._parts[shown.hit[0]]
         seconds = -(-shown.reset_us // SECOND) or 1
         remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
         headers = []
@@ -112,7 +122,7 @@ class HeaderWriter:
         return headers
 
     def _item(self, decision: Decision, wait: int | None) -> bytes:
-        item = self._parts_of(decision.hit[0]).item + b"%d" % decision.remaining
+        item = self._parts[decision.hit[0]].item + b"%d" % decision.remaining
         return item if wait is None else item + _LIMIT_RESET + b"%d" % wait
 
 
@@ -128,7 +138,9 @@ def with_headers(message: MutableMapping[str, Any], added: list[Header], names: 
         if header[0].lower() not in names:
             headers.append(header)  # noqa: PERF401 - on a short list, half the time of a comprehension
     headers += added
-    return {**message, "headers": headers}
+    message = dict(message)
+    message["headers"] = headers
+    return message
 
 
 def _wait(decision: Decision) -> float:

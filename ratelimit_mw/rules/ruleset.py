@@ -72,10 +72,16 @@ class RuleSet:
         """The features that the rules and lists use."""
         return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
-    def plan_for(self, request: Any, view: ViewMarks | None = None) -> Plan:
-        """Return the plan of a request with ``method``, ``path`` and ``host``, and of the marks of its view."""
+    def plan_for(self, request: Any, view: ViewMarks | None = None, method: str | None = None) -> Plan:
+        """Return the plan of a request and the marks of its view. ``method`` may be in any case."""
+        if method is None:
+            method = request.method
         path = request.path if self.needs_path else ""
-        return self.plan(request.method, path, request.host if self.needs_host else "", view)
+        host = request.host if self.needs_host else ""
+        try:  # each request takes this path, so it does not call plan
+            return self._by_request[method, path, host, view]
+        except KeyError:
+            return self._find_plan(method, path, host, view)
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
