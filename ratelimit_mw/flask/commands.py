@@ -14,8 +14,8 @@ from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.describe import Overview
 from ..rules.marks import ViewMarks
-from .hooks import FlaskHooks
-from .routes import route_template, routes_of
+from .hooks import FlaskHooks, routes_of
+from .request import route_template
 
 EXTENSION = "ratelimit_mw"
 

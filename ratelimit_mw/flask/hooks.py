@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import flask
@@ -18,11 +20,12 @@ from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
 from ..http.views import ViewMarksByMethod
 from ..rules.decorators import decided, mark_decided
-from ..rules.marks import ViewMarks
+from ..rules.describe import Route
+from ..rules.marks import ViewMarks, marked_form, marks_of
+from ..rules.match import METHODS
 from ..settings.framework import SETTING
 from ..wsgi.request import VERDICT
-from .request import FlaskRequest
-from .routes import marked_view, routes_of
+from .request import FlaskRequest, route_template
 
 _UNMARKED: Final = ViewMarks()
 
@@ -45,7 +48,7 @@ class FlaskHooks:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
-        views = {endpoint: marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
+        views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self._limits.adopt(marks for view in views.values() for marks in view.all())
         if not self._app.url_value_preprocessors:  # these may add parameters
             check_parameters(routes_of(self._app, views), self._limits.rules)
@@ -133,3 +136,27 @@ class FlaskHooks:
         error = default_exceptions[response.status_code](response=response)
         error.verdict = admission.verdict  # type: ignore[attr-defined]
         raise error
+
+
+def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
+    """Return the marks of the view of Flask's ``endpoint``, with those of its blueprints and the application."""
+    view: Any = app.view_functions[endpoint]
+    form = marked_form(view)
+    if form is not None and marks_of(view) == _UNMARKED and form not in app.view_functions.values():
+        view = form  # @limit is above @app.route, which registered the view before it was marked
+    outer = itertools.accumulate(endpoint.split(".")[:-1], "{}.{}".format)
+    blueprints = [app.blueprints[name] for name in outer if name in app.blueprints]
+    return ViewMarksByMethod(view, [app, *blueprints])
+
+
+def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
+    """Return the routes of these views."""
+    return [
+        Route(
+            route_template(rule.rule),
+            {method: views[rule.endpoint].for_method(method) for method in sorted(rule.methods or METHODS)},
+            rule.arguments,
+        )
+        for rule in app.url_map.iter_rules()
+        if rule.endpoint in views
+    ]

@@ -1,4 +1,4 @@
-"""Reads the routes of Starlette and FastAPI applications by their attributes, not by their classes.
+"""Reads the routes of Starlette and FastAPI applications, and their marks, by attributes, not by classes.
 
 FastAPI since 0.137 hides included routers behind objects without path or endpoint, which list the routes they contain;
 before, it copied the routes. A mount is followed into its application, through middleware that keeps its ``app``.
@@ -6,16 +6,19 @@ before, it copied the routes. A mount is followed into its application, through 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ...errors import ConfigError
+from ...http.views import ViewMarksByMethod
 from ...rules.describe import Route
-from ...rules.marks import ViewMarks
+from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
-from ..dependencies import DependencyLimit
-from .marks import calls_of, read_marks
+from ..dependencies import DependencyLimit, share_mark
 from .tree import FULL, NO_ROUTE, NONE, OPAQUE, PARTIAL, CustomMatch, RouteMatch, RouteNode, RouteTree, Scope
 
 _FRAMEWORKS: Final = ("starlette", "fastapi")
@@ -60,7 +63,7 @@ class RouteReader:
         self.limits: list[DependencyLimit] = []
         self.by_host = False
         self.top = self._tree(app, _Location(), NO_ROUTE)
-        read_marks(self.nodes)
+        _read_marks(self.nodes)
 
     def contains(self, app: object) -> bool:
         """Return whether the routes include those of another application."""
@@ -79,7 +82,7 @@ class RouteReader:
         self._watch(router)
         inside = replace(location, above=(*location.above, id(router)))
         nodes = [self._node(entry, route, inside) for entry, route in _entries(router)]
-        calls = [call for route in _fallbacks(router) for call in calls_of(getattr(route, "dependant", None))]
+        calls = [call for route in _fallbacks(router) for call in _calls_of(getattr(route, "dependant", None))]
         return RouteTree(nodes, missed.with_marks(ViewMarks(), self._limits(calls)))
 
     def _watch(self, router: Any) -> None:
@@ -117,7 +120,7 @@ class RouteReader:
         )
         if is_mount and self._enter_mount(node, entry, location):
             return node
-        node.calls = list(calls_of(getattr(entry, "dependant", None)))
+        node.calls = list(_calls_of(getattr(entry, "dependant", None)))
         node.limits = self._limits(node.calls)
         self.nodes.append(node)
         return node
@@ -195,3 +198,52 @@ def _path_shape(template: str, convertors: Mapping[str, object]) -> str:
 def _is_within_segment(convertor: object) -> bool:
     cls = type(convertor)
     return convertor is None or (cls.__module__ == "starlette.convertors" and cls.__name__ in _WITHIN_SEGMENT)
+
+
+def _read_marks(nodes: Sequence[RouteNode]) -> None:
+    """Read the marks of all routes into their nodes."""
+    registered = {id(form) for node in nodes for form in _forms_of(node.target)}
+    for node in nodes:
+        early = [call.early_marks if isinstance(call, DependencyLimit) else call for call in node.calls]
+        node.views = ViewMarksByMethod(_marked_view(node.target, registered), [*early, *_partials_of(node.target)])
+        messages = [message for marks in node.views.all() for message in marks.messages]
+        if messages and node.kind != "websocket":
+            raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
+
+
+def _calls_of(dependant: Any) -> Iterator[object]:
+    """Yield the functions that FastAPI calls before a view, the outermost first."""
+    for inner in getattr(dependant, "dependencies", ()):
+        call = inner.call
+        if inspect.isclass(call) and issubclass(call, DependencyLimit):
+            raise ConfigError(f'expected Depends({call.__name__}("5/minute")); got Depends({call.__name__})')
+        if isinstance(call, DependencyLimit) and inner.name is not None:
+            share_mark(call, dependant.call, inner.name)
+        yield from _calls_of(inner)
+        yield call
+
+
+def _marked_view(endpoint: Any, registered: set[int]) -> Any:
+    """Return the endpoint, or its marked form where a decorator is above the one that registered it.
+
+    A marked form with a route of its own keeps its marks: then this route is left unlimited on purpose.
+    """
+    form = marked_form(endpoint)
+    is_late = form is not None and marks_of(endpoint) == ViewMarks() and id(form) not in registered
+    return form if is_late else endpoint
+
+
+def _partials_of(endpoint: Any) -> list[object]:
+    """Return the functions that ``functools.partial`` wraps in an endpoint, the innermost first."""
+    parts: list[object] = []
+    while isinstance(endpoint, functools.partial):
+        endpoint = endpoint.func
+        parts.insert(0, endpoint)
+    return parts
+
+
+def _forms_of(endpoint: Any) -> Iterator[object]:
+    """Yield an endpoint and the functions that its decorators wrap."""
+    while endpoint is not None:
+        yield endpoint
+        endpoint = getattr(endpoint, "__wrapped__", None)
