@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 from ..keys.email import normalized_email
 from ..keys.features import INVALID
 from .multipart import parse_fields
-from .request import MAX_FIELDS, Request, is_utf8
+from .request import MAX_FIELDS, Request, group_values, is_utf8
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -97,7 +97,7 @@ class Body:
         if self._kind == _FORM:
             return _form_fields(content)
         parts = parse_fields(content, self._content_type, MAX_FIELDS) if self._kind == _MULTIPART else None
-        return None if parts is None else _group(parts)
+        return None if parts is None else group_values(parts)
 
     def _is_ambiguous(self, name: str, fields: Mapping[str, Any]) -> bool:
         """Old parsers split at ``;`` as well as at ``&``, and some decode bytes that are not escaped as Latin-1."""
@@ -130,16 +130,9 @@ def _parsed_body(request: Request, limit: int) -> Body:
 
 def _form_fields(content: bytes, charset: str = "utf-8") -> dict[str, list[str | None]] | None:
     try:
-        return _group(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
+        return group_values(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         return None
-
-
-def _group(pairs: Iterable[tuple[str, str | None]]) -> dict[str, list[str | None]]:
-    values: dict[str, list[str | None]] = {}
-    for name, value in pairs:
-        values.setdefault(name, []).append(value)
-    return values
 
 
 def _text(value: Any) -> Any:

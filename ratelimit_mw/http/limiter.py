@@ -14,8 +14,7 @@ from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
-from ..rules.plan import CompiledRule, Plan
-from ..rules.ruleset import RuleSet
+from ..rules.plan import Plan
 from ..settings import HttpOptions, Settings, SettingsDict, SettingsSource, load_settings
 from .body import body_feature
 from .client_ip import ClientIP
@@ -83,7 +82,11 @@ class HttpLimiter:
             for name in rule.source.needs:
                 if name not in provided.get(rule, ()):
                     needs.setdefault(name, f"rule {rule.name!r}")
-        self._check_clients(rules, provided)
+        if "ip" not in self._own:  # your own ip may be anything
+            check_lists(rules.lists, self.settings.ipv6_prefix)
+            for rule in rules.rules:
+                if "ip" not in provided.get(rule, ()):
+                    check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
         # The reader comes first: a request that meets the new rules can then read their features.
         self.reader = FeatureReader(
             needs,
@@ -98,15 +101,6 @@ class HttpLimiter:
         """Whether a decision may wait, for the store or for a feature."""
         self.rules = rules
         self.plan = rules.plan_for
-
-    def _check_clients(self, rules: RuleSet, provided: Mapping[CompiledRule, Collection[str]]) -> None:
-        """Raise ``ConfigError`` for IP addresses that never match here. Your own ``ip`` may be anything."""
-        if "ip" in self._own:
-            return
-        check_lists(rules.lists, self.settings.ipv6_prefix)
-        for rule in rules.rules:
-            if "ip" not in provided.get(rule, ()):
-                check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
 
     def is_decided(self, native: Mapping[str, Any]) -> bool:
         """Return whether a middleware with the same rules has decided this request before."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from ..keys.features import INVALID
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_FIELDS: Final = 1000
 """The most fields that are read from one query or body."""
 
+_Value = TypeVar("_Value")
 _ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
 _NOT_PRINTABLE: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
 _UTF8: Final = "(?:utf-?8|us-ascii)"
@@ -92,15 +93,12 @@ class Request(Mapping[str, Any]):
 
     def header(self, name: str) -> Any:
         """Return a header as a feature. Lines that differ are ``INVALID``: frameworks show one of them, or all."""
-        lines = self.header_lines(name)
-        return _same(lines) if lines else None
+        return _same(self.header_lines(name))
 
     def cookie(self, name: str) -> Any:
         """Return a cookie as a feature; ``INVALID`` where frameworks may show different values."""
-        values = self._cookies.get(name)
-        if values is None:
-            return None
-        return _same(values) if values[0].isascii() else INVALID
+        values = self._cookies.get(name, [])
+        return _same(values) if not values or values[0].isascii() else INVALID
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -126,10 +124,7 @@ class Request(Mapping[str, Any]):
             pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
         except ValueError:
             return None
-        values: dict[str, list[str]] = {}
-        for name, value in pairs:
-            values.setdefault(name, []).append(value)
-        return {name: self.pick_value(each) for name, each in values.items()}
+        return {name: self.pick_value(values) for name, values in group_values(pairs).items()}
 
     def __getitem__(self, name: str) -> Any:
         return self.native[name]
@@ -172,8 +167,18 @@ def is_utf8(content_type: str) -> bool:
     return "charset" not in text or len(_UTF8_CHARSET.findall(text)) == text.count("charset")
 
 
+def group_values(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:
+    """Return all values of each name."""
+    values: dict[str, list[_Value]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return values
+
+
 def _same(values: list[str]) -> Any:
-    """Return the value that all of them are, else ``INVALID``."""
+    """Return the value that all of them are, None without any, else ``INVALID``."""
+    if not values:
+        return None
     return values[0] if values.count(values[0]) == len(values) else INVALID
 
 

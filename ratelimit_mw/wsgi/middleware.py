@@ -22,8 +22,6 @@ from .response import ResponseBody, WSGIAdmission
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-_ERROR = 500  # the status that servers send when an application raises
-
 
 class RateLimitMiddleware:
     """Limit the requests to a WSGI application.
@@ -81,11 +79,8 @@ class RateLimitMiddleware:
             body = self.app(environ, admission.start)
             if plan.needs_settlement:
                 return ResponseBody(body, admission)
-        except Exception:
-            admission.end(admission.status or _ERROR)
-            raise
-        except BaseException:  # the server stops: it is not known how the request would have ended
-            admission.end(None)
+        except BaseException as error:  # where the server stops, the outcome is not known
+            admission.end((admission.status or 500) if isinstance(error, Exception) else None)
             raise
         verdict.receipt.settle_with(self.limiter.settle)  # a cost may be stated while the body streams
         return body  # unwrapped, so that servers recognize their file wrappers
