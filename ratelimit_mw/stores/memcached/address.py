@@ -33,11 +33,7 @@ class MemcachedAddress(NamedTuple):
 
 
 def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddress:
-    """Parse a store URL.
-
-    Raises:
-        ConfigError: For servers, a login or options that cannot be used.
-    """
+    """Parse a store URL. Raise ``ConfigError`` for servers, a login or options that cannot be used."""
     if split.fragment or split.path.strip("/"):
         raise ConfigError(
             f"{split.scheme}:// has no path and no #: expected {split.scheme}://host:11211,other:11211."

@@ -75,8 +75,7 @@ class RacingCall(Races):
         self.error: StoreError | None = None
         self.is_done = False
         for hit in hits:
-            if hit.limit.limit > MAX_ENTRIES:
-                check_entries(hit.limit)
+            check_entries(hit.limit)
 
     def fail(self, error: Exception) -> None:
         """End the call, unless it is done. A timeout after a lost race is no error, because the server did reply."""
@@ -264,9 +263,7 @@ def correct(
         now = context.clock() if explicit_now is None else explicit_now
         hits = {token: group[0] for token, group in unwritten.items()}
         records = _new_records(context, hits, now, explicit_now is not None)
-        while missing := [
-            (each, each.missing(unwritten[token])) for token, each in records.items() if not each.is_loaded
-        ]:
+        while missing := [(one, one.missing(unwritten[one.token])) for one in records.values() if not one.is_loaded]:
             yield from _load(missing)
         writes = {token: each for token in unwritten if (each := records[token].correct(unwritten[token]))}
         replies = (yield list(writes.values())) if writes else []
@@ -283,8 +280,7 @@ def correct(
 
 def forget(keys: Iterable[str], context: StepContext) -> Steps[None]:
     """Reset keys. A tiered window has too many counters to name them, so it gets a new generation of counters."""
-    names = context.names
-    commands = []
+    names, commands = context.names, []
     for key in keys:
         token = names.token(key)
         reset = command(b"delete", names.state(token))

@@ -69,8 +69,7 @@ class MemcachedStore(Store):
         if type(timeout_us) is not int or timeout_us < 1:
             raise ConfigError(f"timeout_us is a whole number of microseconds from 1 on; got {timeout_us!r}")
         self._rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
-        scheme = "memcached" if tls is None else "memcacheds"
-        self.name = f"{scheme}://{','.join(map(str, self._rendezvous.servers))}"
+        self.name = f"memcached{'s' if tls else ''}://{','.join(map(str, self._rendezvous.servers))}"
         self._names = KeyNames(prefix)
         self._access = MemcachedAccess(tls, username, password)
         self._timeout = timeout_us / 1_000_000
@@ -186,7 +185,6 @@ def _end(flow: Steps[T], error: Exception) -> T:
 
 
 def open_address(parsed: MemcachedAddress, timeout_us: int) -> MemcachedStore:
-    """Open the store of a parsed store URL."""
     tls = None if parsed.tls is None else build_tls_context(parsed.tls)
     access = parsed.access
     return MemcachedStore(

@@ -87,7 +87,6 @@ class MemcachedConnections:
         self._opening: dict[MemcachedServer, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def exchange(self, requests: Sequence[KeyCommands]) -> list[KeyReply]:
-        """Send to all servers and wait for all replies."""
         trip = RoundTrip(requests)
         exchanges = map(self._exchange, trip.payloads, trip.payloads.values(), trip.parsers.values())
         if len(trip.payloads) == 1:
@@ -126,7 +125,6 @@ class MemcachedConnections:
         raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
 
     def close(self) -> None:
-        """Close all connections and fail their pending replies."""
         for connection in self._connections.values():
             connection.close()
         self._connections = {}

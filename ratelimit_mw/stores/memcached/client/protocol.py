@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Final, NamedTuple
 
 from .servers import MemcachedServer
@@ -141,9 +140,6 @@ class RoundTrip:
             self.payloads[server] = b"".join(commands) + (b"gets %b\r\n" % b" ".join(names) if names else b"")
 
     def replies(self) -> list[KeyReply]:
-        """Return the reply to each ``KeyCommands``, in their order."""
         lines = {server: iter(parser.lines) for server, parser in self.parsers.items()}
-        return [
-            KeyReply(list(islice(lines[server], len(commands))), self.parsers[server].values)
-            for server, commands, _ in self._requests
-        ]
+        values = {server: parser.values for server, parser in self.parsers.items()}
+        return [KeyReply([next(lines[at]) for _ in commands], values[at]) for at, commands, _ in self._requests]

@@ -71,7 +71,6 @@ class Rendezvous:
         self._seeds = [(blake2b(str(server).encode(), digest_size=32).digest(), server) for server in servers]
 
     def server_of(self, token: bytes) -> MemcachedServer:
-        """Return the server that holds all values of a key."""
         if len(self.servers) == 1:
             return self.servers[0]
         return max((blake2b(token, digest_size=8, key=seed).digest(), server) for seed, server in self._seeds)[1]
