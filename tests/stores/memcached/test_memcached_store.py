@@ -11,6 +11,7 @@ from memcached_handles import (
     CLIENT,
     LEGAL,
     NOW,
+    PATIENT,
     address,
     ask,
     closing,
@@ -26,6 +27,7 @@ from servers import Server, memcached_running
 
 from ratelimit_mw import Limiter, Quota, Rule, StoreError
 from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.testing.store_keys import HOSTILE
 from ratelimit_mw.testing.store_suite import StoreSuite, limit_of
@@ -158,7 +160,8 @@ def test_a_forked_worker_has_connections_of_its_own(memcached_server: Server) ->
 
 def test_each_event_loop_has_a_connection_of_its_own(memcached_server: Server) -> None:
     """One limiter may serve several event loops, one after the other."""
-    limiter = Limiter([Rule(name=f"loops-{time.time_ns()}", limits="100/minute")], store=address(memcached_server))
+    rule = Rule(name=f"loops-{time.time_ns()}", limits="100/minute")
+    limiter = Limiter([rule], store=address(memcached_server), settings=Settings(store_timeout=PATIENT))
 
     async def three() -> list[bool]:
         found = [(await limiter.ahit({"ip": "192.0.2.7"})).allowed for _ in range(3)]
