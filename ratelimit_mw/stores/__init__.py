@@ -18,16 +18,8 @@ if TYPE_CHECKING:
     from .memcached.store import MemcachedStore
     from .redis.store import RedisStore
 
-__all__ = [
-    "LmdbStore",
-    "MemcachedStore",
-    "MemoryStore",
-    "RedisStore",
-    "Store",
-    "check_store_url",
-    "decide_all",
-    "open_store",
-]
+__all__ = ["LmdbStore", "MemcachedStore", "MemoryStore", "RedisStore", "Store"]
+__all__ += ["check_store_url", "decide_all", "open_store"]
 
 # Imported at their first use, because their libraries may not be installed.
 _LAZY: Final = {"LmdbStore": "lmdb", "MemcachedStore": "memcached", "RedisStore": "redis"}
@@ -52,18 +44,10 @@ _FAMILIES: Final = {
 _SCHEMES: Final = {
     "memory": "memory",
     "lmdb": "lmdb",
-    "redis": "redis",
-    "rediss": "redis",
-    "valkey": "redis",
-    "unix": "redis",
-    "redis+sentinel": "redis",
-    "rediss+sentinel": "redis",
-    "redis+cluster": "redis",
-    "rediss+cluster": "redis",
-    "memcached": "memcached",
-    "memcacheds": "memcached",
+    **dict.fromkeys(("redis", "rediss", "valkey", "unix", "redis+sentinel", "rediss+sentinel"), "redis"),
+    **dict.fromkeys(("redis+cluster", "rediss+cluster"), "redis"),
+    **dict.fromkeys(("memcached", "memcacheds"), "memcached"),
 }
-_MAX_PORT: Final = 65_535
 # The names of the package limits.
 _ALIASES: Final = {
     "redis+unix": "unix",
@@ -88,7 +72,7 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
         ConfigError: The scheme, an option or its value is invalid. The message shows no password.
         MissingExtraError: The library of the store is not installed. The message has the command that installs it.
     """
-    split, parsed = read_address(address)
+    split, parsed = check_store_url(address)
     _, name, extra = _FAMILIES[_SCHEMES[split.scheme]]
     try:
         module = import_module(f".{name}", __package__)
@@ -99,13 +83,27 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     return store
 
 
-def check_store_url(address: str) -> None:
+def check_store_url(address: str) -> tuple[SplitResult, Any]:
     """Check a store URL without opening the store or importing its library.
+
+    Returns:
+        The URL, split, and its parts as its store has parsed them.
 
     Raises:
         ConfigError: ``open_store`` cannot open the URL.
     """
-    read_address(address)
+    try:
+        split = urlsplit(address)
+    except ValueError as error:
+        # Python's reason may show the part before the @.
+        reason = "its login or its host is malformed" if "@" in address else error
+        raise ConfigError(f"cannot parse the store URL: {reason}") from None
+    split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
+    if split.scheme not in _SCHEMES:
+        raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL{suggestion(split.scheme, _SCHEMES)}")
+    _check_ports(split)
+    module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
+    return split, module.parse_address(split, _options(split, module))
 
 
 def redacted_url(url: str) -> str:
@@ -118,32 +116,12 @@ def redacted_url(url: str) -> str:
     return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
 
 
-def read_address(address: str) -> tuple[SplitResult, Any]:
-    """Split a store URL, and parse it by the rules of its store."""
-    split = _split(address)
-    if split.scheme not in _SCHEMES:
-        raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL{suggestion(split.scheme, _SCHEMES)}")
-    _check_ports(split)
-    module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
-    return split, module.parse_address(split, _options(split, module))
-
-
-def _split(address: str) -> SplitResult:
-    try:
-        split = urlsplit(address)
-    except ValueError as error:
-        # Python's reason may show the part before the @.
-        reason = "its login or its host is malformed" if "@" in address else error
-        raise ConfigError(f"cannot parse the store URL: {reason}") from None
-    return split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
-
-
 def _check_ports(split: SplitResult) -> None:
     if "@" in split.path + split.query + split.fragment:  # then the port may be a part of a password
         return
     for port in re.findall(r":([0-9]{5,9})(?=,|$)", split.netloc.rpartition("@")[2]):
-        if int(port) > _MAX_PORT:
-            raise ConfigError(f"the port {port} is too large. Expected a port from 1 to {_MAX_PORT}")
+        if int(port) > 65_535:
+            raise ConfigError(f"the port {port} is too large. Expected a port from 1 to 65535")
 
 
 def _options(split: SplitResult, module: Any) -> dict[str, str]:

@@ -32,7 +32,14 @@ class Store(ABC):
         return f"<{' '.join(filter(None, (type(self).__name__, self.name)))}>"
 
     def check(self, limit: Limit) -> None:  # noqa: B027 - most stores can keep every limit
-        """Raise ``ConfigError`` if the store cannot keep this limit. Called for every limit at the start."""
+        """Check that the store can keep a limit. Called for every limit at the start.
+
+        Args:
+            limit: The limit.
+
+        Raises:
+            ConfigError: The store cannot keep the limit.
+        """
 
     @abstractmethod
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -49,11 +56,23 @@ class Store(ABC):
 
     @abstractmethod
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        """Make the corrections. Return the store's time of each in whole microseconds."""
+        """Make corrections, one after the other.
+
+        Args:
+            changes: The refunds and the additional charges.
+            now: The time in whole microseconds; None means the store's own time.
+
+        Returns:
+            The time of each correction, in whole microseconds.
+        """
 
     @abstractmethod
     def forget(self, keys: Iterable[str]) -> None:
-        """Delete the states of these keys."""
+        """Delete states.
+
+        Args:
+            keys: The keys.
+        """
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless the store replies. Called from a thread of its own while the store is away."""

@@ -28,7 +28,7 @@ from ratelimit_mw.testing import ManualClock
         ("memory://?snapshot=", "snapshot must be a file in an existing folder, got '.'"),
         ("memory://?snapshot=/no/such/folder/file", "got '/no/such/folder/file'"),
         ("redis://[", "cannot parse the store URL: Invalid IPv6 URL"),
-        ("memory://?max_keys=0", "max_keys must be a whole number of at least 1, got 0"),
+        ("memory://?max_keys=0", "max_keys must be a whole number of at least 1, got '0'"),
         ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'. Its options are max_keys"),
         ("nothing://", "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis"),
         ("", "unknown scheme ''"),

@@ -15,8 +15,9 @@ import msgspec
 from ...algorithms.limit import prefix_of
 from .generations import Generations, Table
 
-_MAGIC: Final = b"ratelimit_mw snapshot 3\n"
+_MAGIC: Final = b"ratelimit_mw snapshot 4\n"
 _DIGEST: Final = 16
+_CODEC: Final = ("utf-8", "surrogatepass")
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -26,16 +27,17 @@ class PackedState(bytes):
     __slots__ = ()
 
 
+_Dumps = Mapping[str, Callable[[Any], bytes]]
+_Saved = dict[bytes, bytes]
+
+
 class SavedGenerations(msgspec.Struct, forbid_unknown_fields=True):
     """``Generations`` with states as bytes, and the prefixes of their limits. Keys are bytes: they may be any text."""
 
     span: int
     rotates_at: int
     prefixes: list[bytes]
-    young: dict[bytes, bytes]
-    old: dict[bytes, bytes]
-    shared: dict[bytes, bytes]
-    shared_old: dict[bytes, bytes]
+    tables: tuple[_Saved, _Saved, _Saved, _Saved]  # young, old, shared, shared_old
     overdue: dict[bytes, int]
 
 
@@ -46,47 +48,30 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
     generations: list[SavedGenerations]
 
 
-Dumps = Mapping[str, Callable[[Any], bytes]]
-
-
-def pack(generations: Generations, dumps: Dumps) -> SavedGenerations:
+def pack(generations: Generations, dumps: _Dumps) -> SavedGenerations:
     """Turn states into bytes. ``dumps`` holds the function that does it for each prefix of a limit."""
-    prefixes: set[str] = set()
     tables = (generations.young, generations.old, generations.shared, generations.shared_old)
-    young, old, shared, shared_old = (_pack_table(table, dumps, prefixes) for table in tables)
-    overdue = {_bytes(key): until for key, until in generations.overdue.items()}
-    names = [*map(_bytes, prefixes)]
-    return SavedGenerations(generations.span, generations.rotates_at, names, young, old, shared, shared_old, overdue)
+    prefixes = {prefix_of(key) for table in tables for key in table}
+    young, old, shared, shared_old = (_pack_table(table, dumps) for table in tables)
+    overdue = {key.encode(*_CODEC): until for key, until in generations.overdue.items()}
+    names, saved = [prefix.encode(*_CODEC) for prefix in prefixes], (young, old, shared, shared_old)
+    return SavedGenerations(generations.span, generations.rotates_at, names, saved, overdue)
 
 
 def unpack(saved: SavedGenerations) -> tuple[Generations, list[str]]:
     """Return the generations, whose states are still bytes, and the prefixes of their limits."""
     generations = Generations(saved.span, saved.rotates_at - saved.span)
-    generations.young, generations.old = _unpack_table(saved.young), _unpack_table(saved.old)
-    generations.shared, generations.shared_old = _unpack_table(saved.shared), _unpack_table(saved.shared_old)
-    generations.overdue = {_text(key): until for key, until in saved.overdue.items()}
-    return generations, [*map(_text, saved.prefixes)]
+    tables = ({key.decode(*_CODEC): PackedState(state) for key, state in table.items()} for table in saved.tables)
+    generations.young, generations.old, generations.shared, generations.shared_old = tables
+    generations.overdue = {key.decode(*_CODEC): until for key, until in saved.overdue.items()}
+    return generations, [prefix.decode(*_CODEC) for prefix in saved.prefixes]
 
 
-def _pack_table(table: Table, dumps: Dumps, prefixes: set[str]) -> dict[bytes, bytes]:
-    packed = {}
-    for key, state in table.items():
-        prefix = prefix_of(key)
-        prefixes.add(prefix)
-        packed[_bytes(key)] = bytes(state) if type(state) is PackedState else dumps[prefix](state)
-    return packed
-
-
-def _unpack_table(table: dict[bytes, bytes]) -> Table:
-    return {_text(key): PackedState(state) for key, state in table.items()}
-
-
-def _bytes(key: str) -> bytes:
-    return key.encode("utf-8", "surrogatepass")
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "surrogatepass")
+def _pack_table(table: Table, dumps: _Dumps) -> _Saved:
+    return {
+        key.encode(*_CODEC): bytes(state) if type(state) is PackedState else dumps[prefix_of(key)](state)
+        for key, state in table.items()
+    }
 
 
 def write(path: Path, snapshot: Snapshot) -> None:
@@ -99,7 +84,7 @@ def write(path: Path, snapshot: Snapshot) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + _digest(body) + body)
+            file.write(_MAGIC + blake2b(body, digest_size=_DIGEST).digest() + body)
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)
@@ -118,11 +103,7 @@ def read(path: Path) -> Snapshot | None:
         _log.warning("cannot read the snapshot %s (%s); starting with empty counts", path, error.strerror)
         return None
     body = data[len(_MAGIC) + _DIGEST :]
-    if not data.startswith(_MAGIC) or data[len(_MAGIC) : len(_MAGIC) + _DIGEST] != _digest(body):
+    if data[: len(_MAGIC) + _DIGEST] != _MAGIC + blake2b(body, digest_size=_DIGEST).digest():
         _log.warning("the snapshot %s is damaged or of another version; starting with empty counts", path)
         return None
     return msgspec.msgpack.decode(body, type=Snapshot)
-
-
-def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=_DIGEST).digest()

@@ -8,9 +8,11 @@ keyed hash. Such a client may be rejected for the cost of its neighbours. No key
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from os import PathLike
 from pathlib import Path
@@ -30,10 +32,8 @@ from .snapshot import PackedState, Snapshot, pack, read, unpack, write
 OPTIONS: Final = ("max_keys", "snapshot")
 _SHARED_STATES: Final = 1 << 16
 _FREED_AT_ONCE: Final = 50_000  # keys freed by one write: a few milliseconds, where a whole table may take many
-_SHORTEST_SPAN: Final = SECOND
 _MAX_LIMITS: Final = 10_000
 _BEFORE_FIRST_SWEEP: Final = -1 << 63  # the time of the first sweep of states that were read from a file
-_MOST_DIGITS: Final = 12
 
 
 class MemoryStore(Store):
@@ -58,7 +58,12 @@ class MemoryStore(Store):
     def __init__(
         self, max_keys: int = 1_000_000, clock: Clock = now_us, snapshot: str | PathLike[str] | None = None
     ) -> None:
-        self._max_keys = _checked_bound(max_keys)
+        if type(max_keys) is not int or max_keys < 1:
+            raise ConfigError(f"max_keys must be a whole number of at least 1, got {max_keys!r}")
+        path = None if snapshot is None else Path(snapshot)
+        if path and (not path.name or not path.parent.is_dir()):
+            raise ConfigError(f"snapshot must be a file in an existing folder, got {str(path)!r}")
+        self._max_keys = max_keys
         self.clock = clock
         self._lock = create_lock(self, "_lock", threading.Lock, MemoryStore._after_fork)
         self._secret = secrets.token_bytes(16)
@@ -69,8 +74,8 @@ class MemoryStore(Store):
         self._rotates_at = 1 << 63
         self._dropped: list[Table] = []
         self._keys = 0
-        self._snapshot = None if snapshot is None else _snapshot_file(Path(snapshot))
-        if self._snapshot is not None and (saved := read(self._snapshot)):
+        self._snapshot = path
+        if path and (saved := read(path)):
             self._load(saved)
 
     def save(self, path: str | PathLike[str] | None = None) -> None:
@@ -86,15 +91,11 @@ class MemoryStore(Store):
         target = self._snapshot if path is None else Path(path)
         if target is None:
             raise ConfigError("no snapshot path. Call save(path) or use memory://?snapshot=/path")
-        write(target, self._states())
-
-    def _states(self) -> Snapshot:
-        """All states as bytes. A state is never changed in place, so the lock covers only the copy of the tables."""
-        with self._lock:
+        with self._lock:  # A state is never changed in place, so the lock covers only the copy of the tables.
             dumps = {prefix: limit.algorithm.dump for prefix, limit in self._limit_by_prefix.items()}
             copies = [generations.copy() for generations in self._by_span.values()]
         saved = [pack(generations, dumps) for generations in copies]
-        return Snapshot(self._secret, [generations for generations in saved if generations.prefixes])
+        write(target, Snapshot(self._secret, [generations for generations in saved if generations.prefixes]))
 
     def _load(self, saved: Snapshot) -> None:
         """Continue from a snapshot. A state stays bytes until its key is used, and expires like all others."""
@@ -169,22 +170,16 @@ class MemoryStore(Store):
         with self._lock:
             now = self.clock() if now is None else now
             self._sweep(now)
-            for change in changes:
-                self._change(change, now)
+            for limit, key, cost, consumed in changes:
+                generations = self._by_limit.get(limit) or self._place(limit, now)
+                algorithm, old = limit.algorithm, self._find(limit, generations, key)
+                new = (
+                    algorithm.charge(old, now, cost) if consumed is None else algorithm.refund(old, now, consumed, cost)
+                )
+                self._keep(generations, key, new)
+                if (resets_in := limit.decide(new, now, 0)[1].reset_us) > generations.span:
+                    self._keep_until(generations, key, now + resets_in)
             return [now] * len(changes)
-
-    def _change(self, change: Correction, now: int) -> None:
-        limit, key, cost, consumed = change
-        generations = self._by_limit.get(limit) or self._place(limit, now)
-        state = self._find(limit, generations, key)
-        if consumed is None:
-            state = limit.algorithm.charge(state, now, cost)
-        else:
-            state = limit.algorithm.refund(state, now, consumed, cost)
-        self._keep(generations, key, state)
-        resets_in = limit.decide(state, now, 0)[1].reset_us
-        if resets_in > generations.span:
-            self._keep_until(generations, key, now + resets_in)
 
     def forget(self, keys: Iterable[str]) -> None:
         with self._lock:
@@ -195,15 +190,15 @@ class MemoryStore(Store):
 
     def _find(self, limit: Limit, generations: Generations, key: str) -> Any:
         """Return the state of a key; for a new key the shared state that it may have used."""
-        state = generations.young.get(key)
-        if state is None:
-            state = generations.old.get(key)
-            if state is None and (generations.shared or generations.shared_old):
-                shared_key = self._shared_key(key)
-                state = generations.shared.get(shared_key)
-                if state is None:
-                    state = generations.shared_old.get(shared_key)
-        return _unpacked(limit, state) if type(state) is PackedState else state
+        state = generations.young.get(key, generations.old.get(key))
+        if state is None and (generations.shared or generations.shared_old):
+            shared_key = self._shared_key(key)
+            state = generations.shared.get(shared_key, generations.shared_old.get(shared_key))
+        if type(state) is not PackedState:
+            return state
+        with suppress(ValueError):  # The algorithm may write states in another form now.
+            return limit.algorithm.load(state)
+        return None
 
     def _keep(self, generations: Generations, key: str, state: Any) -> None:
         if state is None:
@@ -238,7 +233,7 @@ class MemoryStore(Store):
 
     def _place(self, limit: Limit, now: int) -> Generations:
         """Choose the generations of a limit. Limits with one prefix share keys, so the longest lifetime counts."""
-        span = max(_SHORTEST_SPAN, limit.algorithm.lifetime)
+        span = max(SECOND, limit.algorithm.lifetime)
         generations = self._by_prefix.get(limit.prefix)
         if generations is None or generations.span < span:
             longer = self._by_span.get(span) or Generations(span, now)
@@ -255,6 +250,7 @@ class MemoryStore(Store):
         return generations
 
     def _sweep(self, now: int) -> None:
+        """Drop old tables, and free a bounded number of their keys."""
         if now >= self._rotates_at:
             for generations in self._by_span.values():
                 if self._rotates_at == _BEFORE_FIRST_SWEEP:
@@ -263,42 +259,15 @@ class MemoryStore(Store):
                 if now >= generations.rotates_at:
                     self._dropped += generations.rotate(now)
             self._rotates_at = min(generations.rotates_at for generations in self._by_span.values())
-        self._free()
-
-    def _free(self) -> None:
-        """Free dropped tables, a bounded number of keys at a time."""
         freed = 0
         while self._dropped and freed < _FREED_AT_ONCE:
-            table = self._dropped[-1]
-            if len(table) <= _FREED_AT_ONCE:
-                freed += len(table)
-                self._dropped.pop()
-                continue
-            for _ in range(_FREED_AT_ONCE):
-                table.popitem()
-            freed += _FREED_AT_ONCE
+            table = self._dropped.pop()
+            freed += min(len(table), _FREED_AT_ONCE)
+            if len(table) > _FREED_AT_ONCE:
+                for _ in range(_FREED_AT_ONCE):
+                    table.popitem()
+                self._dropped.append(table)
         self._keys -= freed
-
-
-def _unpacked(limit: Limit, state: PackedState) -> Any:
-    """A state that was read from a file; None if the algorithm writes states in another form now."""
-    try:
-        return limit.algorithm.load(state)
-    except ValueError:
-        return None
-
-
-def _checked_bound(max_keys: int) -> int:
-    if type(max_keys) is not int or max_keys < 1:
-        raise ConfigError(f"max_keys must be a whole number of at least 1, got {max_keys!r}")
-    return max_keys
-
-
-def _snapshot_file(path: Path) -> Path:
-    """Check the path at the start, not when all counts are to be saved."""
-    if not path.name or not path.parent.is_dir():
-        raise ConfigError(f"snapshot must be a file in an existing folder, got {str(path)!r}")
-    return path
 
 
 def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, str | None]:
@@ -306,11 +275,10 @@ def parse_address(address: SplitResult, options: dict[str, str]) -> tuple[int, s
     if address.netloc or address.path.strip("/"):
         raise ConfigError("memory:// has no host and no path")
     text = options.get("max_keys", "1000000")
-    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+    if not re.fullmatch("0*[1-9][0-9]{0,11}", text):
         raise ConfigError(f"max_keys must be a whole number of at least 1, got {text[:99]!r}")
-    return _checked_bound(int(text)), options.get("snapshot")
+    return int(text), options.get("snapshot")
 
 
 def open_address(parsed: tuple[int, str | None], _timeout_us: int) -> MemoryStore:
-    """Open the store of a parsed URL."""
     return MemoryStore(parsed[0], snapshot=parsed[1])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ...decision import Decision, Hit
 from ...errors import ConfigError
 from ...receipt import Correction
-from .. import read_address, redacted_url
+from .. import check_store_url, redacted_url
 from ..base import Store
 from .address import Address
 from .batch import Batcher, SlotBatchers
@@ -78,7 +78,7 @@ class RedisStore(Store):
         self._is_cluster = False
         self._callers: dict[asyncio.AbstractEventLoop, Caller] = {}
         self._open_async: Callable[[], Target] | None = None
-        address = read_address(url)[1] if isinstance(url, str) else url
+        address = check_store_url(url)[1] if isinstance(url, str) else url
         self._keys = RedisKeys((address or Address()).prefix if prefix is None else prefix)
         if isinstance(url, str):
             self.name = redacted_url(url)
