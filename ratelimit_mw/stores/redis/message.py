@@ -5,8 +5,9 @@ The counterpart of shell.lua. This file opens no connections.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,7 +16,7 @@ from ...decision import Decision, Hit
 from ...errors import StoreError
 from ...receipt import Correction
 from .client.errors import as_store_error
-from .script import LuaAlgorithm, Script, build_script, find_lua, pack_limit
+from .script import LuaAlgorithm, Script, build_script, pack_limit
 
 if TYPE_CHECKING:
     from .client.server import Target
@@ -50,8 +51,7 @@ class PackedLimits(dict[Limit, Any]):
     def __missing__(self, limit: Limit) -> tuple[msgspec.Raw, LuaAlgorithm] | None:
         if len(self) >= _MOST_LIMITS:
             self.clear()
-        lua = find_lua(limit.algorithm)
-        packed = self[limit] = None if lua is None else (pack_limit(limit, lua), lua)
+        packed = self[limit] = pack_limit(limit)
         return packed
 
 
@@ -107,49 +107,50 @@ class Message:
         return results
 
 
-class Operation(Protocol):
+class Operation(ABC):
     """One part of a message, whose keys are in one slot. It reads its ``size`` values of the reply."""
 
-    size: int
+    size = 0
+
+    def __init__(self, kind: int, items: Sequence[Any], now: int | None) -> None:
+        self.kind = kind
+        self.items = items
+        self.now = now
+        # The second lets a server that is held up in the middle of a script find all that the script has written.
+        self.ttl_ms = 1_000 if now is None else _DAY_MS
 
     @property
     def key(self) -> str:
         """One of the keys."""
-        ...
+        key: str = self.items[0].key
+        return key
 
+    @abstractmethod
     def join(self, message: Message) -> None: ...
 
+    @abstractmethod
     def read(self, reply: Sequence[Any], start: int) -> Any: ...
 
 
-class HitOperation:
+class HitOperation(Operation):
     """All hits of a request, or, with ``is_rejected``, those in one slot of a request that another slot rejected."""
 
-    __slots__ = ("hits", "is_rejected", "kind", "now", "size", "ttl_ms")
-
-    @property
-    def key(self) -> str:
-        return self.hits[0].key
-
     def __init__(self, hits: Sequence[Hit], now: int | None, consume: bool, is_rejected: bool = False) -> None:
-        self.hits = hits
-        self.now = now
-        self.ttl_ms = min_ttl_ms(now)
+        super().__init__((1 if consume else 2) + (2 if is_rejected else 0), hits, now)
         self.is_rejected = is_rejected
-        self.kind = (1 if consume else 2) + (2 if is_rejected else 0)
         self.size = _FIELDS * len(hits)
 
     def join(self, message: Message) -> None:
         arguments, numbers = message.numbers_sent, message.numbers
-        arguments += (self.kind, self.now, self.ttl_ms, len(self.hits))
-        for limit, key, cost in self.hits:
+        arguments += (self.kind, self.now, self.ttl_ms, len(self.items))
+        for limit, key, cost in self.items:
             arguments.append(numbers.get(limit) or message.number(limit))
             arguments.append(cost)
             message.keys.append(message.name(key))
 
     def read(self, reply: Sequence[Any], start: int) -> list[Decision]:
         decisions = []
-        for hit in self.hits:
+        for hit in self.items:
             remaining, retry, reset, at, delay = reply[start : start + _FIELDS]
             start += _FIELDS
             # A time that a Lua number cannot hold exactly comes as text.
@@ -159,44 +160,38 @@ class HitOperation:
         return decisions
 
 
-class CorrectOperation:
+class CorrectOperation(Operation):
     """Corrections of earlier hits."""
 
-    size = 0
-
     def __init__(self, changes: Sequence[Correction], now: int | None) -> None:
-        self.changes = changes
-        self.now = now
-
-    @property
-    def key(self) -> str:
-        return self.changes[0].key
+        super().__init__(_CORRECT, changes, now)
 
     def join(self, message: Message) -> None:
         arguments = message.numbers_sent
-        arguments += (_CORRECT, self.now, min_ttl_ms(self.now), len(self.changes))
-        for limit, key, cost, charge in self.changes:
+        arguments += (self.kind, self.now, self.ttl_ms, len(self.items))
+        for limit, key, cost, charge in self.items:
             arguments += (message.numbers.get(limit) or message.number(limit), cost)
             arguments += (None,) * 3 if charge is None else (charge[0], charge[1], number_or_text(charge[2]))
             message.keys.append(message.name(key))
 
     def read(self, reply: Sequence[Any], start: int) -> list[int]:
-        return [reply[start - 1]] * len(self.changes)
+        return [reply[start - 1]] * len(self.items)
 
 
-class KeyOperation:
+class KeyOperation(Operation):
     """Read the texts of keys and the time, delete keys, or probe whether the server takes a write now."""
 
     def __init__(self, kind: int, keys: Sequence[str], now: int | None = None) -> None:
-        self._kind = kind
-        self._keys = keys
-        self._now = now
-        self.key = keys[0]
+        super().__init__(kind, keys, now)
         self.size = len(keys) if kind == READ else 0
 
+    @property
+    def key(self) -> str:
+        return str(self.items[0])
+
     def join(self, message: Message) -> None:
-        message.numbers_sent += (self._kind, self._now, 0, len(self._keys))
-        message.keys += map(message.name, self._keys)
+        message.numbers_sent += (self.kind, self.now, self.ttl_ms, len(self.items))
+        message.keys += map(message.name, self.items)
 
     def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes | None]]:
         return reply[start - 1], list(reply[start : start + self.size])
@@ -205,14 +200,6 @@ class KeyOperation:
 def number_or_text(number: int) -> int | str:
     """A number as Lua can hold it exactly, else as text."""
     return number if number < _LUA_EXACT else str(number)
-
-
-def min_ttl_ms(now: int | None) -> int:
-    """Milliseconds that a key stays at least: a day when the caller gives the time, else a second.
-
-    The second lets a server that is held up in the middle of a script find all that the script has written.
-    """
-    return 1_000 if now is None else _DAY_MS
 
 
 class ConflictError(StoreError):

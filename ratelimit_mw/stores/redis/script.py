@@ -10,7 +10,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -58,17 +58,11 @@ _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
 }
 
 
-class Script:
+class Script(NamedTuple):
     """A Lua text, and the hash by which the server knows it."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text.encode()
-        self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
-
-
-def find_lua(algorithm: Algorithm) -> LuaAlgorithm | None:
-    """The Lua of an algorithm, or None."""
-    return _ALGORITHMS.get(type(algorithm))
+    text: bytes
+    sha: bytes
 
 
 @cache
@@ -77,18 +71,22 @@ def build_script(algorithms: frozenset[LuaAlgorithm]) -> Script:
     names = [file for file in sorted({lua.file for lua in algorithms}) if file]
     codecs = [f"{codec.lower()}.lua" for codec in sorted({lua.codec for lua in algorithms})]
     kinds = ", ".join(f"{lua.name} = {{{lua.name}, {lua.codec}}}" for lua in sorted(algorithms, key=attrgetter("name")))
-    parts = [_lua("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *names)]
-    parts += [_lua(__package__, codec) for codec in codecs]
-    return Script("\n".join([*parts, f"local KINDS = {{{kinds}}}\n", _lua(__package__, "shell.lua")]))
+    parts = [_read("ratelimit_mw.algorithms", f"{file}.lua") for file in ("muldiv", *names)]
+    parts += [_read(__package__, codec) for codec in codecs]
+    text = "\n".join([*parts, f"local KINDS = {{{kinds}}}\n", _read(__package__, "shell.lua")]).encode()
+    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
-def pack_limit(limit: Limit, lua: LuaAlgorithm) -> msgspec.Raw:
-    """The fields of a limit that its Lua needs, packed."""
+def pack_limit(limit: Limit) -> tuple[msgspec.Raw, LuaAlgorithm] | None:
+    """The fields of a limit that its Lua needs, packed, and the Lua. None for an algorithm that has no Lua."""
+    lua = _ALGORITHMS.get(type(limit.algorithm))
+    if lua is None:
+        return None
     fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
     if limit.shadow:
         fields["shadow"] = True
-    return msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields}))
+    return msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua
 
 
-def _lua(package: str, name: str) -> str:
+def _read(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text("utf-8")

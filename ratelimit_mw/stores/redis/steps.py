@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -15,8 +15,6 @@ from ...errors import StoreError
 from ...receipt import Charge, Correction
 from .message import FORGET, READ, Caller, ConflictError, CorrectOperation, HitOperation, KeyOperation, Message
 from .script import SWAP
-
-T = TypeVar("T")
 
 _SHORT_US: Final = 1_000  # until a request that lost every race may try again
 _LONGEST_US: Final = 1 << 53
@@ -108,49 +106,47 @@ class SteppedRequest:
         without_lua = [i for i, hit in enumerate(hits) if self._packed[hit.limit] is None]
         if not without_lua:
             return list(await self._ask(HitOperation(hits, self._now, consume, is_rejected)))
-        at = 0
 
-        async def attempt() -> list[Decision]:
-            nonlocal at
-            at, texts = await self._ask(KeyOperation(READ, [hits[i].key for i in without_lua], self._now))
+        def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
             swaps = {i: _decide(hits[i], text, at) for i, text in zip(without_lua, texts, strict=True)}
-            return list(await self._ask(MixedHitOperation(hits, self._now, at, consume, is_rejected, swaps)))
+            return MixedHitOperation(hits, self._now, at, consume, is_rejected, swaps)
 
-        decisions = await self._retry(attempt)
+        at, decisions = await self._swap([hits[i].key for i in without_lua], decide)
         return [_lose(hit, at) for hit in hits] if decisions is None else decisions
 
     async def _correct_here(self, change: Correction) -> int:
         limit, key, cost, charge = change
         algorithm = limit.algorithm
 
-        async def attempt() -> int:
-            at, (text,) = await self._ask(KeyOperation(READ, [key], self._now))
-            state = None if text is None else algorithm.load(text)
+        def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
+            state = None if texts[0] is None else algorithm.load(texts[0])
             kept = algorithm.charge(state, at, cost) if charge is None else algorithm.refund(state, at, charge, cost)
-            if kept is not state:
-                reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
-                corrected = Decision(True, 0, 0, reset, at)
-                swap = Swap(_pack_swap(limit, text, kept, corrected), corrected, corrected)
-                await self._ask(MixedHitOperation([Hit(limit, key, 1)], self._now, at, True, False, {0: swap}))
-            return int(at)
+            reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
+            corrected = Decision(True, 0, 0, reset, at)
+            swap = Swap(_pack_swap(limit, texts[0], kept, kept is not state, corrected), corrected, corrected)
+            return MixedHitOperation([Hit(limit, key, 1)], self._now, at, True, False, {0: swap})
 
-        if (at := await self._retry(attempt)) is None:
+        at, decisions = await self._swap([key], decide)
+        if decisions is None:
             raise StoreError("Redis: other processes were always faster, so a correction was not made")
         return at
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T | None:
-        """Attempt until no other process comes between. None when the time budget ends before."""
-        has_lost = False
+    async def _swap(
+        self, keys: list[str], decide: Callable[[int, Sequence[bytes | None]], MixedHitOperation]
+    ) -> tuple[int, list[Decision] | None]:
+        """The time and the decisions, or None when other processes changed the states until the time budget ended."""
+        at, has_lost = 0, False
         while not has_lost or self._time() < self._deadline:
             try:
-                return await attempt()
+                at, texts = await self._ask(KeyOperation(READ, keys, self._now))
+                return at, await self._ask(decide(at, texts))
             except ConflictError:
                 has_lost = True
             except StoreError:
                 if not has_lost:
                     raise
                 break  # the server did answer: the request lost a race
-        return None
+        return at, None
 
 
 def _rejects(decisions: Iterable[Decision]) -> bool:
@@ -183,8 +179,8 @@ class MixedHitOperation(HitOperation):
         self._swaps = swaps
 
     def join(self, message: Message) -> None:
-        message.numbers_sent += (self.kind, self.now, self.ttl_ms, len(self.hits))
-        for i, (limit, key, cost) in enumerate(self.hits):
+        message.numbers_sent += (self.kind, self.now, self.ttl_ms, len(self.items))
+        for i, (limit, key, cost) in enumerate(self.items):
             if swap := self._swaps.get(i):
                 number = message.add(swap.packed, SWAP)
             else:
@@ -208,19 +204,18 @@ def _decide(hit: Hit, text: bytes | None, at: int) -> Swap:
     kept, decision = limit.decide(state, at, cost)
     peek = limit.decide(state, at, 0)[1]
     decision.hit = peek.hit = hit
-    packed = _pack_swap(limit, text, kept, decision)
-    return Swap({**packed, "kept": False} if kept is state else packed, decision, peek)
+    return Swap(_pack_swap(limit, text, kept, kept is not state, decision), decision, peek)
 
 
-def _pack_swap(limit: Limit, expected: bytes | None, kept: Any, decision: Decision) -> dict[str, Any]:
-    """The arguments for swap.lua. ``kept`` may be False there, to leave the state as it is."""
+def _pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, decision: Decision) -> dict[str, Any]:
+    """The arguments for swap.lua, which leaves the state as it is when ``kept`` is False."""
     return {
         "kind": SWAP.name,
         "lasts": min(decision.reset_us, _LONGEST_US),
         "allowed": decision.allowed,
         "shadow": limit.shadow,
         "expected": _pack_text(expected),
-        "kept": None if kept is None else _pack_text(limit.algorithm.dump(kept)),
+        "kept": _pack_text(None if kept is None else limit.algorithm.dump(kept)) if changes else False,
     }
 
 

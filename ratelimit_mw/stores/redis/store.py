@@ -24,9 +24,9 @@ from .batch import Batcher, SlotBatchers
 from .client.aconnection import AsyncRedisConnectionHolder, aconnect
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import Cluster
+from .client.connect import tls_context
 from .client.connection import RedisConnectionPool, connect, run_blocking
 from .client.errors import as_store_error
-from .client.login import tls_context
 from .client.server import Server, Target, Transport
 from .client.slots import slot_of
 from .message import PROBE, Caller, HitOperation, KeyOperation, PackedLimits, RedisKeys

@@ -17,9 +17,8 @@ import redis.asyncio
 from hiredis import HiredisError, Reader, pack_command
 
 from ..address import Address
-from .connect import open_stream
+from .connect import new_connection, open_stream
 from .errors import Command, error_code
-from .login import new_connection
 
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"

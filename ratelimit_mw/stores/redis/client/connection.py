@@ -17,9 +17,8 @@ from hiredis import pack_command
 
 from ....forksafe import check_process, run_in_child
 from ..address import Address
-from .connect import SHORTEST, open_socket
+from .connect import SHORTEST, new_connection, open_socket
 from .errors import Command, error_code
-from .login import new_connection
 
 T = TypeVar("T")
 

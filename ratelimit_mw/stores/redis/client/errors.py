@@ -36,16 +36,6 @@ def error_code(error: Exception) -> str:
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
-def redacted(error: Exception) -> str:
-    """The text of an error reply, without the arguments that the server repeats: they may be a password or a key.
-
-    The error itself loses them too, because logs show the cause of an error.
-    """
-    code, text = error_code(error), str(error).partition(", with args beginning with")[0]
-    error.args = (text,)
-    return text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
-
-
 def timed_out() -> StoreError:
     return StoreError("Redis did not answer within its time budget")
 
@@ -56,8 +46,12 @@ def as_store_error(error: Exception) -> RateLimitError:
         return error
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
         return timed_out()
+    code = error_code(error)
     if isinstance(error, exceptions.ResponseError) or type(error).__name__ in _CODES:
-        hint = _HINTS.get(error_code(error))
-        return StoreError(f"Redis: {redacted(error)}" + (f" ({hint})" if hint else ""))
+        # The server repeats arguments, which may be a password or a key. Logs also show the cause of an error.
+        text = str(error).partition(", with args beginning with")[0]
+        error.args = (text,)
+        text = text if type(error).__name__ not in _CODES or text.startswith(code) else f"{code} {text}"
+        return StoreError(f"Redis: {text}" + (f" ({_HINTS[code]})" if code in _HINTS else ""))
     text = str(error).partition(". Connect call failed")[0].rstrip(".")  # asyncio repeats the address
     return StoreError(f"Redis: {type(error).__name__}: {text}")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from redis import ResponseError
 
+from ....errors import StoreError
 from ..address import Address
 from ..message import Message
-from .errors import error_code
-from .sentinel import find_primary
+from .errors import as_store_error, error_code
+
+_DOWN: Final = {"s_down", "o_down", "disconnected"}
+_turns: Final = itertools.count()
 
 
 class ConnectionPool(Protocol):
@@ -35,7 +40,7 @@ class Transport(NamedTuple):
     pool: Callable[[Callable[[float], Awaitable[Any]]], ConnectionPool]
 
     def open(self, address: Address, host: str, port: int) -> ConnectionPool:
-        return self.pool(lambda deadline: self.connect(address, host, port, deadline))
+        return self.pool(partial(self.connect, address, host, port))
 
 
 class Target(ABC):
@@ -61,6 +66,7 @@ class Server(Target):
     def __init__(self, address: Address, transport: Transport) -> None:
         self._address = address
         self._transport = transport
+        self._location = address.hosts[0] if address.hosts else ("", 0)
         self._pool = transport.pool(self._connect)
 
     def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
@@ -70,11 +76,10 @@ class Server(Target):
         self._pool.close()
 
     async def _connect(self, deadline: float) -> Any:
-        address, transport = self._address, self._transport
-        host, port = (
-            await find_primary(address, transport, deadline) if address.service else (*address.hosts, ("", 0))[0]
-        )
-        return await transport.connect(address, host, port, deadline)
+        location = self._location
+        if self._address.service:
+            location = await find_primary(self._address, self._transport, deadline)
+        return await self._transport.connect(self._address, *location, deadline)
 
 
 async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadline: float) -> Any:
@@ -86,3 +91,30 @@ async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadli
         if error_code(error) != "NOSCRIPT":
             raise
     return await call((b"EVAL", script.text, *arguments), deadline=deadline)
+
+
+async def find_primary(address: Address, transport: Transport, deadline: float) -> tuple[str, int]:
+    """Host and port of the primary. A silent sentinel leaves time for the others and for the primary."""
+    count, first = len(address.hosts), next(_turns)  # each search starts with another sentinel
+    failure: Exception = LookupError()
+    for i in range(count):
+        now = transport.time()
+        until = now + (deadline - now) / (count - i + 1)
+        sentinel = transport.open(address.sentinels, *address.hosts[(first + i) % count])
+        try:
+            async with transport.timeout_at(until):
+                return _parse_primary(await sentinel.call((b"SENTINEL", b"MASTER", address.service), deadline=until))
+        except Exception as error:
+            failure = error
+        finally:
+            sentinel.close()
+    raise StoreError(f"no sentinel knows the primary of {address.service!r}: {as_store_error(failure)}")
+
+
+def _parse_primary(reply: Any) -> tuple[str, int]:
+    """The location in a reply to SENTINEL MASTER: a map, or names and values in turn."""
+    fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+    flags = fields[b"flags"].decode()
+    if _DOWN & set(flags.split(",")):
+        raise StoreError(f"the primary is {flags}")
+    return fields[b"ip"].decode(), int(fields[b"port"])
