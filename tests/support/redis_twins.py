@@ -17,7 +17,7 @@ from ratelimit_mw.algorithms.window_log import Series
 from ratelimit_mw.decision import Decision
 from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores.redis.message import number_or_text
-from ratelimit_mw.stores.redis.script import pack_limit
+from ratelimit_mw.stores.redis.script import PACKED
 
 FILES = ("muldiv", "fixed_window", "sliding_window_counter", "bucket", "window_log", "concurrency")
 NAMES = (
@@ -57,7 +57,7 @@ class Trace:
         self.expected += (answer, text(self.limit.algorithm, self.state))
 
     def packed(self) -> tuple[Any, ...]:
-        packed = pack_limit(self.limit)
+        packed = PACKED[self.limit]
         assert packed is not None
         return packed[0], numbers(self.start), self.total, self.steps
 

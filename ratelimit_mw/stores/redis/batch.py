@@ -19,7 +19,7 @@ from ...errors import StoreError
 from .client.errors import as_store_error, error_code, timed_out
 from .client.server import Target
 from .client.slots import slot_of
-from .message import Caller, Operation, PackedLimits, RedisKeys
+from .message import Caller, Operation, RedisKeys
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -34,9 +34,9 @@ Member = tuple[Operation, "asyncio.Future[Any]", float]
 class Batcher(Caller):
     """The calls to one server, or to one slot of a cluster, on the event loop that builds it."""
 
-    def __init__(self, target: Target, packed: PackedLimits, keys: RedisKeys) -> None:
+    def __init__(self, target: Target, keys: RedisKeys) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__(target, packed, keys, self._loop.time)
+        super().__init__(target, keys, self._loop.time)
         self.ask = self.join
         self._waiting: list[Member] = []
         self._calls: set[asyncio.Task[None]] = set()
@@ -136,8 +136,8 @@ def _is_over(member: Member, now: float) -> bool:
 class SlotBatchers(Caller):
     """The calls to a cluster, on the event loop that builds it: the keys of one call must be in one slot."""
 
-    def __init__(self, target: Target, packed: PackedLimits, keys: RedisKeys) -> None:
-        super().__init__(target, packed, keys, asyncio.get_running_loop().time)
+    def __init__(self, target: Target, keys: RedisKeys) -> None:
+        super().__init__(target, keys, asyncio.get_running_loop().time)
         self.ask = self._ask_slot
         self._batchers: dict[int, Batcher] = {}
 
@@ -147,7 +147,7 @@ class SlotBatchers(Caller):
             if len(batchers) >= _MOST_BATCHERS:
                 for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
                     del batchers[idle]
-            batchers[slot] = Batcher(self.target, self.packed, self.keys)
+            batchers[slot] = Batcher(self.target, self.keys)
         return batchers[slot].join(operation, deadline)
 
 
@@ -178,9 +178,9 @@ class DeadlineTimer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         task, self._task = self._task, None
-        if self._is_over and task is not None and task.uncancel() <= self._earlier_cancels:  # noqa: SIM102
-            if kind is asyncio.CancelledError:
-                raise TimeoutError from error
+        is_ours = self._is_over and task is not None and task.uncancel() <= self._earlier_cancels
+        if is_ours and kind is asyncio.CancelledError:
+            raise TimeoutError from error
 
     def _set(self) -> None:
         if self._handle is not None:

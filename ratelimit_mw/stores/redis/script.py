@@ -40,6 +40,7 @@ _BUCKET: Final = LuaAlgorithm("Bucket", "bucket", "Packed", ("amount", "period",
 _SERIES: Final = LuaAlgorithm("TieredWindow", "window_log", "Rows", ("amount", "period", "precision", "span"))
 _WINDOW: Final = LuaAlgorithm("FixedWindow", "fixed_window", "Packed", ("limit", "period", "alignment"))
 SWAP: Final = LuaAlgorithm("Swap", "", "Swap")
+_MOST_LIMITS: Final = 10_000
 
 # By exact class: a subclass may decide differently.
 _ALGORITHMS: Final[dict[type[Algorithm], LuaAlgorithm]] = {
@@ -77,15 +78,22 @@ def build_script(algorithms: frozenset[LuaAlgorithm]) -> Script:
     return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
-def pack_limit(limit: Limit) -> tuple[msgspec.Raw, LuaAlgorithm] | None:
-    """The fields of a limit that its Lua needs, packed, and the Lua. None for an algorithm that has no Lua."""
-    lua = _ALGORITHMS.get(type(limit.algorithm))
-    if lua is None:
-        return None
-    fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
-    if limit.shadow:
-        fields["shadow"] = True
-    return msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua
+class PackedLimits(dict[Limit, Any]):
+    """A cache: the fields of a limit that its Lua needs, packed, and the Lua. None for an algorithm without Lua."""
+
+    def __missing__(self, limit: Limit) -> Any:
+        if len(self) >= _MOST_LIMITS:
+            self.clear()
+        lua = _ALGORITHMS.get(type(limit.algorithm))
+        if lua is None:
+            return self.setdefault(limit, None)
+        fields: dict[str, Any] = {name: getattr(limit.algorithm, name) for name in lua.fields}
+        if limit.shadow:
+            fields["shadow"] = True
+        return self.setdefault(limit, (msgspec.Raw(msgspec.msgpack.encode({"kind": lua.name, **fields})), lua))
+
+
+PACKED: Final = PackedLimits()
 
 
 def _read(package: str, name: str) -> str:

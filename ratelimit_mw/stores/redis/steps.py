@@ -14,7 +14,7 @@ from ...decision import Decision, Hit
 from ...errors import StoreError
 from ...receipt import Charge, Correction
 from .message import FORGET, READ, Caller, ConflictError, CorrectOperation, HitOperation, KeyOperation, Message
-from .script import SWAP
+from .script import PACKED, SWAP
 
 _SHORT_US: Final = 1_000  # until a request that lost every race may try again
 _LONGEST_US: Final = 1 << 53
@@ -27,7 +27,6 @@ class SteppedRequest:
     """A request that starts now. ``slot`` is the slot of a key, the same for all keys without a cluster."""
 
     def __init__(self, caller: Caller, slot: Callable[[str], int], now: int | None, timeout: float) -> None:
-        self._packed = caller.packed
         self._slot = slot
         self._now = now
         self._time = caller.time
@@ -59,14 +58,14 @@ class SteppedRequest:
     async def correct(self, changes: Sequence[Correction]) -> list[int]:
         """Correct: one operation for each slot, and one for each change of an algorithm without Lua."""
         times = [0] * len(changes)
-        with_lua = [(i, change) for i, change in enumerate(changes) if self._packed[change.limit] is not None]
+        with_lua = [(i, change) for i, change in enumerate(changes) if PACKED[change.limit] is not None]
         for group in self._by_slot(with_lua, lambda item: item[1].key):
             positions, corrections = zip(*group.values(), strict=True)
             found = await self._ask(CorrectOperation(corrections, self._now))
             for i, at in zip(positions, found, strict=True):
                 times[i] = at
         for i, change in enumerate(changes):
-            if self._packed[change.limit] is None:
+            if PACKED[change.limit] is None:
                 times[i] = await self._correct_here(change)
         return times
 
@@ -103,7 +102,7 @@ class SteppedRequest:
 
     async def _apply_group(self, hits: Sequence[Hit], consume: bool, is_rejected: bool = False) -> list[Decision]:
         """Decide hits whose keys are in one slot. Algorithms without Lua read, decide here, and swap the state."""
-        without_lua = [i for i, hit in enumerate(hits) if self._packed[hit.limit] is None]
+        without_lua = [i for i, hit in enumerate(hits) if PACKED[hit.limit] is None]
         if not without_lua:
             return list(await self._ask(HitOperation(hits, self._now, consume, is_rejected)))
 
@@ -177,6 +176,7 @@ class MixedHitOperation(HitOperation):
         super().__init__(hits, now, consume, is_rejected)
         self.now = at
         self._swaps = swaps
+        self._is_rejected = is_rejected
 
     def join(self, message: Message) -> None:
         message.numbers_sent += (self.kind, self.now, self.ttl_ms, len(self.items))
@@ -192,7 +192,7 @@ class MixedHitOperation(HitOperation):
         decisions = super().read(reply, start)
         for i, swap in self._swaps.items():
             decisions[i] = swap.decision
-        if self.is_rejected or _rejects(decisions):
+        if self._is_rejected or _rejects(decisions):
             for i, swap in self._swaps.items():
                 decisions[i] = swap.peek if swap.decision.allowed else swap.decision
         return decisions

@@ -29,7 +29,8 @@ from .client.connection import RedisConnectionPool, connect, run_blocking
 from .client.errors import as_store_error
 from .client.server import Server, Target, Transport
 from .client.slots import slot_of
-from .message import PROBE, Caller, HitOperation, KeyOperation, PackedLimits, RedisKeys
+from .message import PROBE, Caller, HitOperation, KeyOperation, RedisKeys
+from .script import PACKED
 from .steps import SteppedRequest
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ class RedisStore(Store):
         if url is None and credential_provider is not None:
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
-        self._packed = PackedLimits()
         self._is_cluster = False
         self._callers: dict[asyncio.AbstractEventLoop, Caller] = {}
         self._open_async: Callable[[], Target] | None = None
@@ -96,7 +96,7 @@ class RedisStore(Store):
             targets.append(LoopBridge(shared, self._callers))
             self._open_async = lambda: shared
         self.name = targets[0].name
-        self._blocking = Caller(targets[0], self._packed, self._keys, time.monotonic)
+        self._blocking = Caller(targets[0], self._keys)
 
     def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
         if provider is not None and (address.username or address.password):
@@ -106,7 +106,7 @@ class RedisStore(Store):
         self._is_cluster = address.cluster
         target = Cluster if address.cluster else Server
         transport = Transport(time.monotonic, nullcontext, nullcontext, connect, RedisConnectionPool)
-        self._blocking = Caller(target(address, transport), self._packed, self._keys, time.monotonic)
+        self._blocking = Caller(target(address, transport), self._keys)
         self._open_async = lambda: target(address, self._transport_of_loop())
 
     def _transport_of_loop(self) -> Transport:
@@ -160,7 +160,7 @@ class RedisStore(Store):
 
     def _fits_one_call(self, hits: Sequence[Hit]) -> bool:
         for hit in hits:
-            if self._packed[hit[0]] is None:
+            if PACKED[hit[0]] is None:
                 return False
         return len(hits) == 1 or (not self._is_cluster and len(hits) > 1)
 
@@ -184,7 +184,7 @@ class RedisStore(Store):
             if self._open_async is None:
                 raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
             kind = SlotBatchers if self._is_cluster else Batcher
-            caller = self._callers[loop] = kind(self._open_async(), self._packed, self._keys)
+            caller = self._callers[loop] = kind(self._open_async(), self._keys)
         return caller
 
     def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
