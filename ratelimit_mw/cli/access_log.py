@@ -46,7 +46,7 @@ class InvalidLineError(ValueError):
     """The line is not a request. The message gives the reason."""
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """The target of a request. ``path`` is decoded once; ``host`` is "" unless the target contains one."""
 
     path: str
@@ -69,7 +69,7 @@ class LogEntry(NamedTuple):
     user: str | None
     time: int
     method: str
-    target: Target
+    target: RequestTarget
     status: int
     referer: str | None = None
     user_agent: str | None = None
@@ -92,7 +92,7 @@ def parse_line(line: bytes | str) -> LogEntry:
     return LogEntry(client, user, _seconds(time), method.upper(), parse_target(target), int(status), *headers)
 
 
-def parse_target(target: str) -> Target:
+def parse_target(target: str) -> RequestTarget:
     """Parse the target of a request line: a path with its query, or a whole URL as clients send it to a proxy."""
     host = ""
     if not target.startswith("/") and "://" in target:
@@ -102,7 +102,7 @@ def parse_target(target: str) -> Target:
         except ValueError:
             raise InvalidLineError("the URL of the request is invalid") from None
     path, _, query = target.partition("?")
-    return Target(unquote(path) if "%" in path else path, query, host)
+    return RequestTarget(unquote(path) if "%" in path else path, query, host)
 
 
 class InvalidLine(NamedTuple):

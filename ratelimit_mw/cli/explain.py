@@ -13,7 +13,7 @@ from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
 from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
-from .access_log import InvalidLineError, Target, parse_target
+from .access_log import InvalidLineError, RequestTarget, parse_target
 from .application import Source, SourceCommand
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
 
@@ -36,7 +36,7 @@ def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[s
     return features
 
 
-def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Target:
+def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> RequestTarget:
     try:
         target = parse_target(text)
     except InvalidLineError as error:
@@ -60,7 +60,9 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Targ
                    " features.")  # fmt: skip
 @click.option("--host", default="", help="The host of the request.")
 @json_option
-def explain(source: Source, method: str, path: Target, features: dict[str, str], host: str, as_json: bool) -> None:
+def explain(
+    source: Source, method: str, path: RequestTarget, features: dict[str, str], host: str, as_json: bool
+) -> None:
     """Show which rules in FILE apply to a request for METHOD and PATH, with the key of each rule.
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw.cli.access_log import LONGEST_LINE, InvalidLineError, LogEntry, Target, parse_line, parse_target
+from ratelimit_mw.cli.access_log import (
+    LONGEST_LINE,
+    InvalidLineError,
+    LogEntry,
+    RequestTarget,
+    parse_line,
+    parse_target,
+)
 
 COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
 NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
@@ -36,7 +43,7 @@ def why_not(text: bytes | str) -> str:
 
 def test_common_format() -> None:
     """All fields of the common format are read."""
-    assert parse_line(COMMON) == LogEntry("192.0.2.7", "alice", NOON, "GET", Target("/a"), 200, None, None)
+    assert parse_line(COMMON) == LogEntry("192.0.2.7", "alice", NOON, "GET", RequestTarget("/a"), 200, None, None)
 
 
 def test_combined_format() -> None:
@@ -162,19 +169,19 @@ def test_longest_line() -> None:
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        ("/", Target("/")),
-        ("/a%20b%2Fc?d=%20", Target("/a b/c", "d=%20")),
-        ("/%2525", Target("/%25")),
-        ("/a?b?c", Target("/a", "b?c")),
-        ("//a", Target("//a")),
-        ("/?u=http://x/", Target("/", "u=http://x/")),
-        ("http://Example.com:8080/a?b#c", Target("/a", "b", "example.com")),
-        ("http://example.com", Target("/", "", "example.com")),
-        ("*", Target("*")),
-        ("example.com:443", Target("example.com:443")),
+        ("/", RequestTarget("/")),
+        ("/a%20b%2Fc?d=%20", RequestTarget("/a b/c", "d=%20")),
+        ("/%2525", RequestTarget("/%25")),
+        ("/a?b?c", RequestTarget("/a", "b?c")),
+        ("//a", RequestTarget("//a")),
+        ("/?u=http://x/", RequestTarget("/", "u=http://x/")),
+        ("http://Example.com:8080/a?b#c", RequestTarget("/a", "b", "example.com")),
+        ("http://example.com", RequestTarget("/", "", "example.com")),
+        ("*", RequestTarget("*")),
+        ("example.com:443", RequestTarget("example.com:443")),
     ],
 )
-def test_targets(target: str, expected: Target) -> None:
+def test_targets(target: str, expected: RequestTarget) -> None:
     """A path is decoded once and separated from its query; URLs and other targets are read, too."""
     assert parse_target(target) == expected
     assert parse_line(line(request=f"GET {target} HTTP/2.0")).target == expected
@@ -193,8 +200,8 @@ def test_method_and_spaces() -> None:
 
 def test_query_fields() -> None:
     """The last value of a field counts. Too many fields are not read."""
-    assert Target("/", "a=1&b=&a=%20").fields == {"a": " ", "b": ""}
-    assert Target("/", "a&" * 2000).fields is None
+    assert RequestTarget("/", "a=1&b=&a=%20").fields == {"a": " ", "b": ""}
+    assert RequestTarget("/", "a&" * 2000).fields is None
 
 
 @pytest.mark.parametrize(

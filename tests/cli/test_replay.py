@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import Limiter, load_settings
-from ratelimit_mw.cli.access_log import LogEntry, Target
+from ratelimit_mw.cli.access_log import LogEntry, RequestTarget
 from ratelimit_mw.cli.simulation import Simulation
 
 Write = Callable[..., Path]
@@ -274,7 +274,7 @@ def test_agrees_with_a_limiter(requests: list[tuple[int, str, int]]) -> None:
         verdict = limiter.hit({"ip": client, "method": "GET", "path": "/"})
         limiter.conclude(verdict, status)
         rejected += [] if verdict else [START + at]
-    entries = [LogEntry(client, None, START + at, "GET", Target("/"), status) for at, client, status in requests]
+    entries = [LogEntry(client, None, START + at, "GET", RequestTarget("/"), status) for at, client, status in requests]
     report = Simulation(settings)
     report.replay(entries)
     assert list(report.rejected_times) == rejected

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import load_settings
-from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, LogReader, Target, in_order
+from ratelimit_mw.cli.access_log import LONGEST_LINE, LogEntry, LogReader, RequestTarget, in_order
 from ratelimit_mw.cli.simulation import Simulation
 
 Write = Callable[..., Path]
@@ -47,7 +47,7 @@ def test_lines_that_are_shuffled(rules: Write, log: Write) -> None:
 
 
 def entry(time: int) -> LogEntry:
-    return LogEntry("192.0.2.1", None, time, "GET", Target("/"), 200)
+    return LogEntry("192.0.2.1", None, time, "GET", RequestTarget("/"), 200)
 
 
 @given(st.lists(st.integers(0, 10**10)), st.integers(1, 10))
