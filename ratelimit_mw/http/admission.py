@@ -107,7 +107,8 @@ class Admission:
         return self._headers or self.limits.writer.headers(self.verdict)
 
     def text_headers(self, status: int) -> list[TextHeader]:
-        return as_text(self.headers(status))
+        self.status = status
+        return as_text(self._headers or self.limits.writer.headers(self.verdict))
 
     def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""

@@ -128,7 +128,7 @@ class HeaderWriter:
 
 def as_text(headers: Iterable[Header]) -> list[TextHeader]:
     """Return rate limit headers as text in the title case of the standards. ASGI requires lower case instead."""
-    return [(_TITLE_CASE[name], value.decode("ascii")) for name, value in headers]
+    return [(_TITLE_CASE[name], value.decode()) for name, value in headers]
 
 
 def with_headers(message: MutableMapping[str, Any], added: list[Header], names: Collection[bytes]) -> dict[str, Any]:
