@@ -176,7 +176,7 @@ def scopes_of(callback: Any) -> Iterator[str]:
 
 def _handlers_of(view: object, method: str) -> list[object]:
     """Return the functions that handle a method: of a class-based view, or of Ninja's view of a path."""
-    paths = [part for part in _parts_of(view) if _is_of_ninja(type(part)) and hasattr(part, "operations")]
+    paths = [part for part in _parts_of(view) if hasattr(part, "operations") and _is_of_ninja(type(part))]
     operations = [operation for path in paths for operation in path.operations if method in operation.methods]
     return [*handlers_of(view, method), *(marked_form(op.view_func) or op.view_func for op in operations)]
 

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..http.features import checked_functions
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
-from ..settings import HttpOptions, SettingsSource
+from ..settings import HttpOptions, SettingsDict, SettingsSource
 from ..settings.framework import SETTING, check_slips
 from .commands import EXTENSION, commands
 from .hooks import FlaskHooks
@@ -97,16 +97,13 @@ class RateLimiter:
         if settings is None and limiter is None:
             if configured is None:
                 check_slips(app.config)
-                settings = {}
-            elif isinstance(configured, Limiter):
-                limiter = configured
-            else:
-                settings = configured
+                configured = SettingsDict()
+            settings, limiter = (None, configured) if isinstance(configured, Limiter) else (configured, None)
         elif configured is not None:
             raise ConfigError(f"RateLimiter(...) and app.config[{SETTING!r}] both have settings. Remove one of them")
         features = {name: app.ensure_sync(read) for name, read in checked_functions(self._features).items()}
-        adapter = {"user": flask_user}
-        limits = HttpLimiter(settings, limiter, features, self._rejection, adapter, self._options, routes=True)
+        user = {"user": flask_user}
+        limits = HttpLimiter(settings, limiter, features, self._rejection, user, self._options, routes=True)
         limits.reject = limits.reject and app.ensure_sync(limits.reject)
         return limits
 

@@ -151,12 +151,9 @@ def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
 
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
     """Return the routes of these views."""
-    return [
-        Route(
-            route_template(rule.rule),
-            {method: views[rule.endpoint].for_method(method) for method in sorted(rule.methods or METHODS)},
-            rule.arguments,
-        )
-        for rule in app.url_map.iter_rules()
-        if rule.endpoint in views
-    ]
+    routes = []
+    for rule in app.url_map.iter_rules():
+        if view := views.get(rule.endpoint):
+            by_method = {method: view.for_method(method) for method in sorted(rule.methods or METHODS)}
+            routes.append(Route(route_template(rule.rule), by_method, rule.arguments))
+    return routes
