@@ -55,7 +55,7 @@ class Match:
         return method in self.methods if self.methods else method != "OPTIONS"
 
     def takes(self, method: str, host: str) -> bool:
-        return self.takes_method(method.upper()) and self.takes_host(host)
+        return self.takes_method(method) and (not self.hosts or self.takes_host(host))
 
     def takes_host(self, host: str) -> bool:
         return not self.hosts or any(host.endswith(h[1:]) if h.startswith("*.") else host == h for h in self.hosts)

@@ -20,6 +20,7 @@ from .rule import Rule
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
+_Request = tuple[ViewMarks | None, str, str] | tuple[ViewMarks | None, str, str, str]
 
 
 class Override(NamedTuple):
@@ -64,7 +65,7 @@ class RuleSet:
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
-        self._by_request: dict[tuple[str, str, str, ViewMarks | None], Plan] = {}
+        self._by_request: dict[_Request, Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
 
     @property
@@ -85,11 +86,12 @@ class RuleSet:
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
-        path, host = path if self.needs_path else "", host if self.needs_host else ""
+        path = path if self.needs_path else ""
+        request = (view, method, path, host) if self.needs_host else (view, method, path)
         try:
-            return self._by_request[method, path, host, view]
+            return self._by_request[request]
         except KeyError:
-            return self._find_plan(method, path, host, view)
+            return self._find_plan(request, *request)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -128,7 +130,7 @@ class RuleSet:
                 message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
                 raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
-    def _find_plan(self, method: str, path: str, host: str, view: ViewMarks | None) -> Plan:
+    def _find_plan(self, request: _Request, view: ViewMarks | None, method: str, path: str, host: str = "") -> Plan:
         """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
         numbers = sorted({*self._pathless, *self._tree.match(path)})
@@ -137,13 +139,15 @@ class RuleSet:
         if len(method) + len(path) + len(host) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
-            self._by_request[method, path, host, view] = plan
+            self._by_request[request] = plan
         return plan
 
     def _plan_of(self, numbers: Sequence[int], method: str, host: str, view: ViewMarks | None) -> Plan:
         """The plan of those rules that apply. Clients cannot fill a cache without bound."""
-        exempted = () if view is None else [i for i in numbers if view.is_exempt_from(self.rules[i].name)]
-        applying = tuple(i for i in numbers if i not in exempted and self.rules[i].source.matches.takes(method, host))
+        method = method.upper()
+        if view is not None and view.exempt is not None:
+            numbers = [i for i in numbers if not view.is_exempt_from(self.rules[i].name)]
+        applying = tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host)])
         plan = self._plans.get(applying)
         if plan is None:
             if len(self._plans) >= _MAX_CACHED:
