@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, placed, suggestion
@@ -20,7 +20,6 @@ from .rule import Rule
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
-_Request = tuple[ViewMarks | None, str, str] | tuple[ViewMarks | None, str, str, str]
 
 
 class Override(NamedTuple):
@@ -65,7 +64,8 @@ class RuleSet:
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
-        self._by_request: dict[_Request, Plan] = {}
+        self._needs_place = self.needs_path or self.needs_host
+        self._by_request: dict[Hashable, Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
 
     @property
@@ -86,12 +86,14 @@ class RuleSet:
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
-        path = path if self.needs_path else ""
-        request = (view, method, path, host) if self.needs_host else (view, method, path)
+        request: Hashable = method
+        if view is not None or self._needs_place:
+            request = view, method, path if self.needs_path else "", host if self.needs_host else ""
         try:
             return self._by_request[request]
         except KeyError:
-            return self._find_plan(request, *request)
+            path = path if self.needs_path else ""
+            return self._find_plan(request, view, method, path, host if self.needs_host else "")
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -130,7 +132,7 @@ class RuleSet:
                 message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
                 raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
-    def _find_plan(self, request: _Request, view: ViewMarks | None, method: str, path: str, host: str = "") -> Plan:
+    def _find_plan(self, request: Hashable, view: ViewMarks | None, method: str, path: str, host: str) -> Plan:
         """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
         numbers = sorted({*self._pathless, *self._tree.match(path)})
