@@ -78,22 +78,21 @@ class RuleSet:
         if method is None:
             method = request.method
         path = request.path if self.needs_path else ""
-        host = request.host if self.needs_host else ""
+        key = view, method, path, request.host if self.needs_host else ""
         try:  # each request takes this path, so it does not call plan
-            return self._by_request[method, path, host, view]
+            return self._by_request[key]
         except KeyError:
-            return self._find_plan(method, path, host, view)
+            return self._find_plan(key, *key)
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
-        request: Hashable = method
+        request: Hashable = method  # the fast path of a limiter whose rules apply to all paths
         if view is not None or self._needs_place:
             request = view, method, path if self.needs_path else "", host if self.needs_host else ""
         try:
             return self._by_request[request]
         except KeyError:
-            path = path if self.needs_path else ""
-            return self._find_plan(request, view, method, path, host if self.needs_host else "")
+            return self._find_plan(request, view, method, path, host)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -132,13 +131,14 @@ class RuleSet:
                 message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
                 raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
-    def _find_plan(self, request: Hashable, view: ViewMarks | None, method: str, path: str, host: str) -> Plan:
+    def _find_plan(self, request: Any, view: ViewMarks | None, method: str, path: str, host: str) -> Plan:
         """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
         numbers = sorted({*self._pathless, *self._tree.match(path)})
         numbers += [self._of_mark[mark] for mark in view.marks] if view else []
         plan = self._plan_of(numbers, method, host, view)
-        if len(method) + len(path) + len(host) <= _MAX_CACHED_TEXT:
+        texts = [request] if isinstance(request, str) else request[1:]
+        if sum(map(len, texts)) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
             self._by_request[request] = plan
