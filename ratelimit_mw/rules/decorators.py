@@ -23,9 +23,7 @@ _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views i
 decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
 
-class HoldsViews(Protocol):
-    """A blueprint or an application of Flask. A mark on it is for all its views."""
-
+class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on it is for all its views
     import_name: str
 
 

@@ -43,7 +43,6 @@ class CompiledRule:
         return self.limits
 
     def all_limits(self) -> list[Limit]:
-        """The limits of all clients."""
         return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
 
 
@@ -72,11 +71,7 @@ class Plan:
         return limit, rule.key.with_prefix(limit.prefix), rule.fixed_cost
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
-        """Build one hit for each limit of each rule that applies.
-
-        Raises:
-            EarlyVerdict: A list decides the request, or a rule with ``when_missing = "reject"`` has no key.
-        """
+        """Build one hit for each limit that applies. ``EarlyVerdict`` when a list or a missing key decides."""
         if self.single is not None:
             limit, lone_key, lone_cost = self.single
             name = lone_key(features)

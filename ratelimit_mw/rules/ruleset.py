@@ -30,10 +30,7 @@ class Override(NamedTuple):
 
 
 class RuleSet:
-    """Rules that were checked together: their names and policy names are unique.
-
-    While a rule in ``overrides`` has no mark, no plan is built: see ``require_complete``.
-    """
+    """Rules with unique names. While an override has no mark, no plan is built: see ``require_complete``."""
 
     def __init__(
         self,
