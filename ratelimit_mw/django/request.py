@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import sync_to_async
 from django.conf import settings
 
+from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
@@ -25,7 +26,7 @@ SCOPE: Final = "scope"
 class DjangoRequest(WSGIRequest):
     """A request over Django's own, which is ``framework_request``.
 
-    Django's ``META`` holds the headers under ASGI too. Middleware before this one may have changed it.
+    Middleware before this one may have changed ``META``.
     """
 
     marks = ViewMarks()
@@ -60,6 +61,15 @@ class DjangoRequest(WSGIRequest):
     @property
     def path(self) -> str:
         return self.framework_request.path_info or "/"
+
+    def header_lines(self, name: str) -> list[str]:
+        """Return the lines that arrived. Under ASGI, ``META`` joins them and takes an underscore for a dash."""
+        scope = getattr(self.framework_request, "scope", None)
+        return super().header_lines(name) if scope is None else ASGIRequest(scope).header_lines(name)
+
+    def header_names(self) -> list[str]:
+        scope = getattr(self.framework_request, "scope", None)
+        return super().header_names() if scope is None else ASGIRequest(scope).header_names()
 
     def pick_value(self, values: list[str]) -> str:
         return values[-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from calls import ask
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
@@ -81,6 +82,22 @@ def test_a_slip_in_the_name_of_the_setting_stops_django() -> None:
             WSGIHandler()
         del settings.RATELIMIT_MV
         WSGIHandler()
+
+
+def test_header_lines_are_read_as_they_arrived() -> None:
+    """Under ASGI two lines that differ are invalid, and a name with an underscore is another header."""
+    rule = {"name": "tier", "limits": "1/minute", "key": ["header:x-tier"], **LOG}
+    requests = (
+        ([("X-Tier", "a"), ("X-Tier", "b")], 200),
+        ([("X-Tier", "c"), ("X-Tier", "d")], 429),
+        ([("X-Tier", "a, b")], 200),
+        ([("X-Tier", "e"), ("X_Tier", "f")], 200),
+        ([("X-Tier", "e"), ("X_Tier", "g")], 429),
+    )
+    with project({"rules": [rule]}):
+        application = ASGIHandler()
+        statuses = [ask(application, headers=lines).status_code for lines, _ in requests]
+    assert statuses == [status for _, status in requests]
 
 
 def test_overridden_settings_count() -> None:
