@@ -1,7 +1,5 @@
 """The time in whole microseconds. This is the only module that reads the real clock for decisions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ makes locks that are taken before each fork and released in parent and child. A 
 as uWSGI does. ``check_process`` makes up for them.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

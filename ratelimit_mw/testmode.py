@@ -1,7 +1,5 @@
 """The test mode of this process: limits off, or limits on a test's clock. Neither is active by default."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

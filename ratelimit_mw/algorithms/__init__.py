@@ -3,8 +3,6 @@
 To add an algorithm, write one class in one file and call ``register``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final

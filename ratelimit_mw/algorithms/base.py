@@ -4,8 +4,6 @@ Times are whole microseconds. A state is None (fresh) or an object of the algori
 so a store may discard a new state.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 

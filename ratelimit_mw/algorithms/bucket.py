@@ -8,8 +8,6 @@ does not depend on ``N``, so the consumed cost is kept when an amount changes.
 * GCRA (ITU-T I.371): the theoretical arrival time is ``time + consumed * P/N``.
 """
 
-from __future__ import annotations
-
 from ..decision import Decision
 from ..receipt import Charge
 from .base import Algorithm

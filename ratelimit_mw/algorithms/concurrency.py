@@ -4,8 +4,6 @@ State: (id, expiry, cost) of each slot in turn. The id is the time of the hit, m
 its id. A slot is renewed while it is held. So the slots of a killed worker expire, and a long stream keeps its slot.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from ..clock import SECOND

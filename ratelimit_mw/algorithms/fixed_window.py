@@ -5,8 +5,6 @@ token-bucket with ``refill = "interval"`` is a window too: it begins at the firs
 State: (end of the window, count).
 """
 
-from __future__ import annotations
-
 from ..decision import Decision
 from ..quota import Quota
 from ..receipt import Charge

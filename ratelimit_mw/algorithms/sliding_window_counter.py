@@ -6,8 +6,6 @@ The part of the previous window inside ``(t-P, t]`` is ``P - elapsed - 1`` of it
 rounded down, so a client that keeps exactly to the rate is never rejected.
 """
 
-from __future__ import annotations
-
 from ..decision import Decision
 from ..receipt import Charge
 from .base import Algorithm

@@ -1,7 +1,5 @@
 """The body of an ASGI request, read ahead of the application, which then receives the same messages."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from typing import Final

@@ -1,7 +1,5 @@
 """The application's own error handlers for a rejection: for ``RateLimitExceeded``, or for its status."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Limits in an OpenAPI description: limited operations get the response 429 and its headers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 

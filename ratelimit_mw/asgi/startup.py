@@ -4,8 +4,6 @@ Starlette builds its middleware at its first call. A server (uvicorn without ``-
 an application without lifespan support, and then responds to each request with 500.
 """
 
-from __future__ import annotations
-
 from inspect import isfunction
 from traceback import walk_stack
 from typing import Any, Final, Never

@@ -3,8 +3,6 @@
 click and rich are an extra. They are imported when the command runs, so that it can print how to install them.
 """
 
-from __future__ import annotations
-
 import io
 import sys
 from typing import cast

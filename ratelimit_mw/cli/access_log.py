@@ -4,8 +4,6 @@ Clients write most of a log, so its text is hostile. Reading takes bounded memor
 of each line.
 """
 
-from __future__ import annotations
-
 import gzip
 import heapq
 import io

@@ -1,7 +1,5 @@
 """FILE or ``--app``: where the rules of a command come from. An application is imported, but not started."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """``ratelimit-mw check``: check the settings, and show the rules."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """``ratelimit-mw explain``: show which rules apply to a request, and why the others do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """The command ``ratelimit-mw`` itself, which turns errors into messages and exit codes, and ``ratelimit-mw schema``."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Output of the commands: results on stdout, messages on stderr. Text from a file never controls the terminal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

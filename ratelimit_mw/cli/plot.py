@@ -1,7 +1,5 @@
 """Draws a replay with matplotlib: requests and rejections over time, and the clients with most rejections."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC

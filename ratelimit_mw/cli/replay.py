@@ -1,7 +1,5 @@
 """``ratelimit-mw replay``: apply the rules to an access log, and show which clients they reject."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

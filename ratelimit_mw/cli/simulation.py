@@ -1,7 +1,5 @@
 """Applies rules to recorded requests at the time of each request, and counts the decisions."""
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Iterable

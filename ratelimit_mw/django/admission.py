@@ -1,7 +1,5 @@
 """The ``Admission`` of a Django request. The request keeps it, so that throttles in the view add their decisions."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import weakref

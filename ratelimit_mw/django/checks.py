@@ -1,7 +1,5 @@
 """System checks: mistakes in the limits of a project that Django reports before it serves a request."""
 
-from __future__ import annotations
-
 import os
 from typing import Any, Final
 

@@ -4,8 +4,6 @@
 for each request. So each mark has an attribute of its own, and decorating for a request only checks the marks.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from collections.abc import Callable

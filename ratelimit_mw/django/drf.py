@@ -3,8 +3,6 @@
 Its rules are in the settings, with ``match = { scope = "uploads" }``. Only this throttle provides ``scope``.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Django middleware, sync and async."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine

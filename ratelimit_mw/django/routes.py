@@ -4,8 +4,6 @@ Django's resolver tries one route after the other. This index tries only the rou
 the path, at each level of ``include``, and a route has one template in all languages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

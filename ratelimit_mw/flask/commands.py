@@ -1,7 +1,5 @@
 """The command group ``flask ratelimit``: list the rules, and explain one request."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import click

@@ -1,7 +1,5 @@
 """The extension object ``RateLimiter``: it finds the settings and registers the hooks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 

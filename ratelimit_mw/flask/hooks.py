@@ -1,7 +1,5 @@
 """The hooks that Flask calls for each request: decide it, add the headers, settle it."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

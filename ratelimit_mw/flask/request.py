@@ -1,7 +1,5 @@
 """A Flask request as features are read from it: the template of its route, its path parameters, its user."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Final

@@ -1,7 +1,5 @@
 """One request from its first decision to the end of its response."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Mapping, MutableMapping, Sequence

@@ -4,8 +4,6 @@ The address is the peer's, unless the peer is a trusted proxy. Then it is the ri
 proxy, over all lines of the header. A hop that is not an IP address ends the search, and the peer's address is used.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator

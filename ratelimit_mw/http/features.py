@@ -1,7 +1,5 @@
 """Reads features from a request. Each feature gets its function at start-up."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from operator import attrgetter

@@ -3,8 +3,6 @@
 Constant parts are encoded once. Names and parameters are in one table, because the draft still changes.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from functools import lru_cache

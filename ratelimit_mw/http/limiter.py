@@ -1,7 +1,5 @@
 """A limiter that speaks HTTP: features, headers and rejections, built once from the arguments of a middleware."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial

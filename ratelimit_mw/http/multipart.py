@@ -4,8 +4,6 @@ Parsers disagree about bare line feeds, folded headers, stray boundaries and enc
 so that a client cannot show one field to a limit and another one to the application.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The response to a rejected request, 429, 403 or 503, in the media type that its ``Accept`` prefers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import lru_cache

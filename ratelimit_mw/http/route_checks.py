@@ -1,7 +1,5 @@
 """Checks that routes have the path parameters that limits count by: otherwise a limit never applies."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Final
 

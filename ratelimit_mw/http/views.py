@@ -1,7 +1,5 @@
 """The marks of a view: on its blueprint, on itself, on its class, and on the method that handles the request."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final

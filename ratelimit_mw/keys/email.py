@@ -4,8 +4,6 @@ In doubt, two spellings are merged: two users who share a count are an inconveni
 spellings has no limit. Do not send email to a normalised address. Settings can use any spelling.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Any, Final

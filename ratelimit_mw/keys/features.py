@@ -3,8 +3,6 @@
 ``None``, ``""`` and an absent name all mean that the feature is missing.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping

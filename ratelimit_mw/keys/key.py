@@ -1,7 +1,5 @@
 """Build keys from features, so that two different sets of values never share a key. Knows no stores."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Final

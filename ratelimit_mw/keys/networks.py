@@ -4,8 +4,6 @@ A client is the text of an IPv4 address, or of an IPv6 network such as ``2001:db
 form counts as IPv4, and zones are removed.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from functools import lru_cache
 from typing import Final

@@ -3,8 +3,6 @@
 One thread per heartbeat. The thread starts with the first item and ends when no item was held for one interval.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Allow and deny lists. They decide a request before all rules, the allow list first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple

@@ -3,8 +3,6 @@
 A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other form would ever match.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Declare options once, in a ``TypedDict``, for decoding, JSON schema, docs, docstrings and type hints; check them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar, get_type_hints

@@ -1,7 +1,5 @@
 """The decorators ``limit``, ``exempt`` and ``messages``. They mark a view, and guard it from a missing middleware."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Describe rules, and the routes that they apply to, in words and as JSON, for all commands. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """Marks: the notes of ``@limit``, ``@exempt`` and ``@messages`` on a view, and how adapters read them."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import sys

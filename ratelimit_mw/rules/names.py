@@ -1,7 +1,5 @@
 """Names of rules and views. A rule's name is printable ASCII, so that it fits into HTTP header fields. Pure."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """A ``Plan``: the rules that apply to a request, and the features they need. One per combination of rules; pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

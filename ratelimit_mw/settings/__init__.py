@@ -1,7 +1,5 @@
 """Load settings from a file or a dictionary: strict, and with the place of every mistake in the error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial

@@ -1,7 +1,5 @@
 """Read settings files into plain data. Knows no settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The name of our settings in a framework's settings, and a check for misspelt ones, which would disable all limits."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Final

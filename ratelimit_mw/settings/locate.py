@@ -1,7 +1,5 @@
 """Find the line of a setting, or of the nearest table around the setting, in a settings file for error messages."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Check tables against the declaration of the settings, and export the declaration as a JSON Schema."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from types import UnionType

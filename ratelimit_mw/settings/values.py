@@ -1,7 +1,5 @@
 """Parse single settings. ``ConfigError`` shows the value and the expected form."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network

@@ -1,7 +1,5 @@
 """The stores, and their URLs. The library of a store is imported when the store is first used."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from importlib import import_module

@@ -3,8 +3,6 @@
 A call to a name server or to a credential provider cannot be interrupted, so no caller may run it itself.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Hashable

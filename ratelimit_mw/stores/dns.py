@@ -1,7 +1,5 @@
 """Resolve the names of servers without blocking the caller. Callers that wait for one name share one lookup."""
 
-from __future__ import annotations
-
 import socket
 from concurrent.futures import Future
 from functools import partial

@@ -1,7 +1,5 @@
 """One value for each event loop. Values of closed loops are dropped."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar

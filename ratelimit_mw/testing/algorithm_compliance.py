@@ -4,8 +4,6 @@ Every test replays the same seeded traces of hits, peeks, charges and refunds, a
 tests call the algorithm directly, without a store.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple

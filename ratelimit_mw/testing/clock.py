@@ -1,7 +1,5 @@
 """`ManualClock` moves only when a test moves it; `limits_timed_by` puts the limits of an application on a clock."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager

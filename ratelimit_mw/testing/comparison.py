@@ -1,7 +1,5 @@
 """Comparison of decisions for the suites. A difference raises `AssertionError`; no test library is needed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The expected decisions of a store: the pure algorithms over a dictionary, and random traces to compare both with."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any

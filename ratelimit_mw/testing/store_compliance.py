@@ -1,7 +1,5 @@
 """`StoreCompliance` checks a store against the contract of `Store`; `StoreSmoke` is its short form."""
 
-from __future__ import annotations
-
 import inspect
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

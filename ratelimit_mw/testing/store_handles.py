@@ -1,7 +1,5 @@
 """Blocking and asyncio access to a store behind the same methods, so that each test of a suite runs through both."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

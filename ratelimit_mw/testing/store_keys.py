@@ -1,7 +1,5 @@
 """The part of `StoreCompliance` about keys: any text that a client sends is a key of its own."""
 
-from __future__ import annotations
-
 from ..decision import Hit
 from ..receipt import Correction
 from .comparison import check_equal

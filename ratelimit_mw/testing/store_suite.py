@@ -1,7 +1,5 @@
 """The base of `StoreCompliance`: the hooks of a subclass, and helpers that build limits and hit them."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence

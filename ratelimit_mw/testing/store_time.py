@@ -1,7 +1,5 @@
 """The part of `StoreCompliance` about time: given times, the store's own clock, expiry, and the end of a store."""
 
-from __future__ import annotations
-
 from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..decision import Decision

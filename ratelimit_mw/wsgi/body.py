@@ -1,7 +1,5 @@
 """The body of a WSGI request, read ahead of the application, which then reads the same bytes."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator, MutableMapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A WSGI environ as a request that features are read from."""
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ FastAPI since 0.137 hides included routers behind objects without path or endpoi
 before, it copied the routes. A mount is followed into its application, through middleware that keeps its ``app``.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

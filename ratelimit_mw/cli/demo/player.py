@@ -1,7 +1,5 @@
 """Sends requests to a server over HTTP and counts the responses by kind of client."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

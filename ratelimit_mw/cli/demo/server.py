@@ -1,7 +1,5 @@
 """Serves the application of the demo, in a thread of this process."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

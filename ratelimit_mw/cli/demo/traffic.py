@@ -6,8 +6,6 @@ and the busiest 10% send 55%. Half of the requests of a client follow within sec
 of the log are seconds here.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

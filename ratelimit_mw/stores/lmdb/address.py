@@ -1,7 +1,5 @@
 """The parts of ``lmdb:///var/lib/app/ratelimit?size=1GiB``, checked without importing the LMDB library."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 from urllib.parse import SplitResult, unquote

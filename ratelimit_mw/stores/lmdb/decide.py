@@ -3,8 +3,6 @@
 ``at`` is the time that the caller gave, in microseconds. With None the store's own time, ``records.now``, decides.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

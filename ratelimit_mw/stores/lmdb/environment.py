@@ -9,8 +9,6 @@ unsynced change until everything is synced. A start that finds the mark of an ea
 plus the monotonic clock of the machine. They agree to the microsecond, and no change of the wall clock affects them.
 """
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

@@ -10,8 +10,6 @@ Examples:
 No text in UTF-8 begins with the byte 255. Knows nothing of transactions.
 """
 
-from __future__ import annotations
-
 from hashlib import blake2b
 from typing import Final
 

@@ -8,8 +8,6 @@ The calls of one event loop wait in a ``LockQueue``, and the call that gets the 
 try the lock once a millisecond. If each call took it for itself, most would time out when several processes are busy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """``LmdbStore``: each call takes the lock within its time budget, works in one transaction and releases the lock."""
 
-from __future__ import annotations
-
 import mmap
 import sys
 import time

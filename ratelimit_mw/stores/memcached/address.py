@@ -3,8 +3,6 @@
 No message shows a part of the URL that may hold a password.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Mapping
 from typing import Final, NamedTuple

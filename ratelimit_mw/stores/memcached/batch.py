@@ -3,8 +3,6 @@
 A call that has lost a race goes into the next batch. Each call keeps its own time budget and its own result.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """The names of values in Memcached, and their expiry. No I/O."""
 
-from __future__ import annotations
-
 import time
 from hashlib import blake2b
 from typing import Final

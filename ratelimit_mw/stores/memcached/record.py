@@ -1,7 +1,5 @@
 """The state of one key in Memcached during one attempt: one packed value, written by compare-and-swap. No I/O."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, cast

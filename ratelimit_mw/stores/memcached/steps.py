@@ -4,8 +4,6 @@ An attempt reads all keys, decides, and writes all keys in one round trip. Where
 is undone and the call is decided again. A call that loses all races is rejected: a store that replies has not failed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

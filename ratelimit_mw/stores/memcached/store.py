@@ -1,7 +1,5 @@
 """``MemcachedStore`` carries out the steps of a call, blocking or awaiting, within its time budget."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

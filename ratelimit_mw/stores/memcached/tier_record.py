@@ -5,8 +5,6 @@ tiers, and the window is read again in the same round trip: a window over its li
 faster. A block counts at its end. The end of a rejection depends on single buckets, so those blocks are read in parts.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The states of a memory store in a file: written whole or not at all, and checked when read."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -6,8 +6,6 @@
 keyed hash. Such a client may be rejected for the cost of its neighbours. No key ever gets more than its limit.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 import threading

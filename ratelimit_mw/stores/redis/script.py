@@ -3,8 +3,6 @@
 A call carries the script of the algorithms that it needs, and no others.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha1

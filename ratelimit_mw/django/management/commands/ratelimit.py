@@ -1,7 +1,5 @@
 """The command ``manage.py ratelimit``: list the rules, and explain one request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from django.conf import settings

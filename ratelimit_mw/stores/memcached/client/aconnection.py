@@ -1,7 +1,5 @@
 """Connections on an event loop: one per server. All requests share it; replies come in the order of the requests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence

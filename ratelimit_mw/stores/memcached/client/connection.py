@@ -1,7 +1,5 @@
 """Blocking connections: a thread takes one for each server and puts it back. No command is sent twice."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import time

@@ -1,7 +1,5 @@
 """Memcached's text protocol, in commands that every version knows: commands to bytes, replies from bytes. No socket."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The servers, the access to them, and the server of each key."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Sequence

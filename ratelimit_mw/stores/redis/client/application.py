@@ -3,8 +3,6 @@
 A retry of redis-py could count one request several times.
 """
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import time

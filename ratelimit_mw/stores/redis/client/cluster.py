@@ -3,8 +3,6 @@
 A call is sent again only to the server that a redirect names, because the redirecting server has not run it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -3,8 +3,6 @@
 Certificates are files, and a credential provider may ask a cloud service. Neither may block an event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

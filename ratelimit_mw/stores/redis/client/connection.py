@@ -4,8 +4,6 @@ A connection serves one call at a time, and no call after one that failed on it.
 they never wait for an event loop, so `run_blocking` runs them and those that call them.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -1,7 +1,5 @@
 """Turn the errors of redis-py, of the server and of the connection into ``StoreError``. No secret is in a message."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from redis import exceptions

@@ -1,7 +1,5 @@
 """Calls to one server, or to the primary that the sentinels name. Blocking calls and event loops share the code."""
 
-from __future__ import annotations
-
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine

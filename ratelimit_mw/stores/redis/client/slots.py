@@ -1,7 +1,5 @@
 """The slots of keys, and the map of which server has which slot. This file opens no connection."""
 
-from __future__ import annotations
-
 from binascii import crc_hqx
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
