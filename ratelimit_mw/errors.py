@@ -44,7 +44,7 @@ class ConfigError(RateLimitError, ValueError):
 
 
 @contextmanager
-def placed(path: str) -> Iterator[None]:
+def error_path(path: str) -> Iterator[None]:
     """Put ``path`` in front of each ``ConfigError`` that is raised in this block."""
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
 from .decision import Verdict
-from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, placed
+from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
 from .keys.features import checked_name
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
@@ -83,7 +83,7 @@ def _dependencies(features: Any, needs: tuple[str, ...]) -> dict[str, Depends]:
         raise ConfigError(f'expected {{"user": current_user}}, dependencies by feature; got {features!r}', "features")
     dependencies = {}
     for name, call in features.items():
-        with placed(f"features[{name!r}]"):
+        with error_path(f"features[{name!r}]"):
             dependencies[name] = _dependency(checked_name(name), call, needs)
     return dependencies
 

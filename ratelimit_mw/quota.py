@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 from .clock import SECOND, to_us
-from .errors import ConfigError, placed
+from .errors import ConfigError, error_path
 
 MAX_AMOUNT: Final = 10**12
 MAX_PERIOD: Final = 366 * 86_400 * SECOND
@@ -154,7 +154,7 @@ def parse_quotas(limits: object) -> tuple[Quota, ...]:
     elif isinstance(limits, Iterable):
         quotas = []
         for i, item in enumerate(limits):
-            with placed(f"[{i}]"):
+            with error_path(f"[{i}]"):
                 quotas += _quotas_of(item)
     else:
         raise ConfigError(f"expected {_EXPECTED}, or a list of them; got {limits!r}{_USE_PER * callable(limits)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ..errors import ConfigError, placed, suggestion
+from ..errors import ConfigError, error_path, suggestion
 from ..quota import Quota, parse_duration
 from .base import Algorithm
 from .bucket import Gcra, LeakyBucket, LeakyBucketQueue, TokenBucket
@@ -113,6 +113,6 @@ def checked_spec(spec: object) -> Builder:
         readers = _OPTIONS.get(name, {})
         if option not in readers:
             raise ConfigError(f"{name} has no option {option!r}{suggestion(option, readers)}")
-        with placed(option):
+        with error_path(option):
             return readers[option](value)
     return _BUILDERS[name]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 
 from ..algorithms.limit import Limit
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
 from ..http.region import Region
@@ -66,7 +66,7 @@ def check(source: Source, as_json: bool) -> None:
 def _open(settings: Settings) -> None:
     """Raise `ConfigError` when the store or the region database cannot be opened."""
     try:
-        with placed("store"):
+        with error_path("store"):
             open_store(settings.store, settings.store_timeout).close()
         Region(settings.region_database, "", ClientIP())
     except ConfigError as error:

@@ -23,7 +23,7 @@ from django.http.response import HttpResponseBase
 from django.urls import get_resolver
 from django.utils.module_loading import import_string
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..http.limiter import HttpLimiter, plan_without
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters
@@ -85,7 +85,7 @@ def _build(source: Any) -> ProjectLimits:
     if source is None:
         check_slips(dir(django.conf.settings))
         source = {}
-    with placed(SETTING):
+    with error_path(SETTING):
         if not isinstance(source, Limiter | Settings | str | PathLike | Mapping):
             raise ConfigError(f"expected the path of a file, a dictionary, Settings or a Limiter; got {source!r}")
         kind = "limiter" if isinstance(source, Limiter) else "settings"

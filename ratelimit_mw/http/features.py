@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..keys.features import INVALID, checked_name
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
@@ -110,7 +110,7 @@ def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Call
     """Return your functions by normalized feature name; ``ConfigError`` for one that takes no request."""
     functions = {}
     for name, read in own.items():
-        with placed(f"features[{name!r}]"):
+        with error_path(f"features[{name!r}]"):
             functions[checked_name(name)] = checked_call(read, "the request")
     return functions
 

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Final, cast
 
 from ..decision import Verdict
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
@@ -42,7 +42,7 @@ class HttpLimiter:
     ) -> None:
         check_names(options, (*_ARGUMENTS, *HttpOptions.__annotations__), "argument")
         self.limiter = _limiter(settings, limiter)
-        with placed("rejection"):
+        with error_path("rejection"):
             self.reject = None if reject is None else checked_call(reject, "the request", "the verdict")
         overridden = load_settings(cast(SettingsDict, options))
         self.settings = http = dataclasses.replace(

@@ -7,7 +7,7 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import ConfigError, MissingExtraError, placed
+from ..errors import ConfigError, MissingExtraError, error_path
 from ..settings import Settings
 from .client_ip import ClientIP
 from .request import Request
@@ -31,7 +31,7 @@ class Region:
         self._client_ip = client_ip
         self._header = header
         self._warned = False
-        with placed("region_database"):
+        with error_path("region_database"):
             self._database = _open(database) if database else None
 
     @classmethod

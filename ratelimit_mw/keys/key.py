@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, checked_name, text_of
 from .networks import unmapped
 from .secret import NO_SECRET, Secret
@@ -25,7 +25,7 @@ def parse_key(key: object) -> tuple[tuple[str, ...], ...]:
         raise ConfigError(f'expected a list of features such as ["endpoint", "user|ip"]; got {key!r}{hint}')
     parsed = []
     for i, entry in enumerate(entries):
-        with placed(f"[{i}]"):
+        with error_path(f"[{i}]"):
             if not isinstance(entry, str):
                 hint = USE_FEATURES * callable(entry)
                 raise ConfigError(f'expected a feature such as "ip" or "user|ip"; got {entry!r}{hint}')

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..clock import Clock, checked_clock
 from ..decision import EarlyVerdict, Hit, Verdict
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.marks import Mark
@@ -72,7 +72,7 @@ class Limiter(Settlement):
         self._own_rules = checked_rules(rules)
         self._marks: set[Mark] = set()
         compiled = self._compile_rules()
-        with placed("store"):
+        with error_path("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
         self._direct: MemoryStore | QuotaLeases | None = self.store if isinstance(self.store, MemoryStore) else None
         self.waits = self._direct is None
@@ -118,7 +118,7 @@ class Limiter(Settlement):
         """Check the limits of these rules and decide by them from now on."""
         limits = [limit for rule in rules.rules for limit in rule.all_limits()]
         for limit in limits:
-            with placed(f"rule {limit.rule!r}"):
+            with error_path(f"rule {limit.rule!r}"):
                 self._chain.check(limit)
         self.rules = rules
         if self._failover and self._direct is None and any(limit.lease for limit in limits):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ..errors import ConfigError, path_of, placed, suggestion
+from ..errors import ConfigError, error_path, path_of, suggestion
 from ..keys.email import spellings
 from ..keys.features import Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
@@ -41,9 +41,9 @@ class AccessLists:
         self.entries = []
         for kind in _KINDS:
             for name, values in tables.get(kind, {}).items():
-                with placed(kind):
+                with error_path(kind):
                     feature = checked_name(name)
-                with placed(f"{kind}.{name}"):
+                with error_path(f"{kind}.{name}"):
                     self.entries.append(_parse(kind, feature, values))
         self.needs = tuple(dict.fromkeys(entry.feature for entry in self.entries))
 

@@ -6,7 +6,7 @@ A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other
 import ipaddress
 from collections.abc import Iterable
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..keys.networks import Network, parse_network, unmapped
 from .access_lists import AccessLists
 from .rule import Rule
@@ -15,19 +15,19 @@ from .rule import Rule
 def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
     """``ConfigError`` for a network that is narrower than a client."""
     for entry in lists.entries:
-        with placed(f"lists.{entry.kind}.ip"):
+        with error_path(f"lists.{entry.kind}.ip"):
             _check_networks(entry.networks, ipv6_prefix)
 
 
 def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
     """``ConfigError`` for a narrower network, and for limits of another address. ``of`` names the rule in it."""
     try:
-        with placed("match.ip"):
+        with error_path("match.ip"):
             _check_networks(rule.matches.networks, ipv6_prefix)
         for name, table in rule.tables:
             if name == "ip" or (not name and "ip" in rule.entries[0]):
                 for value in table:
-                    with placed(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
+                    with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
                         _check_client(value, ipv6_prefix)
     except ConfigError as error:
         raise ConfigError(error.message, error.path, of) from None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import ConfigError, path_of, placed
+from ..errors import ConfigError, error_path, path_of
 from ..keys.email import spellings
 from ..keys.features import INVALID, Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
@@ -70,7 +70,7 @@ class Match:
 
 def _feature(name: object, value: object) -> tuple[str, frozenset[str]]:
     """A feature and the values that match it, in every form in which a request may have them."""
-    with placed(path_of(name)):
+    with error_path(path_of(name)):
         feature = checked_name(name, also=_PARSERS)
     texts = _each(str(name), value, _method if name == "method" else _value)
     return feature, frozenset(spelling for text in texts for spelling in spellings(feature, text))
@@ -81,7 +81,7 @@ def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, .
     items: Any = value if isinstance(value, list | tuple | set | frozenset) else [value]
     if not items:
         raise ConfigError(f"an empty list matches no request. Leave {path} out to match all requests", path)
-    with placed(path):
+    with error_path(path):
         return tuple(parse(item) for item in items)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack
 
 from ..algorithms import checked_spec
 from ..algorithms.limit import Limit
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..keys.email import spellings
 from ..keys.features import checked_name
 from ..keys.key import parse_key
@@ -76,12 +76,12 @@ class Rule:
             "count_when": ("statuses", _statuses),
             "lease": ("lease_percent", self._lease_percent),
         }
-        with placed("algorithm"):
+        with error_path("algorithm"):
             checked_spec(self.algorithm)
-        with placed("limits"):
+        with error_path("limits"):
             self.__dict__["quotas"] = self._quotas(self.limits)
         for name, (attribute, parse) in parsers.items():
-            with placed(name):
+            with error_path(name):
                 self.__dict__[attribute] = parse(options[name])
         self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
 
@@ -89,7 +89,7 @@ class Rule:
         """Parse quotas, and build their limits to find a burst or a period that does not fit the algorithm."""
         quotas = parse_quotas(limits)
         for i, quota in enumerate(quotas):
-            with placed(f"[{i}]"):
+            with error_path(f"[{i}]"):
                 Limit("", 0, quota, self.algorithm)
         return quotas
 
@@ -100,7 +100,7 @@ class Rule:
         names = [name for entry in self.entries for name in entry]
         tables = [("", self._limits_by_value("per_key", per_key, *names))] if per_key else []
         for name, limits in _table("per", per).items():
-            with placed("per"):
+            with error_path("per"):
                 feature = checked_name(name)
             tables.append((feature, self._limits_by_value(f"per.{name}", limits, feature)))
         return tuple(tables)
@@ -109,7 +109,7 @@ class Rule:
         """The quotas of each value, also under the forms that a request may have. A value as written has precedence."""
         limits = {}
         for value, quotas in _table(path, table).items():
-            with placed(f"{path}[{value!r}]"):
+            with error_path(f"{path}[{value!r}]"):
                 limits[str(value)] = self._quotas(quotas)
         others = ((spellings(name, value), quotas) for value, quotas in limits.items() for name in features)
         return {**{form: quotas for forms, quotas in others for form in forms}, **limits}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ..errors import ConfigError, placed, suggestion
+from ..errors import ConfigError, error_path, suggestion
 from ..keys.features import Features
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
@@ -189,7 +189,7 @@ def _override(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
     if name not in overrides:
         return rule
     override = overrides[name]
-    with placed(f"rules[{override.position}]"):
+    with error_path(f"rules[{override.position}]"):
         rule = Rule(**{"limits": rule.limits, **rule.options, **override.options})
         if rule.matches.paths:
             raise ConfigError(f"the view of {name!r} has the path of its route. Remove match.path", "match.path")

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..keys.secret import Secret
 from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
@@ -150,10 +150,10 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         "region_database": partial(database_file, folder),
         "region_header": partial(field_name, "header"),
     }
-    with placed("store"):
+    with error_path("store"):
         check_store_url(options["store"])
     for name, parse in parsers.items():
-        with placed(name):
+        with error_path(name):
             options[name] = parse(options[name])
     check_lists(options["lists"], options["ipv6_prefix"])
     rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"])
@@ -168,7 +168,7 @@ def _rules(tables: Any, folder: Path, ipv6_prefix: int) -> tuple[tuple[Rule, ...
     rules: list[Rule] = []
     overrides: dict[str, Override] = {}
     for i, table in enumerate(tables):
-        with placed(f"rules[{i}]"):
+        with error_path(f"rules[{i}]"):
             options = _rule_options(table, folder)
             if (overridden := options.pop("overrides", None)) is None:
                 if "limits" not in options:
@@ -198,7 +198,7 @@ def _rule_options(table: Any, folder: Path) -> dict[str, Any]:
     check_names(table, _RULE_FIELDS, "field")
     options = dict(table)
     if isinstance(file := options.get("per_key"), str):
-        with placed("per_key"):
+        with error_path("per_key"):
             options["per_key"] = limits = read(folder / file, "file")
             if not isinstance(limits, dict):
                 raise ConfigError(f"{folder / file}: expected a table of limits by client; got {limits!r}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..rules.declaration import check_names, hints_of
 from .options import SettingsDict
 
@@ -32,7 +32,7 @@ def check_table(table: Mapping[Any, Any]) -> None:
     hints = hints_of(SettingsDict)
     check_names(table, hints, "setting")
     for name in set(table) - {*_CHECKED_LATER}:
-        with placed(name):
+        with error_path(name):
             _check_type(name, table[name], hints[name])
 
 

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigError, placed
+from ..errors import ConfigError, error_path
 from ..keys.features import checked_name
 from ..keys.secret import NO_SECRET, PERSONAL, Secret
 from ..quota import parse_duration
@@ -77,7 +77,7 @@ def secret_of(text: str | None, file: str | None, keyed: Iterable[str] | None, f
         raise ConfigError("set either secret or secret_file, not both", "secret_file")
     names = []
     for i, name in enumerate(PERSONAL if keyed is None else keyed):
-        with placed(f"keyed[{i}]"):
+        with error_path(f"keyed[{i}]"):
             names.append(checked_name(name))
-    with placed("secret" if file is None else "secret_file"):
+    with error_path("secret" if file is None else "secret_file"):
         return Secret.from_text(text or "" if file is None else secret_file(folder / file), names)
