@@ -3,7 +3,7 @@
 In ``INSTALLED_APPS``, which is optional, it adds system checks and the command ``manage.py ratelimit``.
 """
 
-from .decorators import exempt, limit
+from ..rules.decorators import exempt, limit
 from .limits import limiter
 from .middleware import RateLimitMiddleware
 

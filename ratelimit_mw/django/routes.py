@@ -20,10 +20,9 @@ from django.utils import translation
 from ..http.views import ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
 from ..rules.describe import Route
-from ..rules.marks import ViewMarks, marked_form
+from ..rules.marks import ViewMarks, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind
-from .decorators import own_marks
 
 _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _NO_METHOD: Final = "django.utils.decorators."

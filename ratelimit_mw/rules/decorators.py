@@ -1,23 +1,28 @@
-"""The decorators ``limit``, ``exempt`` and ``messages``. They mark a view, and guard it from a missing middleware."""
+"""The decorators ``limit``, ``exempt`` and ``messages``. They mark a view, and guard it from a missing middleware.
+
+``method_decorator`` of Django decorates an empty function, copies its attributes to the method, and decorates the
+method again for each request. So each mark has an attribute of its own, and that decoration only checks the marks.
+"""
 
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import replace
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
 from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
 from .declaration import document
-from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, marks_of
+from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, view_of
 from .names import holds_views, name_of
 from .options import Limits, RuleOptions
 from .rule import Rule
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
+_count = itertools.count()
 decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
 
@@ -30,7 +35,7 @@ AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
 
 @document(RuleOptions)
 def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:
-    """Limit a view: a function, a coroutine function, a class or a blueprint.
+    """Limit a view: a function, a coroutine function, a class, a blueprint, or a method with ``method_decorator``.
 
     The view needs no ``request`` argument. All ``@limit`` on a view and all rules of the settings apply together.
 
@@ -43,10 +48,14 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
     """
     place = _place("@limit", limits)
     rule = _rule(limits, options, place)
+    added: list[Mark] = []
 
     def mark(view: AnyView) -> AnyView:
-        marks, mark = marks_of(view), Mark(rule, _checked_name(view, name_of(view), place))
-        return mark_view(view, replace(marks, marks=(*marks.marks, mark)))
+        if added and _is_bound_for_request(view):
+            require_decided(added)
+            return view
+        added.append(Mark(rule, _checked_name(view, name_of(view), place)))
+        return mark_view(view, ViewMarks((added[-1],)))
 
     return mark
 
@@ -71,9 +80,8 @@ def messages(
         raise ConfigError("count_when and concurrency limits cannot be used for messages", of=place)
 
     def mark(view: AnyView) -> AnyView:
-        marks = marks_of(view)
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)
-        return mark_view(view, replace(marks, messages=(*marks.messages, mark)))
+        return mark_view(view, ViewMarks(messages=(mark,)))
 
     return mark
 
@@ -131,8 +139,15 @@ def _place(of: str, limits: object) -> str:
 
 
 def _exempt(view: Any, rules: tuple[str, ...], place: str = "") -> Any:
+    if _is_bound_for_request(view):
+        return view
     name = _checked_name(view, name_of(view) or (repr(view) if callable(view) else None), place)
-    return mark_view(view, replace(marks_of(view), exempt=rules, exempt_on=name))
+    return mark_view(view, ViewMarks(exempt=rules, exempt_on=name))
+
+
+def _is_bound_for_request(view: object) -> bool:
+    """Return whether ``method_decorator`` decorates it for one request: it is then a method bound to the view."""
+    return isinstance(view, functools.partial) and inspect.ismethod(view.func) and hasattr(view, "__wrapped__")
 
 
 def _checked_name(view: object, name: str | None, place: str) -> str:
@@ -155,9 +170,10 @@ def require_decided(marks: Iterable[Mark]) -> None:
         raise MissingMiddlewareError(marks[0].view)
 
 
-def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
-    """Put marks on a view, and put the guard around the view when it has none."""
+def mark_view(view: AnyView, added: ViewMarks) -> AnyView:
+    """Add marks to a view, and put the guard around the view when it has none."""
     guarded: Any = view
+    marks = view_of((view, added))
     if inspect.isclass(view):
         _guard_dispatcher(view)
     elif not holds_views(view) and not hasattr(view, ATTRIBUTE):
@@ -165,6 +181,7 @@ def mark_view(view: AnyView, marks: ViewMarks) -> AnyView:
         while isinstance(wrapped := getattr(wrapped, "__wrapped__", None), FunctionType):
             setattr(wrapped, MARKED_FORM, guarded)
     setattr(guarded, ATTRIBUTE, marks)
+    setattr(guarded, f"{ATTRIBUTE}{next(_count):09}", added)
     return guarded  # type: ignore[no-any-return]
 
 

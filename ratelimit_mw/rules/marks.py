@@ -10,7 +10,7 @@ from typing import Any, Final
 from .names import class_behind, printable
 from .rule import Rule
 
-ATTRIBUTE: Final = "__ratelimit_mw__"  # of a marked view; holds its ``ViewMarks``
+ATTRIBUTE: Final = "__ratelimit_mw__"  # of a marked view; holds its ``ViewMarks``. Numbered: those of one decorator
 MARKED_FORM: Final = "__ratelimit_mw_marked_form__"  # of a function; holds the marked function made from it
 _order = itertools.count()
 
@@ -60,6 +60,12 @@ def marks_of(view: object) -> ViewMarks:
     marks: ViewMarks = getattr(view, ATTRIBUTE, None) or ViewMarks()
     behind = class_behind(view)
     return marks if behind is None else _merge(marks_of(behind), marks)
+
+
+def own_marks(thing: object) -> ViewMarks:
+    """Merge the marks of all decorators on an object. ``method_decorator`` copies them one by one."""
+    attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
+    return view_of([thing, *(attributes[name] for name in sorted(attributes) if name.startswith(ATTRIBUTE))])
 
 
 def view_of(views: Iterable[object]) -> ViewMarks:
