@@ -1,4 +1,4 @@
-"""What the ASGI middleware owes to the protocol: it changes a header list, and nothing else, and nothing late."""
+"""The ASGI middleware changes the header list of the start message and no other message."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
 
 
-def test_an_allowed_response_gets_the_headers_once_and_stays_what_it_was() -> None:
-    """An allowed request reaches the application, and its response gains the header fields and loses nothing."""
+def test_an_allowed_response_gains_the_rate_limit_headers_once() -> None:
+    """An allowed request reaches the application. Its response gains the rate limit fields and keeps all others."""
     answer = ask(limited(sending(START, BODY)))
     assert (answer.status_code, answer.text, answer.headers["content-type"]) == (200, "hello", "text/plain")
     assert answer.headers["x-ratelimit-limit"] == "2"
@@ -25,7 +25,7 @@ def test_an_allowed_response_gets_the_headers_once_and_stays_what_it_was() -> No
 
 
 def test_a_rejected_request_does_not_reach_the_application() -> None:
-    """Beyond the limit the answer is a 429 that says when to come back, and the application is not called."""
+    """A request over the limit gets a 429 with Retry-After, and the middleware does not call the application."""
     calls = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,8 +38,8 @@ def test_a_rejected_request_does_not_reach_the_application() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "websocket.extension"])
-def test_other_scopes_go_straight_through(kind: str) -> None:
-    """Scope, receive and send of a protocol that nobody knows reach the application as the very same objects."""
+def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
+    """The application receives the scope, receive and send objects of an unknown protocol unchanged."""
     given: list[Any] = []
 
     async def app(*parts: Any) -> None:
@@ -58,8 +58,8 @@ def test_other_scopes_go_straight_through(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lifespan", "mqtt"])
-def test_what_an_application_raises_for_other_scopes_goes_up(kind: str) -> None:
-    """An application that does not know a protocol says so to the server, not to the middleware."""
+def test_errors_for_other_scopes_reach_the_server(kind: str) -> None:
+    """The error that an application raises for an unknown protocol reaches the server."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise NotImplementedError(scope["type"])
@@ -68,8 +68,8 @@ def test_what_an_application_raises_for_other_scopes_goes_up(kind: str) -> None:
         send_bare(limited(app), {"type": kind})
 
 
-def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None:
-    """Where no rule looks, receive, send and the start message are the same objects; the verdict is new in a scope."""
+def test_a_request_that_matches_no_rule_is_passed_through() -> None:
+    """When no rule applies, receive, send and the start message stay the same objects. The scope gains a verdict."""
     given: list[Any] = []
 
     async def app(*parts: Any) -> None:
@@ -103,22 +103,22 @@ def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None
     ids=["missing", "none", "empty", "tuple", "lists", "repeated"],
 )
 def test_every_shape_of_header_list_becomes_a_new_list(headers: dict[str, Any], kept: list[Any] | None) -> None:
-    """Missing, empty, tuple and list headers are kept in order, in a new list, with ours after them."""
+    """The middleware copies the headers in order into a new list and appends its own fields."""
     kept = headers["headers"] if kept is None else kept
     sent = send_bare(limited(sending({"type": "http.response.start", "status": 200, **headers}, BODY)), http_scope())
     assert sent[0]["headers"][: len(kept)] == kept
     assert names_of(sent[0])[len(kept) :] == FIELDS
 
 
-def test_headers_may_come_from_a_generator() -> None:
-    """A one-shot iterable of headers is read once and arrives whole."""
+def test_headers_may_be_a_generator() -> None:
+    """The middleware reads a one-shot iterable of headers once and sends all of it."""
     start = {"type": "http.response.start", "status": 200, "headers": ((b"n%d" % i, b"v") for i in range(3))}
     sent = send_bare(RateLimitMiddleware(sending(start, BODY), limiter=limiter()), http_scope())
     assert names_of(sent[0]) == ["n0", "n1", "n2", *FIELDS]
 
 
-def test_header_fields_of_ours_that_the_application_set_are_replaced() -> None:
-    """Fields are replaced, not doubled, whatever their spelling; an application's own Retry-After stays."""
+def test_rate_limit_fields_of_the_application_are_replaced() -> None:
+    """The middleware replaces these fields in any spelling. It keeps the Retry-After of the application."""
     given = [(b"X-RateLimit-Limit", b"9"), (b"ratelimit", b"x"), (b"retry-after", b"3"), (b"RateLimit-Policy", b"y")]
     start = {"type": "http.response.start", "status": 503, "headers": given}
     sent = send_bare(RateLimitMiddleware(sending(start, BODY), limiter=limiter()), http_scope())
@@ -128,16 +128,16 @@ def test_header_fields_of_ours_that_the_application_set_are_replaced() -> None:
     assert len(given) == 4
 
 
-def test_a_stream_has_one_start_and_every_chunk_comes_at_once() -> None:
-    """Chunks are neither gathered nor delayed, and only the first message carries headers."""
+def test_a_stream_sends_one_start_and_each_chunk_at_once() -> None:
+    """The middleware does not buffer or delay chunks, and only the start message has headers."""
     chunks = [{"type": "http.response.body", "body": b"%d" % i, "more_body": i < 9} for i in range(10)]
     sent = send_bare(limited(sending(START, *chunks)), http_scope())
     assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 10
     assert sent[1:] == chunks
 
 
-def test_backpressure_reaches_the_application() -> None:
-    """The application waits in ``send`` until the server has taken the message."""
+def test_send_applies_backpressure_to_the_application() -> None:
+    """The application waits in ``send`` until the server accepts the message."""
     order = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,8 +166,8 @@ def test_backpressure_reaches_the_application() -> None:
     ],
     ids=["debug", "early hint", "push", "pathsend", "zerocopysend", "trailers", "unknown"],
 )
-def test_messages_of_extensions_pass_as_they_are(messages: list[Message]) -> None:
-    """Whatever is not a start message is passed on as the same object, in its place."""
+def test_extension_messages_are_passed_through(messages: list[Message]) -> None:
+    """A message of any other type reaches the server as the same object and in the same order."""
     sent = send_bare(limited(sending(*messages)), http_scope())
     assert [s is m or m["type"] == "http.response.start" for s, m in zip(sent, messages, strict=True)] == [True] * len(
         sent
@@ -176,8 +176,8 @@ def test_messages_of_extensions_pass_as_they_are(messages: list[Message]) -> Non
     assert names_of(start)[1:] == FIELDS
 
 
-def test_the_application_alone_reads_the_body() -> None:
-    """The request's body arrives as the server gave it, and a rejection leaves it unread."""
+def test_only_the_application_reads_the_body() -> None:
+    """The application receives the body unchanged, and a rejection does not read the body."""
 
     async def echo(scope: Scope, receive: Receive, send: Send) -> None:
         first, second = await receive(), await receive()
@@ -190,15 +190,15 @@ def test_the_application_alone_reads_the_body() -> None:
     assert send_bare(guarded, http_scope(), [])[0]["status"] == 429
 
 
-def test_a_rule_that_only_watches_does_not_touch_the_response() -> None:
-    """With nothing but shadow rules the start message is the application's own object."""
+def test_a_shadow_rule_does_not_change_the_response() -> None:
+    """With only shadow rules, the server receives the start message object of the application."""
     sent = send_bare(limited(sending(START, BODY), limiter("1/minute", mode="shadow")), http_scope())
     assert sent[0] is START
 
 
 @pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError(), KeyboardInterrupt(), SystemExit(3)])
-def test_what_the_application_raises_goes_up(error: BaseException) -> None:
-    """Errors, cancellation and exits of the application reach the server as they are."""
+def test_errors_of_the_application_reach_the_server(error: BaseException) -> None:
+    """Errors, cancellation and exits of the application reach the server unchanged."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise error
@@ -213,8 +213,8 @@ def test_what_the_application_raises_goes_up(error: BaseException) -> None:
     assert asyncio.run(caught()) is error
 
 
-def test_a_client_that_has_gone_ends_the_application() -> None:
-    """An error of the server's ``send`` reaches the application, and then the server."""
+def test_an_error_of_send_reaches_the_application() -> None:
+    """An error of the server's ``send`` reaches the application first and then the server."""
 
     async def gone(message: Message) -> None:
         raise OSError("connection lost")
@@ -226,8 +226,8 @@ def test_a_client_that_has_gone_ends_the_application() -> None:
             )
 
 
-def test_a_cancelled_request_does_not_stop_the_next() -> None:
-    """A request that is cancelled halfway has consumed what it consumed, and the middleware goes on."""
+def test_a_cancelled_request_does_not_affect_the_next() -> None:
+    """A cancelled request keeps its consumed cost, and the middleware serves the next request."""
 
     async def scenario() -> list[int]:
         waiting = asyncio.Event()
@@ -271,14 +271,14 @@ def test_a_cancelled_request_does_not_stop_the_next() -> None:
         ({"limiter": limiter(key=["tenant"])}, "uses the feature 'tenant', but nothing provides it"),
     ],
 )
-def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
-    """A wrong argument is an error when the application starts, and says what was expected."""
+def test_an_invalid_argument_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
+    """A wrong argument raises an error when the application starts, and the error names the expected value."""
     with pytest.raises(ConfigError, match=message):
         RateLimitMiddleware(sending(START, BODY), **arguments)
 
 
 def test_an_inner_middleware_checks_the_lists_again() -> None:
-    """The outer middleware does not know the user, so the deny list applies inside. No rule counts twice."""
+    """The outer middleware has no user, so the inner one applies the deny list. No rule consumes twice."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         text = str(scope["state"]["ratelimit"].rules).encode()

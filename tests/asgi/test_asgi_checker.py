@@ -1,4 +1,4 @@
-"""The checker that the tests of the ASGI middleware stand on sees what it is there to see."""
+"""The checker that the ASGI middleware tests use detects each violation of the protocol."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from calls import BODY, START, http_scope, send_bare, sending
     ],
 )
 def test_the_checker_sees_a_broken_response(breaks: list[Message]) -> None:
-    """The checker that the other tests stand on rejects what a server must not be sent."""
+    """The checker rejects each sequence of messages that the protocol forbids."""
     with pytest.raises(ProtocolError):
         send_bare(checked(lambda inner: inner, sending(*breaks)), http_scope())
 
 
 @pytest.mark.parametrize("harm", ["scope", "state", "headers", "swallow", "double", "copy", "read"])
-def test_the_checker_sees_a_middleware_that_does_harm(harm: str) -> None:
-    """The checker notices a changed scope, state or header list, and messages swallowed, doubled, copied or taken."""
+def test_the_checker_detects_a_harmful_middleware(harm: str) -> None:
+    """The checker detects a changed scope, state or header list, and lost, repeated, copied or consumed messages."""
 
     def careless(app: App) -> App:
         async def middleware(scope: Scope, receive: Receive, send: Send) -> None:

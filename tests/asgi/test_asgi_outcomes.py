@@ -1,4 +1,4 @@
-"""Delays, outcomes, costs and slots under ASGI: what is settled when a response has ended, however it ends."""
+"""The ASGI middleware settles delays, outcomes, costs and slots at the end of every response."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
 
 
-def test_a_queue_makes_requests_wait_their_turn() -> None:
-    """Under a leaky-bucket queue requests go on one period apart, and one that finds it full is rejected."""
+def test_a_queue_delays_requests() -> None:
+    """A leaky-bucket queue releases one request per period and rejects a request when it is full."""
     rules = [Rule(name="queue", limits="50/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"})]
-    rate = Limiter(rules, clock=ManualClock(1_000_000.0))  # which stands still, however slow the machine is
+    rate = Limiter(rules, clock=ManualClock(1_000_000.0))  # The clock stands still on any machine
 
     async def scenario() -> tuple[list[int], list[float]]:
         loop, went_on = asyncio.get_running_loop(), []
@@ -48,8 +48,8 @@ def test_a_queue_makes_requests_wait_their_turn() -> None:
     assert went_on[-1] - went_on[0] >= 0.035
 
 
-def test_twenty_failing_logins_at_once_let_three_through() -> None:
-    """Only failures count, and as each request reserves its place first, no storm gets past the limit."""
+def test_twenty_concurrent_failing_logins_allow_three() -> None:
+    """The rule counts only failures. Each request reserves its cost first, so a burst stays within the limit."""
     rate = limiter("3/minute", count_when={"status": [401, 403]})
 
     async def scenario() -> list[int]:
@@ -68,8 +68,8 @@ def test_twenty_failing_logins_at_once_let_three_through() -> None:
     assert sorted(asyncio.run(scenario())) == [401] * 3 + [429] * 17
 
 
-def test_what_does_not_count_is_given_back() -> None:
-    """A successful login gives its reservation back; so does an error, whose status is 500; a failure keeps it."""
+def test_an_outcome_that_does_not_count_is_refunded() -> None:
+    """A success (200) and an error (500) refund the reservation. A failed login keeps the reservation."""
 
     async def login(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/500":
@@ -85,8 +85,8 @@ def test_what_does_not_count_is_given_back() -> None:
     assert ask(app, path="/200").status_code == 429
 
 
-def test_an_error_counts_where_errors_count() -> None:
-    """An application that raises before it answers is counted as the 500 that the server will send."""
+def test_an_error_counts_when_500_counts() -> None:
+    """An application that raises before its response counts as status 500, which the server sends."""
 
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError("broken")
@@ -100,8 +100,8 @@ def test_an_error_counts_where_errors_count() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("cost", "left"), [(0, 10), (1, 9), (4, 6), (25, 0)])
-def test_the_application_states_the_true_cost(cost: int, left: int, fails: bool) -> None:
-    """``verdict.settle`` replaces the reserved cost after the response, also when the application then fails."""
+def test_the_application_settles_the_true_cost(cost: int, left: int, fails: bool) -> None:
+    """``verdict.settle`` replaces the reserved cost after the response, also when the application then raises."""
     rate = limiter("10/minute", key=[])
 
     async def work(request: Request) -> PlainTextResponse:
@@ -120,8 +120,8 @@ def test_the_application_states_the_true_cost(cost: int, left: int, fails: bool)
 
 
 @pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), ValueError("broken")])
-def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -> None:
-    """Told to stop, cancelled or broken: the slot is free at once, and nobody renews its lease."""
+def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> None:
+    """Shutdown, cancellation and an error release the slot at once and end the heartbeat of its lease."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise ending
@@ -142,8 +142,8 @@ def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -
     rate.close()
 
 
-def test_a_request_that_is_cancelled_in_the_queue_gives_its_slot_back() -> None:
-    """Who goes away while waiting for a turn holds nothing any longer."""
+def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
+    """A client that disconnects while its request waits in the queue holds no slot."""
     queue = {"name": "leaky-bucket", "mode": "queue"}
     rules = [Rule(name="slots", limits="2 concurrent"), Rule(name="q", limits="1/hour burst 2", algorithm=queue)]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))

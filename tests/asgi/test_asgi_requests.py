@@ -1,4 +1,4 @@
-"""What the ASGI middleware makes of requests: state, mounts, method and path, features."""
+"""The ASGI middleware reads state, mounts, method, path and features of requests."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from ratelimit_mw.testing import ManualClock
 # -- the state ---------------------------------------------------------------------------------------------
 
 
-def test_the_application_finds_the_verdict_in_its_state() -> None:
-    """``scope["state"]["ratelimit"]`` is the verdict; a state that the server made is used, not replaced."""
+def test_the_verdict_is_in_the_state() -> None:
+    """``scope["state"]["ratelimit"]`` is the verdict. The middleware reuses a state that the server made."""
     seen: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,8 +50,8 @@ def test_the_application_finds_the_verdict_in_its_state() -> None:
 
 @pytest.mark.parametrize("asked", [{"path": "/free"}, {"path": "/api", "method": "OPTIONS"}])
 @pytest.mark.parametrize("state", [{"db": 1}, None], ids=["a state", "no state"])
-def test_where_no_rule_looks_there_is_a_verdict_without_decisions(asked: Scope, state: dict[str, Any] | None) -> None:
-    """The application need not ask whether some rule looked; what it states on one request is not there on the next."""
+def test_a_request_that_matches_no_rule_has_an_empty_verdict(asked: Scope, state: dict[str, Any] | None) -> None:
+    """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
     seen: list[Verdict] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,8 +67,8 @@ def test_where_no_rule_looks_there_is_a_verdict_without_decisions(asked: Scope, 
     assert seen[0] is not seen[1]
 
 
-def test_a_state_that_all_requests_share_has_no_verdict_of_another_request() -> None:
-    """Where no rule looks, the verdict of an earlier request is not told again."""
+def test_a_shared_state_keeps_no_verdict_of_another_request() -> None:
+    """When no rule applies, a shared state does not show the verdict of an earlier request."""
     seen: list[Verdict] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,8 +82,8 @@ def test_a_state_that_all_requests_share_has_no_verdict_of_another_request() -> 
     assert [verdict.rules for verdict in seen] == [("api",), ()]
 
 
-def test_a_verdict_of_a_middleware_outside_stays_where_none_within_looks() -> None:
-    """An inner middleware whose rules do not look leaves what the outer one has found."""
+def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict() -> None:
+    """An inner middleware whose rules do not apply keeps the verdict of the outer middleware."""
     seen: list[Verdict] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,8 +95,8 @@ def test_a_verdict_of_a_middleware_outside_stays_where_none_within_looks() -> No
     assert seen[0].rules == ("api",)
 
 
-def test_a_state_that_all_requests_share_frees_nobody() -> None:
-    """Some servers hand every request the very same state; what an earlier one left there must not count."""
+def test_a_shared_state_does_not_skip_a_decision() -> None:
+    """Some servers give every request the same state. The state of an earlier request must not count as decided."""
     state: dict[str, Any] = {}
     guarded = limited(OK, limiter("1/minute"))
     assert [send_bare(guarded, http_scope(state=state))[0]["status"] for _ in range(3)] == [200, 429, 429]
@@ -121,7 +121,7 @@ def test_the_same_limiter_mounted_twice_decides_once() -> None:
 
 @pytest.mark.parametrize("state", [{}, None])
 def test_two_middlewares_of_the_same_settings_decide_once(state: dict[str, Any] | None) -> None:
-    """Two middlewares built from equal settings, each with a store of its own, count a request once."""
+    """Two middlewares with equal settings, each with its own store, count a request once."""
     settings = {"rules": [{"name": "api", "limits": "2/minute"}]}
     app = twice(OK, {"settings": settings}, {"settings": dict(settings)})
     sent = [send_bare(app, http_scope(state=state and dict(state)))[0] for _ in range(3)]
@@ -129,8 +129,8 @@ def test_two_middlewares_of_the_same_settings_decide_once(state: dict[str, Any] 
     assert [dict(start["headers"])[b"x-ratelimit-remaining"] for start in sent] == [b"1", b"0", b"0"]
 
 
-def test_settings_that_differ_in_their_lists_both_decide() -> None:
-    """A list that only one of two middlewares has is looked at, though their rules are the same."""
+def test_settings_with_different_access_lists_both_decide() -> None:
+    """A list of only one middleware applies, although both middlewares have the same rules."""
     rules = [{"name": "api", "limits": "9/minute"}]
     listed = {"rules": rules, "lists": {"deny": {"ip": ["192.0.2.7"], "tenant": ["0"]}}}
     tenant = {"tenant": lambda request: 0}
@@ -141,17 +141,17 @@ def test_settings_that_differ_in_their_lists_both_decide() -> None:
 
 
 def test_two_different_limiters_both_decide() -> None:
-    """Limiters that know nothing of each other both consume; the outer one's headers replace the inner one's."""
+    """Two independent limiters both consume. The headers of the outer limiter replace those of the inner one."""
     outer, inner = limiter("9/minute"), limiter("1/minute")
     app = twice(OK, {"limiter": outer}, {"limiter": inner})
     answers = [ask(app) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [200, 429]
     assert [answer.headers.get_list("x-ratelimit-limit") for answer in answers] == [["9"], ["9"]]
-    assert answers[1].headers["retry-after"] == "20"  # the rejection's own, which only the inner one has
+    assert answers[1].headers["retry-after"] == "20"  # Only the inner limiter rejects and writes this field
 
 
-def test_a_middleware_within_a_mount_decides_once_and_knows_the_mount() -> None:
-    """Inside a Starlette mount rules see the whole path, and a middleware outside has decided for both."""
+def test_a_mounted_middleware_decides_once_with_the_full_path() -> None:
+    """Inside a Starlette mount, rules match the whole path. The outer middleware decides for both."""
     rate = limiter("1/minute", match={"path": "/sub/items"})
     inner = Starlette(routes=[Route("/items", lambda request: PlainTextResponse("items"))])
     alone = Starlette(routes=[Mount("/sub", app=RateLimitMiddleware(inner, limiter=rate))])
@@ -167,16 +167,16 @@ def test_a_middleware_within_a_mount_decides_once_and_knows_the_mount() -> None:
 # -- method and path ---------------------------------------------------------------------------------------
 
 
-def test_a_method_in_small_letters_is_no_way_around_a_rule() -> None:
-    """Servers pass methods on as they come and some frameworks capitalise them, so rules do too."""
+def test_a_lowercase_method_does_not_evade_a_rule() -> None:
+    """Servers pass methods on unchanged and some frameworks capitalise them, so rules ignore the case."""
     rate = limiter("1/minute", match={"methods": ["POST"]}, key=["method"])
     assert statuses(limited(OK, rate), 1, method="POST") == [200]
     sent = send_bare(limited(OK, rate), http_scope(method="post"))
     assert sent[0]["status"] == 429
 
 
-def test_head_consumes_what_get_consumes_and_has_no_body() -> None:
-    """HEAD counts with GET, and a rejected HEAD has the headers of the rejection without its body."""
+def test_head_consumes_like_get_and_has_no_body() -> None:
+    """HEAD counts with GET. A rejected HEAD has the headers of the rejection without the body."""
     app = limited(OK, limiter("2/minute", match={"methods": ["GET"]}))
     assert [statuses(app, 1, method=m) for m in ("GET", "HEAD", "GET")] == [[200], [200], [429]]
     rejected = ask(app, method="HEAD")
@@ -184,8 +184,8 @@ def test_head_consumes_what_get_consumes_and_has_no_body() -> None:
     assert int(rejected.headers["content-length"]) == len(ask(app).content) > 0
 
 
-def test_preflights_are_left_alone_unless_a_rule_names_them() -> None:
-    """OPTIONS is not counted by a rule for all methods, and counted by one that names it."""
+def test_preflights_count_only_when_a_rule_names_options() -> None:
+    """A rule for all methods does not count OPTIONS. A rule that names OPTIONS counts it."""
     app = limited(OK, limiter("1/minute"))
     assert statuses(app, 3, method="OPTIONS") == [200] * 3
     assert "ratelimit" not in ask(app, method="OPTIONS").headers
@@ -205,14 +205,14 @@ def test_preflights_are_left_alone_unless_a_rule_names_them() -> None:
         ({"path": "/api/sub/items", "root_path": "/api/sub", "app_root_path": "/api"}, "/sub/items"),
     ],
 )
-def test_rules_see_the_path_without_the_servers_prefix(scope: dict[str, Any], path: str) -> None:
-    """What the server mounted the application under is not part of the path; what the application mounts is."""
+def test_rules_match_the_path_without_the_root_path(scope: dict[str, Any], path: str) -> None:
+    """Rules ignore the prefix where the server mounts the application. They include the application's own mounts."""
     app = limited(OK, limiter("1/minute", match={"path": path}))
     assert [send_bare(app, http_scope(**scope))[0]["status"] for _ in range(2)] == [200, 429]
 
 
-def test_a_request_without_an_address_shares_one_value() -> None:
-    """``client`` may be None, as on a Unix socket: such requests are limited together."""
+def test_requests_without_a_client_address_share_a_limit() -> None:
+    """``client`` is None on a Unix socket. All such requests share one count."""
     app = limited(OK, limiter("1/minute"))
     sent = [send_bare(app, http_scope(client=client))[0]["status"] for client in (None, None, ("192.0.2.7", 1))]
     assert sent == [200, 429, 200]
@@ -221,8 +221,8 @@ def test_a_request_without_an_address_shares_one_value() -> None:
 # -- features ----------------------------------------------------------------------------------------------
 
 
-def test_your_own_features_may_be_sync_or_async() -> None:
-    """Functions of the request give features, awaited where they are async, and see scope and headers."""
+def test_feature_functions_may_be_sync_or_async() -> None:
+    """Feature functions read scope and headers, and the middleware awaits the async ones."""
 
     async def plan(request: Any) -> str:
         await asyncio.sleep(0)
@@ -236,7 +236,7 @@ def test_your_own_features_may_be_sync_or_async() -> None:
 
 
 class Person(BaseUser):
-    """A user with a number of its own and a name that others may have."""
+    """A user with a unique identity and a display name that other users may share."""
 
     is_authenticated = True
     display_name = "John Smith"
@@ -273,8 +273,8 @@ async def authenticate(connection: HTTPConnection) -> tuple[AuthCredentials, Any
     return None if name is None else (AuthCredentials(), USERS[name])
 
 
-def test_the_user_is_whom_starlette_has_authenticated() -> None:
-    """The user's unique identity counts, then the display name; who has neither or is not signed in has none."""
+def test_the_user_is_the_authenticated_user_of_starlette() -> None:
+    """The identity counts, then the display name. A user with neither, or not signed in, is missing."""
     backend = type("Backend", (), {"authenticate": staticmethod(authenticate)})()
     rate = Limiter([Rule(name="user", limits="1/minute", key=["user"])], clock=ManualClock(1.0))
     app = AuthenticationMiddleware(RateLimitMiddleware(OK, limiter=rate), backend=backend)
@@ -286,15 +286,15 @@ def test_the_user_is_whom_starlette_has_authenticated() -> None:
 
 
 def test_settings_and_limiter_make_the_same_middleware() -> None:
-    """A dictionary of settings gives what the same rules in a limiter give."""
+    """A dictionary of settings gives the same result as a limiter with the same rules."""
     app = checked(
         lambda inner: RateLimitMiddleware(inner, settings={"rules": [{"name": "api", "limits": "1/minute"}]}), OK
     )
     assert statuses(app, 2) == [200, 429]
 
 
-def test_options_of_the_middleware_replace_those_of_the_file() -> None:
-    """HTTP settings given to the middleware count, and the file's others stay."""
+def test_middleware_options_replace_the_http_settings_of_the_file() -> None:
+    """HTTP options of the middleware replace those of the file. The other options of the file stay."""
     settings = {"rules": [{"name": "api", "limits": "5/minute"}], "headers": ["ratelimit"], "reset": "epoch"}
     app = RateLimitMiddleware(OK, settings=settings, headers=["x-ratelimit"])
     sent = send_bare(app, http_scope())

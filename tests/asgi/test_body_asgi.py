@@ -1,4 +1,4 @@
-"""Rules by the body under ASGI: the application receives what it would have received without them."""
+"""Rules on body fields under ASGI leave the body that the application receives unchanged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ DISCONNECT: Message = {"type": "http.disconnect"}
 
 
 class Reader:
-    """An application that keeps what it receives, up to the end of the body, and ``beyond`` messages more."""
+    """An application that records messages until the end of the body, and ``beyond`` messages more."""
 
     def __init__(self, beyond: int = 0) -> None:
         self.received: list[Message] = []
@@ -73,7 +73,7 @@ class Reader:
 
 
 class Client:
-    """The server's side: messages as they come, ``None`` where nothing comes until ``go_on`` is called."""
+    """The server side of a connection. ``None`` pauses the messages until ``go_on`` is called."""
 
     def __init__(self, *messages: Message | Exception | None) -> None:
         self._messages = list(messages)
@@ -110,7 +110,7 @@ class Client:
 
 
 def remaining(rate: Limiter, user: Any) -> int:
-    """What is left to a user."""
+    """Return the remaining requests of a user."""
     return rate.peek({"json:user": user}, cost=0).decisions[0].remaining
 
 
@@ -121,8 +121,8 @@ def statuses(app: App, *requests: tuple[Scope, list[Message]]) -> list[int]:
 # -- what is counted ---------------------------------------------------------------------------------------
 
 
-def test_each_value_of_a_field_is_counted_apart() -> None:
-    """JSON and forms through a client, one person in both spellings, and those without a field left alone."""
+def test_each_value_of_a_field_has_its_own_count() -> None:
+    """JSON and forms share the count of one user in both spellings. A rule skips a body without the field."""
     app = behind(Reader(), key=["email"])
     sent = [
         ask(app, method="POST", **request).status_code
@@ -139,8 +139,8 @@ def test_each_value_of_a_field_is_counted_apart() -> None:
     assert sent == [200, 429, 200, 429, 200, 200, 200]
 
 
-def test_what_cannot_be_read_is_counted_together() -> None:
-    """Malformed, of another type, compressed and over the bound: one count for all of them, which is none of theirs."""
+def test_invalid_bodies_share_one_count() -> None:
+    """Malformed, mistyped, compressed and oversized bodies share one count, separate from any valid value."""
     requests = [
         (post(), chunks(b"{")),
         (post(), chunks(b'{"user": [1]}')),
@@ -157,14 +157,14 @@ def test_what_cannot_be_read_is_counted_together() -> None:
 
 
 @pytest.mark.parametrize("encoding", [b"identity", b"Identity "])
-def test_an_encoding_that_is_none_changes_nothing(encoding: bytes) -> None:
-    """A body that says it is not encoded is read."""
+def test_identity_encoding_changes_nothing(encoding: bytes) -> None:
+    """The middleware reads a body with ``Content-Encoding: identity``."""
     request = (post((b"content-encoding", encoding)), chunks(ANN))
     assert statuses(behind(Reader()), request, request, (post(), chunks(BOB))) == [200, 429, 200]
 
 
 def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not() -> None:
-    """``body_limit`` bytes, in text or as a number, also when given to the middleware."""
+    """``body_limit`` is text or a number of bytes, in the settings or as a middleware argument."""
     rate = Limiter.from_settings(settings(limits="9/minute"), clock=ManualClock(1.0))
     for options, limit in (({}, LIMIT), ({"body_limit": "1KiB"}, 1024), ({"body_limit": 20}, 20)):
         app = RateLimitMiddleware(Reader(), limiter=rate, **options)  # type: ignore[arg-type]
@@ -177,8 +177,8 @@ def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not() -> None:
 # -- what is read ------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_read_for_rules_that_need_none_of_it() -> None:
-    """Of two rules only the one that looks at a request decides whether its body is read."""
+def test_a_rule_that_does_not_match_reads_no_body() -> None:
+    """Only a rule that applies to the request makes the middleware read the body."""
     rules = [
         {"name": "login", "match": {"path": "/login"}, "key": ["json:user"], "limits": "1/minute"},
         {"name": "all", "key": [], "limits": "9/minute"},
@@ -203,18 +203,18 @@ def test_nothing_is_read_for_rules_that_need_none_of_it() -> None:
         (http_scope(headers=[(b"content-length", b"0")]), 0),
         (http_scope(headers=[JSON, (b"content-length", b"15")]), 1),
         (http_scope(headers=[JSON, (b"transfer-encoding", b"chunked")]), 1),
-        (http_scope(http_version="2", headers=[JSON]), 1),  # there, a body needs no header
+        (http_scope(http_version="2", headers=[JSON]), 1),  # HTTP/2 needs no header for a body.
         (post(), 1),
         (post((b"content-length", b"0")), 1),
         (post((b"content-length", b"x")), 1),
         (post((b"content-length", b"15"), (b"content-length", b"99999")), 1),
         (post((b"content-length", b"9" * 5000)), 1),
-        (post((b"content-length", b"65537")), 0),  # whoever expects "100 Continue" is told so by the application
+        (post((b"content-length", b"65537")), 0),  # The application sends "100 Continue" to a client that expects it.
         (post((b"content-length", b"9" * 19)), 0),
     ],
 )
-def test_a_body_is_asked_for_only_when_there_may_be_one(scope: Scope, reads: int) -> None:
-    """Not for a GET without content, and not when it is announced as too long."""
+def test_the_body_is_read_only_when_there_may_be_one(scope: Scope, reads: int) -> None:
+    """The middleware does not read a GET without content or a body that is announced as too long."""
 
     async def asked() -> int:
         client = Client(*chunks(ANN))
@@ -224,8 +224,8 @@ def test_a_body_is_asked_for_only_when_there_may_be_one(scope: Scope, reads: int
     assert asyncio.run(asked()) == reads
 
 
-def test_your_own_function_needs_no_body() -> None:
-    """A feature that you give is not looked for in the body."""
+def test_a_feature_function_needs_no_body() -> None:
+    """The middleware does not read the body for a feature that your function provides."""
 
     async def asked() -> int:
         client = Client(*chunks(ANN))
@@ -246,7 +246,7 @@ def one(request: Any) -> str:
 
 
 def test_two_middlewares_read_once() -> None:
-    """The inner one finds what the outer one has read, and the application receives it once."""
+    """The inner middleware reuses the body of the outer one, and the application receives the body once."""
     app = Reader()
     both = behind(behind(app, limits="5/minute"), limits="7/minute")
     assert send_bare(both, post(), chunks(ANN, b" ", b""))[0]["status"] == 200
@@ -258,8 +258,8 @@ def test_two_middlewares_read_once() -> None:
 # -- what the application receives -------------------------------------------------------------------------
 
 
-def test_a_strict_server_and_application_notice_nothing() -> None:
-    """Nothing is received that the application does not receive, and nothing of the scope is changed for others."""
+def test_a_strict_server_and_application_see_no_difference() -> None:
+    """The middleware receives no messages that the application does not receive, and changes no scope of others."""
     app = limited(Reader(), Limiter.from_settings(settings(limits="9/minute"), clock=ManualClock(1.0)))
     for messages in (chunks(ANN), chunks(b"{", b'"user":', b'"ann"}'), chunks(b"x" * LIMIT, b"y", b"z")):
         assert send_bare(app, post(), messages)[0]["status"] == 200
@@ -280,8 +280,8 @@ def test_a_strict_server_and_application_notice_nothing() -> None:
         [{"type": "http.surprise"}],
     ],
 )
-def test_the_application_receives_the_very_messages(messages: list[Message]) -> None:
-    """The same objects in the same order, whether they could be read or not, and then what comes after them."""
+def test_the_application_receives_the_same_messages(messages: list[Message]) -> None:
+    """Valid and invalid bodies reach the application as the same objects in the same order, then later messages."""
     app = Reader(beyond=1)
     given = [*messages, {"type": "http.disconnect", "after": True}]
     limited_app = behind(app)
@@ -290,8 +290,8 @@ def test_the_application_receives_the_very_messages(messages: list[Message]) -> 
     assert all(received is message for received, message in zip(app.received, given, strict=True))
 
 
-def test_a_body_in_single_bytes_takes_no_hundred_times_its_size() -> None:
-    """Messages are put together when there are many; every byte arrives, in fewer messages."""
+def test_a_body_in_single_bytes_uses_bounded_memory() -> None:
+    """The middleware joins many small messages. Every byte arrives, in fewer messages."""
     app = Reader()
     content = json.dumps({"user": "x" * 1000}).encode()
     single = [bytes([byte]) for byte in content]
@@ -303,16 +303,16 @@ def test_a_body_in_single_bytes_takes_no_hundred_times_its_size() -> None:
     assert (again.body, again.received[-1]) == (content, DISCONNECT)
 
 
-def test_an_answer_of_your_own_may_read_the_body() -> None:
-    """A rejection that is an application receives it, too."""
+def test_a_rejection_application_may_read_the_body() -> None:
+    """A rejection that is an application receives the body, too."""
     app = Reader()
     rejected = RateLimitMiddleware(Reader(), settings=settings(), rejection=lambda request, verdict: app)
     statuses(rejected, (post(), chunks(ANN)), (post(), chunks(ANN, b" ")))
     assert app.body == ANN + b" "
 
 
-def test_an_error_of_the_server_goes_up() -> None:
-    """What ``receive`` raises is raised where the application would have met it."""
+def test_an_error_of_receive_reaches_the_application() -> None:
+    """The application sees an error of ``receive`` at the point where the error occurs in the stream."""
 
     async def run() -> None:
         client = Client(*chunks(b"{", more=True), OSError("connection lost"))
@@ -322,8 +322,8 @@ def test_an_error_of_the_server_goes_up() -> None:
     asyncio.run(run())
 
 
-def test_starlette_reads_what_was_read_before() -> None:
-    """A real framework's JSON, forms and streams, behind the middleware and in front of it."""
+def test_starlette_reads_a_body_that_was_read_ahead() -> None:
+    """Starlette reads JSON, forms and streams with the middleware outside and inside of it."""
 
     async def echo(request: StarletteRequest) -> Response:
         if request.url.path == "/form":
@@ -357,7 +357,7 @@ def test_starlette_reads_what_was_read_before() -> None:
 
 
 def slow(run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: Any, beyond: int = 0) -> Client:
-    """A body whose end does not come in time; ``run`` is the rest of the story."""
+    """Run ``run`` with a body whose end does not arrive in time."""
 
     async def story() -> Client:
         client, app = Client(*messages), Reader(beyond)
@@ -368,8 +368,8 @@ def slow(run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: A
     return asyncio.run(story())
 
 
-def test_a_slow_body_is_given_up_and_still_arrives_whole() -> None:
-    """It is counted as invalid; the message that was waited for is the application's, and was asked for once."""
+def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
+    """The body counts as invalid. The application receives the pending message, which is requested once."""
     first, last = chunks(b'{"user":', b'"ann"}')
 
     async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
@@ -382,8 +382,8 @@ def test_a_slow_body_is_given_up_and_still_arrives_whole() -> None:
     assert (client.status, client.asked, client.cancelled) == (200, 2, 0)
 
 
-def test_an_application_that_stops_waiting_may_ask_again() -> None:
-    """A message is not lost, nor given twice, when a read of the application's own runs out of time."""
+def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
+    """After a timeout of its own read, the application receives each message exactly once."""
     first, last = chunks(b"{", b"}")
     received: list[Message] = []
 
@@ -406,8 +406,8 @@ def test_an_application_that_stops_waiting_may_ask_again() -> None:
     assert (client.asked, client.cancelled) == (3, 0)
 
 
-def test_two_readers_of_an_application_do_not_get_one_message() -> None:
-    """As when a response streams and listens for the client to go: each message has one taker."""
+def test_two_readers_never_receive_the_same_message() -> None:
+    """A response may stream while it listens for a disconnect. Each message goes to one reader."""
     first, last = chunks(b"{", b"}")
     received: list[Message] = []
 
@@ -427,8 +427,8 @@ def test_two_readers_of_an_application_do_not_get_one_message() -> None:
     assert sorted(map(repr, received)) == sorted(map(repr, [first, last, DISCONNECT]))
 
 
-def test_what_nobody_waits_for_any_more_is_cancelled() -> None:
-    """An application that answers without reading leaves no task behind, whatever becomes of it."""
+def test_an_unused_read_is_cancelled() -> None:
+    """An application that responds without reading leaves no task behind, whether it returns or raises."""
 
     async def run() -> None:
         reported: list[Any] = []
@@ -456,7 +456,7 @@ async def failing(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Stubborn(Client):
-    """A server that makes an error of its own of a cancelled read."""
+    """A server that turns a cancelled read into an error of its own."""
 
     async def receive(self) -> Message:
         try:
@@ -465,8 +465,8 @@ class Stubborn(Client):
             raise OSError("cancelled") from None
 
 
-def test_a_request_that_is_cancelled_while_its_body_comes_leaves_nothing() -> None:
-    """A server that ends the request ends the reading, too."""
+def test_a_request_cancelled_during_its_body_leaves_no_task() -> None:
+    """When the server cancels the request, the read of the body ends, too."""
 
     async def run() -> None:
         client = Client(*chunks(b"{", more=True), None)
@@ -482,8 +482,8 @@ def test_a_request_that_is_cancelled_while_its_body_comes_leaves_nothing() -> No
     asyncio.run(run())
 
 
-def test_a_dripping_body_has_the_time_of_one() -> None:
-    """The whole body counts against the time, not each message: a drop now and then does not keep it open."""
+def test_a_dripping_body_has_one_timeout() -> None:
+    """The timeout covers the whole body, not each message, so slow drips do not keep the body open."""
 
     async def run() -> tuple[int, object]:
         asked = 0
@@ -520,8 +520,8 @@ def test_a_dripping_body_has_the_time_of_one() -> None:
         ({"email_field": "no field"}, "email_field: expected a feature"),
     ],
 )
-def test_a_mistake_in_the_settings_stops_the_start(wrong: dict[str, Any], message: str) -> None:
-    """In the file and given to the middleware alike."""
+def test_an_invalid_body_setting_stops_the_start(wrong: dict[str, Any], message: str) -> None:
+    """The file and the middleware argument raise the same error."""
     for build in (
         lambda: behind(Reader(), **wrong),
         lambda: RateLimitMiddleware(Reader(), limiter=limiter(), **wrong),
@@ -532,13 +532,13 @@ def test_a_mistake_in_the_settings_stops_the_start(wrong: dict[str, Any], messag
 
 
 @pytest.mark.parametrize(("text", "size"), [("1 MB", 1_000_000), ("16mib", 2**24), ("20", 20), (7, 7), ("9b", 9)])
-def test_sizes(text: str | int, size: int) -> None:
-    """A number of bytes, or a number and a unit."""
+def test_sizes_are_bytes_or_a_number_with_a_unit(text: str | int, size: int) -> None:
+    """A size is a number of bytes, or a number and a unit."""
     assert Limiter.from_settings({"body_limit": text}).settings.body_limit == size
 
 
 def test_an_email_needs_a_field() -> None:
-    """With ``email_field = ""`` nothing gives it, and the error names the setting; another name is looked for."""
+    """With ``email_field = ""`` the email is missing and the error names the setting. Another name is read."""
     with pytest.raises(ConfigError, match="'email', but nothing provides it\\. Set email_field"):
         behind(Reader(), key=["email"], email_field="")
     app = behind(Reader(), key=["email"], email_field="user.mail")
@@ -546,8 +546,8 @@ def test_an_email_needs_a_field() -> None:
     assert statuses(app, request, request) == [200, 429]
 
 
-def test_a_body_that_nobody_has_read_is_an_error() -> None:
-    """An adapter that forgets to read it does not silently limit nothing. A WebSocket has none."""
+def test_a_body_that_was_not_read_is_an_error() -> None:
+    """An adapter that does not read the body raises an error instead of skipping the limit. A WebSocket has no body."""
     with pytest.raises(RuntimeError, match="the body was not read ahead"):
         ASGIRequest(http_scope()).body(LIMIT)
     assert ASGIRequest({**http_scope(), READ: b"x"}).body(LIMIT) == b"x"

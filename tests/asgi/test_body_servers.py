@@ -1,4 +1,4 @@
-"""Rules by the body behind real servers, and clients that write their bodies by hand."""
+"""Rules on body fields behind real servers, with clients that write raw bodies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def in_chunks(path: str, *parts: bytes) -> bytes:
 
 
 class Answers:
-    """The answers on one connection, one after another."""
+    """Read the responses on one connection in order."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -83,8 +83,8 @@ def talk(port: int) -> Answers:
 ANN, BOB = b'{"email": "ann@x.example"}', b'{"email": "bob@x.example"}'
 
 
-def test_bodies_are_counted_and_handed_on(port: int) -> None:
-    """With a length and in chunks, on one connection: what was read arrives, and the next request starts in place."""
+def test_bodies_are_counted_and_passed_on(port: int) -> None:
+    """Bodies with a length and in chunks arrive whole, and the next request on the connection starts correctly."""
     with talk(port) as client:
         assert client.say(in_chunks("/", ANN[:5], ANN[5:6], ANN[6:])).next() == (200, ANN)
         assert client.say(with_length("/", ANN)).next()[0] == 429
@@ -94,7 +94,7 @@ def test_bodies_are_counted_and_handed_on(port: int) -> None:
 
 
 def test_a_long_body_arrives_whole(port: int) -> None:
-    """Over the bound, in chunks and announced: the application has every byte, and one count holds for all of them."""
+    """The application receives every byte of an oversized body. All oversized bodies share one count."""
     long = ANN + b" " * 200_000
     with talk(port) as client:
         assert client.say(in_chunks("/long", long[:1000], long[1000:90_000], long[90_000:])).next() == (200, long)
@@ -104,16 +104,16 @@ def test_a_long_body_arrives_whole(port: int) -> None:
         assert client.say(with_length("/longer", long)).next() == (200, long)
 
 
-def test_a_client_that_waits_to_be_asked_is_asked(port: int) -> None:
-    """``Expect: 100-continue``: where the rule needs the body, the client is told to send it."""
+def test_a_client_that_expects_100_continue_receives_it(port: int) -> None:
+    """When a rule needs the body, a client with ``Expect: 100-continue`` receives "100 Continue"."""
     with talk(port) as client:
         client.say(head("/expect", f"Content-Length: {len(ANN)}", "Expect: 100-continue"))
         assert client.next() == (100, b"")
         assert client.say(ANN).next() == (200, ANN)
 
 
-def test_a_rejected_upload_is_never_asked_for(uvicorn: int) -> None:
-    """A body that is announced as too long and rejected is not sent for: the answer comes instead of "100 Continue"."""
+def test_a_rejected_upload_gets_no_100_continue(uvicorn: int) -> None:
+    """The rejection of a body that is announced as too long arrives instead of "100 Continue"."""
     statuses = []
     for _ in range(2):
         with talk(uvicorn) as client:
@@ -122,8 +122,8 @@ def test_a_rejected_upload_is_never_asked_for(uvicorn: int) -> None:
     assert statuses == [100, 429]
 
 
-def test_a_slow_body_arrives_after_it_was_given_up(uvicorn: int) -> None:
-    """The second half comes after ``body_timeout``: nothing of it is lost, and its sender's own count is untouched."""
+def test_a_slow_body_arrives_after_its_timeout(uvicorn: int) -> None:
+    """The second half arrives after ``body_timeout``. No byte is lost, and the sender's own count does not change."""
     with talk(uvicorn) as client:
         client.say(head("/slow", f"Content-Length: {len(ANN)}") + ANN[:10])
         time.sleep(0.6)

@@ -1,4 +1,4 @@
-"""Real servers: uvicorn and gunicorn on a loopback port, uvicorn on a Unix socket, and clients over the wire."""
+"""The middleware behind uvicorn and gunicorn, on a loopback port and on a Unix socket."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDS = b"\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """uvicorn's own reading of proxy headers is off: it is the middleware's that is tried."""
+    """Start uvicorn without its own proxy headers, so that the middleware reads them."""
     port = free_port()
     options = ("--port", str(port), "--no-proxy-headers", "--log-level", "warning")
     with running(tmp_path_factory.mktemp("uvicorn") / "log", port, "uvicorn", "served_apps:asgi", *options):
@@ -40,8 +40,8 @@ def port(request: pytest.FixtureRequest) -> int:
     return found
 
 
-def test_a_client_that_forges_headers_is_rejected_all_the_same(port: int) -> None:
-    """Over one connection, another address in every request: three pass, the fourth is told when to come again."""
+def test_a_client_with_forged_headers_is_rejected(port: int) -> None:
+    """One connection sends a different address with each request. Three pass, and the fourth gets Retry-After."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}/plain") as client:
         answers = [
             client.get("/page", headers={"x-forwarded-for": f"198.51.100.{i}", "forwarded": f"for=198.51.100.{i}"})
@@ -55,8 +55,8 @@ def test_a_client_that_forges_headers_is_rejected_all_the_same(port: int) -> Non
     assert rejected.headers["cache-control"] == "no-store"
 
 
-def test_behind_a_trusted_proxy_the_rightmost_address_counts(port: int) -> None:
-    """Over two lines of the header, and at the end of 8 KB of forged addresses."""
+def test_the_rightmost_address_behind_a_trusted_proxy_counts(port: int) -> None:
+    """The rightmost address counts over two header lines and after 8 KB of forged addresses."""
     forged = ", ".join(["198.51.100.1"] * 570)
     lines = [
         ["X-Forwarded-For: 1.1.1.1", "X-Forwarded-For: 203.0.113.1"],
@@ -70,7 +70,7 @@ def test_behind_a_trusted_proxy_the_rightmost_address_counts(port: int) -> None:
 
 
 def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None:
-    """Two requests on one connection: after a HEAD that was rejected the next answer starts where it should."""
+    """The next response on the connection starts in the right place after a rejected HEAD."""
     who = "X-Forwarded-For: 203.0.113.3"
     assert [status(port, "GET /behind/page", who) for _ in range(3)] == [200] * 3
     head = f"HEAD /behind/page HTTP/1.1\nHost: x\n{who}\n\n"
@@ -85,8 +85,8 @@ def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None
     assert lengths == [b"content-length: %d" % len(body)] * 2
 
 
-def test_a_rejected_upload_is_answered_without_being_read(port: int) -> None:
-    """A POST whose body never comes whole is rejected by its head alone."""
+def test_a_rejected_upload_gets_a_response_before_its_body(port: int) -> None:
+    """The server rejects a POST by its headers, although its body never arrives completely."""
     who = "X-Forwarded-For: 203.0.113.4"
     assert [status(port, "POST /behind/page", who, "Content-Length: 0") for _ in range(3)] == [200] * 3
     with connected(port) as sock:
@@ -95,8 +95,8 @@ def test_a_rejected_upload_is_answered_without_being_read(port: int) -> None:
         assert sock.recv(65536).startswith(b"HTTP/1.1 429")
 
 
-def test_chunks_come_as_they_are_made(port: int) -> None:
-    """The first chunk is there while the application still waits to make the second."""
+def test_chunks_arrive_as_they_are_made(port: int) -> None:
+    """The first chunk arrives before the application makes the second."""
     base = f"http://127.0.0.1:{port}"
     with httpx.stream("GET", f"{base}/plain/stream", timeout=20) as answer:
         chunks = answer.iter_raw()
@@ -106,8 +106,8 @@ def test_chunks_come_as_they_are_made(port: int) -> None:
         assert answer.headers["ratelimit"].startswith('"file";r=')
 
 
-def test_a_storm_of_failing_logins_lets_three_through(port: int) -> None:
-    """Twenty at once, of which each takes a while to fail: three reach the application."""
+def test_concurrent_failing_logins_allow_three(port: int) -> None:
+    """Three of twenty concurrent slow failing logins reach the application."""
     with ThreadPoolExecutor(20) as pool:
         storm = [
             pool.submit(httpx.post, f"http://127.0.0.1:{port}/plain/login", timeout=20, trust_env=False)
@@ -116,21 +116,21 @@ def test_a_storm_of_failing_logins_lets_three_through(port: int) -> None:
     assert sorted(answer.result().status_code for answer in storm) == [401] * 3 + [429] * 17
 
 
-def test_a_method_in_small_letters_is_no_way_around_a_rule(uvicorn: int) -> None:
-    """uvicorn hands ``post`` on as it comes; gunicorn rejects it by itself."""
+def test_a_lowercase_method_does_not_evade_a_rule(uvicorn: int) -> None:
+    """uvicorn passes ``post`` on unchanged. gunicorn rejects it."""
     who = "X-Forwarded-For: 203.0.113.5"
     assert [status(uvicorn, "post /behind/page", who) for _ in range(4)] == [405, 405, 405, 429]
 
 
-def test_a_file_is_sent_by_the_server_itself(gunicorn: int) -> None:
-    """The server still sees its own file wrapper, and the file arrives whole with our fields beside it."""
+def test_the_server_sends_a_file_itself(gunicorn: int) -> None:
+    """The server receives its own file wrapper, and the file arrives whole with the rate limit headers."""
     answer = httpx.get(f"http://127.0.0.1:{gunicorn}/plain/file")
     assert answer.content == FILE.read_bytes()
     assert answer.headers["x-ratelimit-limit"] == "1000"
 
 
-def test_clients_on_a_unix_socket(tmp_path: Path) -> None:
-    """They have no address: not trusted they share one limit, trusted they are whom the proxy names."""
+def test_limits_on_a_unix_socket(tmp_path: Path) -> None:
+    """Untrusted clients share one limit. With "unix" trusted, the proxy names the client."""
     path = str(tmp_path / "app.sock")
     with running(tmp_path / "log", path, "uvicorn", "served_apps:asgi", "--uds", path, "--log-level", "warning"):
         forged = [status(path, "GET /plain/page", f"X-Forwarded-For: 203.0.113.{i}") for i in range(4)]

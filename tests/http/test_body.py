@@ -1,4 +1,4 @@
-"""Fields of bodies: what the application would see, or a value of its own; never what somebody else would see."""
+"""Body fields have the value that the application sees, or count as invalid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def body(content: object, content_type: str = JSON, first: bool = False) -> Body
 
 
 def part(value: str | bytes, name: str = "email", more: str = "", headers: str = "") -> bytes:
-    """One part as browsers write it."""
+    """Return one part as browsers write it."""
     head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{more}\r\n{headers}\r\n'
     return head.encode() + (value.encode() if isinstance(value, str) else value) + b"\r\n"
 
@@ -74,7 +74,7 @@ END = f"--{BOUNDARY}--\r\n".encode()
     ],
 )
 def test_a_field_of_json(text: str, path: str, value: str | None) -> None:
-    """Nested by dots, the last of one name as Python's parser has it, numbers that are equal as one text."""
+    """Dots address nested fields. The last of equal names counts, as in Python's parser. Equal numbers are one text."""
     assert body(text).json(path) == value
     assert body(text, "application/vnd.api+json; charset=utf-8").json(path) == value
     assert body(text.encode("utf-16")).json(path) == value
@@ -99,8 +99,8 @@ def test_a_field_of_json(text: str, path: str, value: str | None) -> None:
         b" ",
     ],
 )
-def test_json_that_cannot_be_read_is_a_value_of_its_own(content: bytes) -> None:
-    """Malformed, too deep, with a number too long, half a character, or something that is no text: never unknown."""
+def test_json_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
+    """Malformed or deep JSON, a long number, a lone surrogate and a non-text value are invalid, never missing."""
     assert body(content).json("name") is INVALID
 
 
@@ -128,7 +128,7 @@ def test_json_that_cannot_be_read_is_a_value_of_its_own(content: bytes) -> None:
     ],
 )
 def test_a_field_of_a_form(text: str, last: str | None, first: str | None) -> None:
-    """Decoded once; of several with a name the one that the framework shows."""
+    """A field is decoded once. For repeated names, the value that the framework shows counts."""
     for kind in (FORM, FORM.upper() + "; charset=UTF-8"):
         assert body(text, kind).form("name") == last
         assert body(text, kind, first=True).form("name") == first
@@ -139,18 +139,18 @@ def test_a_field_of_a_form(text: str, last: str | None, first: str | None) -> No
     [
         b"name=\xff",
         b"&".join([b"name=1"] * 1001),
-        b"a=1;name=ann",  # two fields to some parsers
+        b"a=1;name=ann",  # Some parsers read two fields.
         b"name=ann;b=2",
-        "name=caf\u00e9".encode(),  # UTF-8 to some parsers, Latin-1 to others
+        "name=caf\u00e9".encode(),  # Some parsers read UTF-8, others Latin-1.
     ],
 )
-def test_a_form_that_cannot_be_read_is_a_value_of_its_own(content: bytes) -> None:
-    """No text, too many fields, or fields that parsers see in two ways."""
+def test_a_form_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
+    """Binary data, too many fields and fields that parsers read differently are invalid."""
     assert body(content, FORM).form("name") is INVALID
 
 
-def test_a_form_of_many_parts() -> None:
-    """Text fields are read, of several the one that the framework shows; a file is no text."""
+def test_a_multipart_form() -> None:
+    """A text field has the value that the framework shows for repeated names. A file is not a text field."""
     content = part("ann", "name") + part("bob", "name") + part("x", "file", '; filename="a.txt"') + part("", "") + END
     found = body(content, MULTIPART)
     assert (found.form("name"), found.form("file"), found.form("none"), found.form("")) == ("bob", INVALID, None, "")
@@ -175,8 +175,8 @@ PLAIN = part("ann@x.org", "email")
         (MULTIPART, PLAIN.replace(b"form-data; name", b"form-data;name") + END),
     ],
 )
-def test_what_clients_write_is_read(content_type: str, content: bytes) -> None:
-    """The forms in which browsers and libraries write a form of many parts."""
+def test_multipart_forms_of_real_clients_are_read(content_type: str, content: bytes) -> None:
+    """The parser reads multipart forms as browsers and libraries write them."""
     assert body(content, content_type).form("email") == "ann@x.org"
 
 
@@ -217,19 +217,19 @@ def test_what_clients_write_is_read(content_type: str, content: bytes) -> None:
         (MULTIPART, PLAIN * 1010 + END),
     ],
 )
-def test_what_is_out_of_the_ordinary_is_not(content_type: str, content: bytes) -> None:
-    """What is no such form, and what parsers could see in two ways."""
+def test_unusual_multipart_forms_are_invalid(content_type: str, content: bytes) -> None:
+    """A body that is no multipart form, or that parsers read differently, is invalid."""
     assert body(content, content_type).form("email") is INVALID
 
 
 def test_a_thousand_parts_are_read() -> None:
-    """As many as frameworks take."""
+    """The parser accepts as many parts as the frameworks."""
     assert len(parse_fields(PLAIN * 1000 + END, MULTIPART, 1000) or ()) == 1000
     assert parse_fields(END, MULTIPART, 1000) == []
 
 
-def test_a_form_that_a_framework_has_parsed_is_read_from_there() -> None:
-    """Where nobody can read the bytes again: the same fields with the same values, strange ones included."""
+def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:
+    """When the bytes are gone, the form of the framework gives the same values, including unusual ones."""
     pairs = [("name", "bob"), ("name", "ann;b=2&c+%41"), ("\u00e9", "\u00fc"), ("", ""), ("email", "Ann@x.org")]
     found = Body.from_form(pairs, lambda values: values[-1])
     assert (found.form("name"), found.form("\u00e9"), found.form("none")) == ("ann;b=2&c+%41", "\u00fc", None)
@@ -241,8 +241,8 @@ def test_a_form_that_a_framework_has_parsed_is_read_from_there() -> None:
 
 
 @pytest.mark.parametrize("content_type", [JSON, FORM, MULTIPART, "text/plain", ""])
-def test_no_body_is_unknown_and_an_invalid_one_is_not(content_type: str) -> None:
-    """Of whatever type it claims to be."""
+def test_an_empty_body_is_missing_and_a_malformed_one_is_invalid(content_type: str) -> None:
+    """This holds for every content type."""
     for read in (Body.form, Body.json, Body.email):
         assert read(body(None, content_type), "email") is None
         assert read(body(b"", content_type), "email") is None
@@ -250,16 +250,16 @@ def test_no_body_is_unknown_and_an_invalid_one_is_not(content_type: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "", "application/octet-stream", "text/json", f"{JSON}, {FORM}", "json"])
-def test_a_type_that_nobody_knows_is_invalid(kind: str) -> None:
-    """What an application makes of it cannot be told, so no limit is evaded with it."""
+def test_an_unsupported_content_type_is_invalid(kind: str) -> None:
+    """An application may parse such a body, so the field is invalid and the limit applies."""
     for content in ('{"email": "ann@x.org"}', "email=ann@x.org"):
         assert body(content, kind).form("email") is INVALID
         assert body(content, kind).json("email") is INVALID
         assert body(content, kind).email("email") is INVALID
 
 
-def test_json_that_claims_to_be_a_form_is_json_still() -> None:
-    """Applications that parse JSON whatever its type cannot be shown a name that the limit does not see."""
+def test_json_is_read_under_any_content_type() -> None:
+    """Some applications parse JSON under any content type, so the limit reads its fields, too."""
     text = '{"name": "ann"}'
     assert body(text, FORM).json("name") == "ann"
     assert body(text, FORM).form("name") is None
@@ -293,13 +293,13 @@ def test_json_that_claims_to_be_a_form_is_json_still() -> None:
         ('{"email": "bob@x.org"', FORM, None),
     ],
 )
-def test_an_email_is_read_from_whichever_the_body_is(content: Any, kind: str, spelling: Any) -> None:
-    """One spelling for form and JSON alike; a text that is both cannot be read."""
+def test_an_email_is_read_from_json_and_forms(content: Any, kind: str, spelling: Any) -> None:
+    """JSON and forms give the same spelling. A body that parses as both is invalid."""
     assert body(content, kind).email("email") == spelling
 
 
-def test_the_field_of_the_email_may_be_nested() -> None:
-    """In JSON; a form's field is called just so."""
+def test_the_email_field_may_be_nested() -> None:
+    """Dots address nested fields in JSON. In a form the field has this literal name."""
     assert body('{"user": {"mail": "Ann@X.org"}}').email("user.mail") == "ann@x.org"
     assert body("user.mail=Ann@X.org", FORM).email("user.mail") == "ann@x.org"
 
@@ -331,7 +331,7 @@ nasty = st.sampled_from(
 
 @given(st.lists(nasty, max_size=12).map("".join))
 def test_a_form_is_read_as_the_frameworks_read_it(text: str) -> None:
-    """Starlette and Werkzeug see the very field that the limit sees, or the limit's is a value of its own."""
+    """Starlette and Werkzeug read the same value as the limit, or the limit's value is invalid."""
     content = text.encode()
     starlette = asyncio.run(parsed_by_starlette(content, FORM))
     werkzeug = parsed_by_werkzeug(content, FORM)
@@ -372,8 +372,8 @@ parts = st.sampled_from([part("ann"), part("bob"), part("x", "other"), part("f",
 
 
 @given(st.lists(st.one_of(lines.map(str.encode), parts), max_size=10).map(b"".join), st.booleans())
-def test_a_form_of_many_parts_is_read_as_the_frameworks_read_it(content: bytes, whole: bool) -> None:
-    """What is read here, Starlette and Werkzeug read in the same way."""
+def test_a_multipart_form_is_read_as_the_frameworks_read_it(content: bytes, whole: bool) -> None:
+    """Starlette and Werkzeug read every multipart form that the limit reads, with the same values."""
     content = content + END if whole else part("ann") + content + END
     mine = parse_fields(content, MULTIPART, 1000)
     if mine is None:
@@ -389,7 +389,7 @@ def test_a_form_of_many_parts_is_read_as_the_frameworks_read_it(content: bytes, 
 async def parsed_by_starlette(content: bytes, kind: str) -> dict[str, list[str | None]]:
     async def stream() -> AsyncIterator[bytes]:
         yield content
-        yield b""  # as the stream of a request ends
+        yield b""  # The stream of a request ends with this chunk.
 
     parser = (FormParser if kind == FORM else MultiPartParser)(Headers({"content-type": kind}), stream())  # type: ignore[arg-type]
     try:
@@ -437,6 +437,6 @@ BOUND = 65_536
         (b"x", "application/" + "+" * BOUND),
     ],
 )
-def test_no_body_takes_long(content: bytes, kind: str) -> None:
-    """A body at the bound is answered: time that grew with the square of its length would be noticed here."""
+def test_no_body_takes_long_to_parse(content: bytes, kind: str) -> None:
+    """A body of the maximum size parses in linear time. Quadratic time would exceed the budget of the test."""
     assert body(content, kind).email("email") in (None, INVALID)

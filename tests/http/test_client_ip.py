@@ -1,4 +1,4 @@
-"""The client's address: no client can forge it, and one client cannot look like many."""
+"""No client can forge its IP address or appear as many clients."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | 
         ("::1", "::/64"),
     ],
 )
-def test_every_spelling_of_an_address_is_one_key(text: str, key: str) -> None:
-    """Ports, brackets, zones, capitals and IPv4 in IPv6 do not make new clients; IPv6 counts by its network."""
+def test_every_spelling_of_an_ip_address_is_one_key(text: str, key: str) -> None:
+    """Ports, brackets, zones, case and IPv4-mapped forms give the same key. IPv6 counts by network."""
     assert ip_key(text) == key
 
 
@@ -68,8 +68,8 @@ def test_every_spelling_of_an_address_is_one_key(text: str, key: str) -> None:
         *("[::1", "::1]", "[::1]:", "[::1]:x", "[::1]80", "[[::1]]", ":::1", "12345::", "::ffff:192.0.2.256"),
     ],
 )
-def test_what_is_not_a_clients_address_has_no_key(text: str) -> None:
-    """Names, blanks, line ends, numbers in disguise and the unspecified addresses are nobody."""
+def test_text_that_is_no_ip_address_has_no_key(text: str) -> None:
+    """Names, blanks, line ends, disguised numbers and unspecified addresses have no key."""
     assert ip_key(text) is None
 
 
@@ -78,15 +78,15 @@ def test_what_is_not_a_clients_address_has_no_key(text: str) -> None:
     [(128, "2001:db8:1:2:3:4:5:6"), (56, "2001:db8:1::/56"), (48, "2001:db8:1::/48"), (1, "::/1")],
 )
 def test_the_ipv6_prefix_is_a_setting(prefix: int, key: str) -> None:
-    """IPv6 is cut where the settings say, and IPv4 never is, in whatever notation it comes."""
+    """``ipv6_prefix`` cuts IPv6 addresses in every notation. IPv4 addresses stay whole."""
     client_ip = ClientIP(ipv6_prefix=prefix)
     assert client_ip.resolve("2001:db8:1:2:3:4:5:6") == key
     assert client_ip.resolve("::ffff:192.0.2.7") == client_ip.resolve("192.0.2.7") == "192.0.2.7"
 
 
 @given(st.ip_addresses())
-def test_a_key_names_the_network_that_the_address_is_in(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
-    """Every address has a key, itself or a network that contains it, and a key is its own key."""
+def test_a_key_names_the_network_of_the_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """The key of an address is the address itself or a network that contains it. A key is its own key."""
     key = ip_key(str(address))
     if address.is_unspecified or getattr(address, "ipv4_mapped", None) is not None:
         return
@@ -96,8 +96,8 @@ def test_a_key_names_the_network_that_the_address_is_in(address: ipaddress.IPv4A
 
 
 @given(st.text(max_size=80))
-def test_no_text_makes_a_key_that_could_break_a_store(text: str) -> None:
-    """Whatever the text, its key is None or short printable ASCII without blanks."""
+def test_no_key_contains_unsafe_text(text: str) -> None:
+    """For any text, the key is None or short printable ASCII without blanks."""
     key = ip_key(text)
     assert key is None or (key.isascii() and key.isprintable() and " " not in key and len(key) <= 43)
 
@@ -138,20 +138,20 @@ def test_no_text_makes_a_key_that_could_break_a_store(text: str) -> None:
     ],
 )
 def test_the_rightmost_untrusted_address_is_the_client(lines: list[str], client: str) -> None:
-    """Over all lines, from the right: trusted proxies are skipped, junk ends the search, and then the peer counts."""
+    """The search runs from the right over all lines. It skips trusted proxies and stops at invalid text."""
     assert xff(*lines) == client
 
 
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded"])
 @pytest.mark.parametrize("peer", [REAL, "2001:db8:1:2::9", "::ffff:203.0.113.9"])
-def test_a_peer_that_is_not_trusted_cannot_name_another(peer: str, header: str) -> None:
-    """What an untrusted peer writes changes nothing, whichever header it writes."""
+def test_an_untrusted_peer_cannot_name_another_client(peer: str, header: str) -> None:
+    """The middleware ignores every forwarding header of an untrusted peer."""
     for lines in (["1.1.1.1"], ["for=1.1.1.1"], ["10.0.0.1"], ["junk"], [""]):
         assert ClientIP(PROXIES, header).resolve(peer, lines) == ip_key(peer)
 
 
 def test_without_trusted_proxies_no_header_is_read() -> None:
-    """By default nothing but the socket's peer counts."""
+    """By default only the peer of the socket counts."""
     assert not ClientIP().reads_header
     assert xff("1.1.1.1", trusted=[]) == PROXY
 
@@ -160,13 +160,13 @@ def test_without_trusted_proxies_no_header_is_read() -> None:
     ("peer", "client"),
     [("::ffff:10.0.0.1", REAL), ("::ffff:a00:1", REAL), ("2001:db8:ffff::7", REAL), ("2001:db8:fffe::7", None)],
 )
-def test_a_trusted_peer_is_known_in_every_notation(peer: str, client: str | None) -> None:
-    """IPv4-mapped peers are unwrapped before they are compared."""
+def test_a_trusted_peer_matches_in_every_notation(peer: str, client: str | None) -> None:
+    """The comparison unwraps IPv4-mapped peers."""
     assert xff(REAL, peer=peer) == (client or ip_key(peer))
 
 
-def test_a_trusted_network_may_be_written_as_mapped() -> None:
-    """``::ffff:10.0.0.0/104`` trusts what ``10.0.0.0/8`` trusts, and no IPv6."""
+def test_a_trusted_network_may_be_ipv4_mapped() -> None:
+    """``::ffff:10.0.0.0/104`` trusts the same peers as ``10.0.0.0/8``, and no IPv6 peer."""
     assert xff(REAL, trusted=["::ffff:10.0.0.0/104"]) == REAL
     assert xff(f"{REAL}, 11.1.1.1", trusted=["::ffff:10.0.0.0/103"]) == REAL
     assert xff(REAL, trusted=["::/0"]) == PROXY
@@ -186,40 +186,40 @@ def test_a_trusted_network_may_be_written_as_mapped() -> None:
         (REAL, ["1.1.1.1"], REAL),
     ],
 )
-def test_a_unix_socket_is_trusted_when_the_settings_say_so(
+def test_a_unix_socket_is_trusted_when_the_settings_name_it(
     peer: str | None, lines: list[str], client: str | None
 ) -> None:
-    """With "unix" among the proxies a peer without an address may name the client, and nginx's "unix:" is skipped."""
+    """With "unix" as a trusted proxy, a peer without an address names the client. nginx's "unix:" is skipped."""
     assert xff(*lines, peer=peer, trusted=["unix"]) == client
 
 
 @pytest.mark.parametrize("peer", [None, "", "unix:/run/app.sock", "junk", "9" * 9000])
-def test_a_peer_without_an_address_is_not_trusted_by_itself(peer: str | None) -> None:
-    """Without "unix" among the proxies nobody speaks for a peer that has no address."""
+def test_a_peer_without_an_address_is_untrusted_by_default(peer: str | None) -> None:
+    """Without "unix" among the proxies, the middleware ignores the headers of a peer without an address."""
     assert xff(REAL, peer=peer) is None
     assert ClientIP().resolve(peer, [REAL]) is None
 
 
 def test_at_most_32_hops_are_read() -> None:
-    """The walk ends after 32 hops, counted from the right."""
+    """The search stops after 32 hops, counted from the right."""
     assert xff(", ".join([REAL, *["10.1.1.1"] * 31])) == REAL
     assert xff(", ".join([REAL, *["10.1.1.1"] * 32])) == PROXY
     assert xff(*[REAL], *["10.1.1.1"] * 32) == PROXY
 
 
 def test_at_most_8_kib_are_read_from_the_right() -> None:
-    """What stands further left is not read, and a hop that the bound cuts in two is not a hop."""
+    """The search ignores text further left, and a hop that the bound cuts in two."""
     assert xff("1.1.1.1," * 5000 + REAL) == REAL
     assert xff("x" * 100_000 + "," + REAL) == REAL
     assert xff("x" * 100_000) == PROXY
-    cut = "1" + "203.0.113.9" + "," + " " * (8192 - 12)  # the last 8 KiB begin after the first character
+    cut = "1" + "203.0.113.9" + "," + " " * (8192 - 12)  # The last 8 KiB begin after the first character.
     assert len(cut) == 8193
     assert xff(cut) == PROXY
 
 
 @given(st.text(st.characters(max_codepoint=255), max_size=60), st.integers(0, 5), st.booleans())
-def test_nothing_that_a_client_writes_hides_what_the_proxy_appends(forged: str, proxies: int, own_line: bool) -> None:
-    """Whatever stands before it, the address that the trusted proxy has appended is the client."""
+def test_no_client_text_hides_the_address_of_the_proxy(forged: str, proxies: int, own_line: bool) -> None:
+    """For any text before it, the address that the trusted proxy appends is the client."""
     appended = ", ".join([REAL, *["10.1.1.1"] * proxies])
     lines = [forged, appended] if own_line else [f"{forged}, {appended}"]
     assert xff(*lines) == REAL
@@ -228,16 +228,16 @@ def test_nothing_that_a_client_writes_hides_what_the_proxy_appends(forged: str, 
 # -- through the middleware --------------------------------------------------------------------------------
 
 
-def test_a_forged_header_frees_nobody_under_asgi() -> None:
-    """A client that names another address with every request is rejected all the same."""
+def test_a_forged_header_evades_no_limit_under_asgi() -> None:
+    """A client that sends a different address with every request is rejected."""
     for options in ({}, {"trusted_proxies": PROXIES}):
         app = limited(OK, limiter("2/minute"), **options)
         answers = [ask(app, headers={"x-forwarded-for": f"198.51.100.{i}"}).status_code for i in range(4)]
         assert answers == [200, 200, 429, 429]
 
 
-def test_behind_a_trusted_proxy_clients_are_told_apart_under_asgi() -> None:
-    """Two lines of the header are one list, whatever the case of their name."""
+def test_clients_behind_a_trusted_proxy_have_own_counts_under_asgi() -> None:
+    """Two header lines are one list, for any case of the header name."""
     app = limited(OK, limiter("1/minute"), trusted_proxies=PROXIES)
 
     def status(*lines: str) -> int:
@@ -247,8 +247,8 @@ def test_behind_a_trusted_proxy_clients_are_told_apart_under_asgi() -> None:
     assert [status("1.1.1.1", REAL), status("2.2.2.2", REAL), status("203.0.113.10"), status()] == [200, 429, 200, 200]
 
 
-def test_behind_a_trusted_proxy_clients_are_told_apart_under_wsgi() -> None:
-    """The header that the settings choose is read, the other one is not."""
+def test_clients_behind_a_trusted_proxy_have_own_counts_under_wsgi() -> None:
+    """The middleware reads only the header that the settings name."""
     app = RateLimitMiddleware(
         listing, limiter=limiter("1/minute"), trusted_proxies=PROXIES, forwarded_header="forwarded"
     )
@@ -262,7 +262,7 @@ def test_behind_a_trusted_proxy_clients_are_told_apart_under_wsgi() -> None:
     assert status("for=203.0.113.10", "2.2.2.2") == "200"
 
 
-def test_a_network_of_ipv6_is_one_client() -> None:
-    """Somebody with a /64 of his own has one share, not 2**64."""
+def test_an_ipv6_network_is_one_client() -> None:
+    """A client with a /64 network has one count instead of 2**64."""
     app = limited(sending(*[{"type": "http.response.start", "status": 200}, {"type": "http.response.body"}]))
     assert [ask(app, client=f"2001:db8:1:2::{i:x}").status_code for i in range(4)] == [200, 200, 429, 429]

@@ -1,4 +1,4 @@
-"""The ``Forwarded`` header of RFC 7239: read by its grammar, and no quote left open swallows an element."""
+"""The parser of the ``Forwarded`` header follows RFC 7239, and no open quote hides an element."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def forwarded(*lines: str, peer: str | None = PROXY) -> str | None:
     ],
 )
 def test_the_forwarded_header_is_read_by_its_grammar(lines: list[str], client: str) -> None:
-    """Names in any case, quoted values, ports and their other names; what is malformed or hidden ends the search."""
+    """Names ignore case, and values may be quoted or carry ports. A malformed or obfuscated element ends the search."""
     assert forwarded(*lines) == client
 
 
@@ -70,20 +70,20 @@ def test_the_forwarded_header_is_read_by_its_grammar(lines: list[str], client: s
 @pytest.mark.parametrize(
     "appended", [f"for={REAL}", f'for="{REAL}"', f'for="{REAL}:80";by="[::1]"', f"by=x;for={REAL}"]
 )
-def test_quotes_left_open_swallow_nothing(forged: str, appended: str) -> None:
-    """A client that opens a quote for the proxy's element to close is not taken for anybody else."""
+def test_an_open_quote_hides_no_element(forged: str, appended: str) -> None:
+    """A client that opens a quote before the proxy's element does not get another client's address."""
     for lines in ([forged, appended], [f"{forged}, {appended}"], [f"{forged},{appended}"]):
         assert forwarded(*lines) in (REAL, PROXY)
 
 
 @given(st.text(st.sampled_from('for=1.,;" \\x'), max_size=40), st.sampled_from([f"for={REAL}", f'for="{REAL}";by="x"']))
-def test_no_prefix_makes_a_forwarded_header_say_something_else(forged: str, appended: str) -> None:
-    """Whatever stands before the proxy's element, the client is the one that it names, or the proxy."""
+def test_no_prefix_changes_the_client_of_a_forwarded_header(forged: str, appended: str) -> None:
+    """For any text before the proxy's element, the client is the address in that element or the proxy."""
     assert forwarded(f"{forged},{appended}") in (REAL, PROXY)
 
 
-def test_a_forwarded_header_beyond_the_bounds_names_nobody() -> None:
-    """Over 8 KiB it is not read at all, and no further than 32 hops."""
+def test_a_forwarded_header_beyond_the_bounds_names_no_client() -> None:
+    """The parser ignores a header over 8 KiB and reads at most 32 hops."""
     assert forwarded("for=1.1.1.1," * 1000 + f"for={REAL}") == PROXY
     assert forwarded(",".join([f"for={REAL}", *["for=10.1.1.1"] * 31])) == REAL
     assert forwarded(",".join([f"for={REAL}", *["for=10.1.1.1"] * 32])) == PROXY

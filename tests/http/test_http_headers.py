@@ -1,4 +1,4 @@
-"""The rate limit headers: right by the grammar of an independent parser, and right in what they say."""
+"""The rate limit headers parse with an independent parser and carry the right values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ratelimit_mw.http import headers as headers_module
 
 
 def test_the_fields_of_an_allowed_request() -> None:
-    """Worked by hand: "5/minute; 20/hour" at 40 s into a minute and 2800 s into an hour, first hit."""
+    """Computed by hand: "5/minute; 20/hour" at 40 s into a minute and 2800 s into an hour, first hit."""
     scene = Scene(rule("5/minute; 20/hour", algorithm="fixed-window"))
     assert scene.hit() == {
         "x-ratelimit-limit": "5",
@@ -21,7 +21,7 @@ def test_the_fields_of_an_allowed_request() -> None:
 
 
 def test_the_fields_of_a_rejected_request() -> None:
-    """Worked by hand: the minute is full, so the hour does not show in ``RateLimit``, and ``t`` is Retry-After."""
+    """Computed by hand: the minute is full, so ``RateLimit`` omits the hour, and ``t`` is Retry-After."""
     scene = Scene(rule("1/minute; 20/hour", algorithm="fixed-window"))
     scene.hit()
     scene.clock.advance(0.5)
@@ -35,8 +35,8 @@ def test_the_fields_of_a_rejected_request() -> None:
     }
 
 
-def test_when_several_reject_the_longest_wait_counts() -> None:
-    """Every rejecting limit is listed with its own wait; the limit with the longest is the one in the other fields."""
+def test_the_longest_wait_of_several_rejections_counts() -> None:
+    """``RateLimit`` lists every rejecting limit with its wait. The other fields show the longest wait."""
     scene = Scene(rule("1/minute; 1/hour; 9/day", algorithm="fixed-window"))
     scene.hit()
     rejected = scene.hit()
@@ -45,8 +45,8 @@ def test_when_several_reject_the_longest_wait_counts() -> None:
     assert len(parsed(rejected["ratelimit-policy"])) == 3
 
 
-def test_when_all_allow_the_smallest_rest_is_shown() -> None:
-    """An allowed response shows the limit that is nearest to its end."""
+def test_an_allowed_response_shows_the_smallest_remainder() -> None:
+    """An allowed response shows the limit with the fewest remaining requests."""
     scene = Scene(rule("9/minute", "wide"), rule("5/minute", "narrow"), rule("7/minute", "middle"))
     shown = scene.hit()
     assert shown["x-ratelimit-limit"] == "5"
@@ -54,8 +54,8 @@ def test_when_all_allow_the_smallest_rest_is_shown() -> None:
     assert [name for name, _ in parsed(shown["ratelimit-policy"])] == ["wide", "narrow", "middle"]
 
 
-def test_a_cost_that_never_fits_has_no_time_to_wait() -> None:
-    """Neither Retry-After nor ``t`` promises what cannot come, also when another limit has a time."""
+def test_a_cost_that_never_fits_has_no_retry_after() -> None:
+    """Retry-After and ``t`` are left out, also when another limit has a wait."""
     scene = Scene(rule("5/minute", "small"), rule("50/minute", "large", algorithm="fixed-window"))
     scene.hit(cost=5)
     rejected = scene.hit(cost=46)
@@ -64,16 +64,16 @@ def test_a_cost_that_never_fits_has_no_time_to_wait() -> None:
     assert rejected["ratelimit"] == '"small";r=0, "large";r=45;t=20'
 
 
-def test_an_unknown_key_that_is_rejected_has_no_time_to_wait() -> None:
-    """Waiting does not help who is not signed in."""
+def test_a_rejected_missing_key_has_no_retry_after() -> None:
+    """Waiting does not help a client that is not signed in."""
     scene = Scene(rule("5/minute", key=["user"], when_missing="reject"))
     rejected = scene.hit({})
     assert rejected["ratelimit"] == '"login";r=0'
     assert "retry-after" not in rejected
 
 
-def test_shadow_rules_never_show() -> None:
-    """A rule that only watches is in no header, whether it would have rejected or not."""
+def test_shadow_rules_are_in_no_header() -> None:
+    """A shadow rule adds no header, whether it would allow or reject."""
     scene = Scene(rule("1/minute", "shadow", mode="shadow"), rule("2/minute", "real"))
     for _ in range(3):
         shown = scene.hit()
@@ -83,8 +83,8 @@ def test_shadow_rules_never_show() -> None:
     assert Scene(rule("1/minute", mode="shadow")).hit() == {}
 
 
-def test_a_request_that_no_rule_looked_at_gets_nothing() -> None:
-    """No decision, no header."""
+def test_a_request_that_matches_no_rule_has_no_headers() -> None:
+    """Without a decision there is no header."""
     assert Scene(rule("1/minute", key=["user"])).hit() == {}
     assert Scene().hit() == {}
 
@@ -97,8 +97,8 @@ def test_a_request_that_no_rule_looked_at_gets_nothing() -> None:
         ([], []),
     ],
 )
-def test_the_families_are_a_choice(families: list[str], names: list[str]) -> None:
-    """Only the families asked for are written; Retry-After always is; ``names`` says which fields are ours."""
+def test_header_families_are_configurable(families: list[str], names: list[str]) -> None:
+    """The response has only the configured families and always Retry-After. ``names`` lists these fields."""
     scene = Scene(rule("1/minute"), families=families)
     assert list(scene.hit()) == names
     assert list(scene.hit()) == [*names, "retry-after"]
@@ -106,7 +106,7 @@ def test_the_families_are_a_choice(families: list[str], names: list[str]) -> Non
 
 
 def test_the_reset_may_be_an_epoch() -> None:
-    """With ``reset="epoch"`` X-RateLimit-Reset is a moment, rounded up; the draft's ``t`` stays a delta."""
+    """With ``reset="epoch"``, X-RateLimit-Reset is a timestamp, rounded up. ``t`` of the draft stays a delta."""
     scene = Scene(rule("1/minute", algorithm="fixed-window"), reset="epoch")
     scene.clock.advance(0.25)
     allowed, rejected = scene.hit(), scene.hit()
@@ -116,7 +116,7 @@ def test_the_reset_may_be_an_epoch() -> None:
 
 
 def test_times_are_rounded_up_and_at_least_one() -> None:
-    """No time is 0: a client that takes it literally must not come back too early."""
+    """No time is 0, because a client that waits 0 seconds would come back too early."""
     scene = Scene(rule("1/s", algorithm="fixed-window"))
     scene.hit()
     for moment in (0.0, 0.001, 0.5, 0.999999):
@@ -128,13 +128,13 @@ def test_times_are_rounded_up_and_at_least_one() -> None:
 
 
 @pytest.mark.parametrize("limits", ["5/500ms", "5/1500ms"])
-def test_a_window_that_is_no_whole_number_of_seconds_is_left_out(limits: str) -> None:
-    """The draft has whole seconds only; a policy whose window has parts of one says its quota alone."""
+def test_a_window_of_fractional_seconds_is_left_out(limits: str) -> None:
+    """The draft has whole seconds only, so such a policy contains only its quota."""
     assert Scene(rule(limits)).hit()["ratelimit-policy"] == '"login";q=5'
 
 
-def test_a_burst_is_the_limit_and_the_amount_is_the_quota() -> None:
-    """``X-RateLimit-Limit`` is what can pass at once, the policy says what passes in its window."""
+def test_x_ratelimit_limit_is_the_burst_and_the_policy_the_amount() -> None:
+    """``X-RateLimit-Limit`` is the burst. The policy is the amount per window."""
     shown = Scene(rule("100/minute burst 20", algorithm="token-bucket")).hit()
     assert shown["x-ratelimit-limit"] == "20"
     assert shown["ratelimit-policy"] == '"login";q=100;w=60'
@@ -142,15 +142,15 @@ def test_a_burst_is_the_limit_and_the_amount_is_the_quota() -> None:
 
 
 @pytest.mark.parametrize("jitter_us", [0, 1, 999_999])
-def test_a_jitter_below_a_second_changes_nothing(jitter_us: int) -> None:
-    """Retry-After has whole seconds, and so has its jitter."""
+def test_a_jitter_below_one_second_changes_nothing(jitter_us: int) -> None:
+    """Retry-After and its jitter have whole seconds."""
     scene = Scene(rule("1/minute"), jitter_us=jitter_us)
     scene.hit()
     assert {scene.hit()["retry-after"] for _ in range(20)} == {"20"}
 
 
-def test_jitter_only_adds() -> None:
-    """With a jitter of 3 s clients are told 20 to 23 s, never less; ``t`` is the same number, the reset stays."""
+def test_jitter_only_adds_time() -> None:
+    """With 3 s jitter, Retry-After is 20 to 23 s. ``t`` is the same number, and the reset stays."""
     scene = Scene(rule("1/minute"), jitter_us=3_000_000)
     scene.hit()
     rejected = [scene.hit() for _ in range(200)]
@@ -159,16 +159,16 @@ def test_jitter_only_adds() -> None:
     assert {answer["x-ratelimit-reset"] for answer in rejected} == {"20"}
 
 
-def test_jitter_is_told_of_the_limit_that_is_waited_for() -> None:
-    """Of several limits that reject, Retry-After is the ``t`` of the longest; the others keep their own."""
+def test_jitter_applies_to_the_longest_wait() -> None:
+    """Of several rejecting limits, Retry-After is the ``t`` of the longest wait. The others have no jitter."""
     scene = Scene(rule("1/minute; 1/hour", algorithm="fixed-window"), jitter_us=3_000_000)
     scene.hit()
     told = {(answer["retry-after"], answer["ratelimit"]) for answer in (scene.hit() for _ in range(200))}
     assert told == {(wait, f'"login";r=0;t=20, "login-2";r=0;t={wait}') for wait in ("800", "801", "802", "803")}
 
 
-def test_jitter_stays_within_the_numbers_of_the_syntax() -> None:
-    """A wait that is the largest number already gets no jitter on top, and none is made up where waiting is no use."""
+def test_jitter_stays_within_the_largest_number() -> None:
+    """The largest wait gets no jitter, and a rejection without a wait gets none."""
     scene = Scene(rule("1/minute", algorithm="fixed-window"), jitter_us=3_000_000)
     scene.hit()
     verdict = scene.limiter.hit(FEATURES)
@@ -179,14 +179,14 @@ def test_jitter_stays_within_the_numbers_of_the_syntax() -> None:
 
 
 def test_limits_by_client_show_their_own_numbers() -> None:
-    """A client with limits of his own sees those, under the policy's name."""
+    """A client with its own limits sees their numbers under the name of the policy."""
     scene = Scene(rule("2/minute", per_key={"192.0.2.7": ["7/minute", "9/hour"]}))
     assert scene.hit()["ratelimit-policy"] == '"login";q=7;w=60, "login-2";q=9;w=3600'
     assert scene.hit({"ip": "192.0.2.8"})["ratelimit-policy"] == '"login";q=2;w=60'
 
 
-def test_what_is_remembered_of_limits_is_bounded() -> None:
-    """Limits come and go with their settings; what is encoded for them does not pile up."""
+def test_the_cache_of_encoded_limits_is_bounded() -> None:
+    """Reloaded settings do not grow the cache of encoded policies."""
     clients = [str(i) for i in range(headers_module._MAX_CACHED + 10)]
     scene = Scene(rule("1/minute", key=["user"], per_key=dict.fromkeys(clients, "1/minute; 2/hour")))
     for client in clients:

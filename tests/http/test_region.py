@@ -1,4 +1,4 @@
-"""The country of a request: from a database, or from a header that only a trusted proxy can write."""
+"""The region comes from a database or from a header that only a trusted proxy can write."""
 
 from __future__ import annotations
 
@@ -66,38 +66,38 @@ def asked(region: Region, peer: str | None, **headers: str) -> str | None:
         ("192.0.2.7", "DE"),
         ("::ffff:192.0.2.7", "DE"),
         ("198.51.100.1", "AT"),
-        ("198.51.100.200", "CH"),  # only registered there, as networks of satellites are
+        ("198.51.100.200", "CH"),  # Only the registered country is known, as for satellite networks.
         ("203.0.113.1", None),
         ("203.0.113.65", None),
         ("203.0.113.129", None),
         ("10.0.0.1", None),
         ("2001:db8:1:2:3::9", "IT"),
-        ("2001:db8:1:2:4::9", None),  # the same /64
+        ("2001:db8:1:2:4::9", None),  # In the same /64 network.
         ("junk", None),
         (None, None),
     ],
 )
-def test_an_address_is_looked_up_whole(whole: Region, address: str | None, country: str | None) -> None:
-    """The whole address counts, not the network under which its client is counted; what is not there is unknown."""
+def test_the_lookup_uses_the_whole_ip_address(whole: Region, address: str | None, country: str | None) -> None:
+    """The lookup uses the whole address, not the counted network. An address without an entry has no region."""
     assert asked(whole, address) == country
 
 
-def test_a_database_of_ipv4_alone_knows_no_ipv6(tmp_path: Path) -> None:
-    """Asking it for the other kind is no error."""
+def test_an_ipv4_database_has_no_ipv6_regions(tmp_path: Path) -> None:
+    """A lookup of an IPv6 address raises no error."""
     path = written(tmp_path / "4.mmdb", {"192.0.2.0/24": PLACES["192.0.2.0/24"]}, 4)
     region = Region(path, "", ClientIP((), "x-forwarded-for", 128))
     assert (asked(region, "192.0.2.7"), asked(region, "2001:db8::1")) == ("DE", None)
 
 
-def test_behind_a_proxy_the_clients_address_is_looked_up(database: str) -> None:
-    """The very address that ``ip`` is made of, before it is cut."""
+def test_the_lookup_behind_a_proxy_uses_the_client_address(database: str) -> None:
+    """The lookup uses the address of the feature ``ip`` before the prefix cuts it."""
     region = Region(database, "", ClientIP(PROXY, "x-forwarded-for", 128))
     assert asked(region, "10.0.0.1", HTTP_X_FORWARDED_FOR="192.0.2.7, 2001:db8:1:2:3::9") == "IT"
     assert asked(region, "198.51.100.1", HTTP_X_FORWARDED_FOR="192.0.2.7") == "AT"
 
 
-def test_a_database_that_breaks_makes_no_error_of_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where a file is overwritten under the server regions are unknown, and the log says so once."""
+def test_a_damaged_database_raises_no_error_in_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """When the file is overwritten, regions are missing, and the log reports it once."""
     path = Path(written(tmp_path / "r.mmdb", PLACES))
     region = Region(str(path), "", ClientIP((), "x-forwarded-for", 128))
     with path.open("r+b") as file:
@@ -119,15 +119,15 @@ def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path, content: byt
         RateLimitMiddleware(sending(), settings={"region_database": str(path)})
 
 
-def test_a_database_of_something_else_stops_the_start(tmp_path: Path) -> None:
-    """One that knows no countries would leave every region unknown, and the limits that need one without effect."""
+def test_a_database_without_countries_stops_the_start(tmp_path: Path) -> None:
+    """Without countries every region would be missing, and rules by region would never apply."""
     path = written(tmp_path / "asn.mmdb", {"192.0.2.0/24": {"asn": 64496}, "198.51.100.0/24": "text"}, kind="Test-ASN")
     with pytest.raises(ConfigError, match=r"region_database: .*asn\.mmdb holds no countries, it is a 'Test-ASN'"):
         RateLimitMiddleware(sending(), settings={}, region_database=path)
 
 
-def test_a_missing_file_is_found_when_settings_are_read(tmp_path: Path) -> None:
-    """``ratelimit-mw check`` finds it, too; a name is looked for beside the settings file."""
+def test_a_missing_database_is_found_when_settings_are_read(tmp_path: Path) -> None:
+    """``ratelimit-mw check`` reports it, too. A relative path starts at the settings file."""
     settings = tmp_path / "r.toml"
     settings.write_text('region_database = "geo.mmdb"')
     with pytest.raises(ConfigError, match=r"region_database: .*file not found: .*geo\.mmdb"):
@@ -137,7 +137,7 @@ def test_a_missing_file_is_found_when_settings_are_read(tmp_path: Path) -> None:
 
 
 def test_the_library_is_an_extra(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the error is the line that installs it."""
+    """Without the library, the error shows the command that installs it."""
     monkeypatch.setitem(sys.modules, "maxminddb", None)
     with pytest.raises(MissingExtraError, match='pip install "ratelimit-mw\\[region\\]"'):
         RateLimitMiddleware(sending(), settings={"region_database": database})
@@ -164,20 +164,20 @@ def test_the_library_is_an_extra(database: str, monkeypatch: pytest.MonkeyPatch)
         (None, "DE", None),
     ],
 )
-def test_only_a_trusted_proxy_tells_the_country(peer: str | None, header: str | None, country: str | None) -> None:
-    """What clients write into the header themselves is not looked at, and what is no code is unknown."""
+def test_only_a_trusted_proxy_sets_the_country(peer: str | None, header: str | None, country: str | None) -> None:
+    """The middleware ignores the header of an untrusted client. A value that is no country code is missing."""
     region = Region("", "cf-ipcountry", ClientIP(PROXY, "x-forwarded-for", 128))
     assert asked(region, peer, **({} if header is None else {"HTTP_CF_IPCOUNTRY": header})) == country
 
 
-def test_a_proxy_on_a_unix_socket_is_one_too() -> None:
-    """Where "unix" is trusted, a peer without an address is the proxy."""
+def test_a_proxy_on_a_unix_socket_sets_the_country() -> None:
+    """With "unix" trusted, a peer without an address is the proxy."""
     region = Region("", "x-country", ClientIP(["unix"], "x-forwarded-for", 128))
     assert asked(region, None, HTTP_X_COUNTRY="AT") == "AT"
 
 
-def test_the_database_is_asked_where_the_header_is_silent(database: str) -> None:
-    """The proxy knows best; where it does not, or is not there, the address is looked up."""
+def test_the_database_is_used_when_the_header_is_missing(database: str) -> None:
+    """The header of the proxy takes precedence. Without it, the database looks up the address."""
     region = Region(database, "cf-ipcountry", ClientIP(PROXY, "x-forwarded-for", 128))
     forwarded = {"HTTP_X_FORWARDED_FOR": "192.0.2.7"}
     assert asked(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="AT", **forwarded) == "AT"
@@ -185,8 +185,8 @@ def test_the_database_is_asked_where_the_header_is_silent(database: str) -> None
     assert asked(region, "192.0.2.7", HTTP_CF_IPCOUNTRY="AT") == "DE"
 
 
-def test_of_two_lines_neither_is_believed() -> None:
-    """A proxy that adds its line to the client's own leaves nobody knowing which is whose."""
+def test_two_country_lines_are_ignored() -> None:
+    """When the proxy adds a line to the client's line, neither line can be trusted."""
     rule = {"name": "api", "key": ["region"], "limits": "1/minute"}
     settings = {"rules": [rule], "trusted_proxies": PROXY, "region_header": "CF-IPCountry"}
     app = RateLimitMiddleware(sending(START, BODY), settings=settings)
@@ -196,8 +196,8 @@ def test_of_two_lines_neither_is_believed() -> None:
     assert [messages[0]["status"] for messages in sent] == [200, 200, 200, 429, 200]
 
 
-def test_a_header_that_nobody_is_trusted_to_write_stops_the_start() -> None:
-    """It would never be taken, and every region would be unknown."""
+def test_a_country_header_without_a_trusted_proxy_stops_the_start() -> None:
+    """The middleware would never read the header, and every region would be missing."""
     with pytest.raises(ConfigError, match=r"region_header: .*Set trusted_proxies"):
         RateLimitMiddleware(sending(), settings={"region_header": "cf-ipcountry"})
     RateLimitMiddleware(sending(), settings={"region_header": "cf-ipcountry"}, trusted_proxies=PROXY)
@@ -208,8 +208,8 @@ def test_a_header_that_nobody_is_trusted_to_write_stops_the_start() -> None:
 # -- rules -------------------------------------------------------------------------------------------------
 
 
-def test_a_rule_that_needs_a_region_needs_a_way_to_find_it() -> None:
-    """Neither database nor header: the error names both. A function of yours is a way, too."""
+def test_a_rule_by_region_needs_a_source_of_regions() -> None:
+    """Without a database, a header or a function of your own, the error names the first two."""
     limiter = Limiter([Rule(limits="1/minute", key="region")])
     with pytest.raises(ConfigError, match="'region', but nothing provides it\\. Set region_database"):
         RateLimitMiddleware(sending(), limiter=limiter)
@@ -218,7 +218,7 @@ def test_a_rule_that_needs_a_region_needs_a_way_to_find_it() -> None:
 
 @pytest.mark.parametrize("middleware", ["asgi", "wsgi"])
 def test_rules_by_region(database: str, middleware: str) -> None:
-    """As the key, as a match and for limits of its own: each country is counted as the settings say."""
+    """A region works as the key, as a match and as a table of limits."""
     rules = [
         {"name": "by-region", "key": ["region"], "limits": "2/minute", "per": {"region": {"AT": "1/minute"}}},
         {"name": "in-italy", "key": [], "limits": "1/minute", "match": {"region": ["IT"]}},
@@ -239,7 +239,7 @@ def test_rules_by_region(database: str, middleware: str) -> None:
 
 @pytest.mark.parametrize("content", [b"no database", None])
 def test_check_opens_the_database(tmp_path: Path, content: bytes | None) -> None:
-    """``ratelimit-mw check`` says before a deploy what would stop the start; a good file is good."""
+    """``ratelimit-mw check`` reports a bad file before a deployment and accepts a good one."""
     path, data = tmp_path / "r.toml", tmp_path / "geo.mmdb"
     path.write_text('region_database = "geo.mmdb"\n[[rules]]\nkey = "region"\nlimits = "5/s"')
     if content is None:

@@ -1,4 +1,4 @@
-"""The answer to a rejected request: in the form that was asked for, never cached, and replaceable by your own."""
+"""The rejection has the requested format, is never cached, and can be replaced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FULL = {"limits": "1/minute; 20/hour", "algorithm": "fixed-window"}
 
 
 def rejected(app: App, **request: Any) -> Any:
-    """The answer to the second request of a client who may have one."""
+    """Return the response to the second request of a client that is allowed one."""
     ask(app)
     return ask(app, **request)
 
@@ -48,8 +48,8 @@ def verdict_of(*rules: Rule, cost: int = 1, hits: int = 2) -> Verdict:
 # -- the package's own answer ------------------------------------------------------------------------------
 
 
-def test_the_problem_says_what_the_draft_asks_for() -> None:
-    """problem+json with the registered type, the status of the response, and the violated policies alone."""
+def test_the_problem_document_follows_the_draft() -> None:
+    """problem+json has the registered type, the status of the response and only the violated policies."""
     answer = rejected(app())
     assert answer.status_code == 429
     assert answer.headers["content-type"] == PROBLEM
@@ -64,8 +64,8 @@ def test_the_problem_says_what_the_draft_asks_for() -> None:
     assert answer.headers["ratelimit-policy"] == '"api";q=1;w=60, "api-2";q=20;w=3600'
 
 
-def test_html_and_text_say_the_same() -> None:
-    """A browser gets a page that is well-formed and names its language, a terminal gets two lines."""
+def test_html_and_text_have_the_same_content() -> None:
+    """A browser gets a well-formed page with a language. A terminal gets two lines."""
     page = rejected(app(), headers={"accept": "text/html"})
     tags: list[str] = []
     parser = HTMLParser()
@@ -107,15 +107,15 @@ def test_html_and_text_say_the_same() -> None:
         ("text/plain," + "x" * 512, PROBLEM),
     ],
 )
-def test_the_form_is_what_accept_likes_best(accept: str, media: str) -> None:
-    """By quality, the most telling range first; all else equal, problem+json; nonsense counts for nothing."""
+def test_the_format_follows_accept(accept: str, media: str) -> None:
+    """The highest quality counts, then the most specific range, then problem+json. Invalid ranges count for nothing."""
     headers = dict(build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1").headers)
     assert headers["Content-Type"] == media
 
 
 @given(st.text(st.sampled_from('text/html*,;q=0.9 "\\\u00e9'), max_size=60))
-def test_no_accept_breaks_the_answer(accept: str) -> None:
-    """Whatever is asked for, the answer is one of the three forms, with its right length."""
+def test_no_accept_header_breaks_the_rejection(accept: str) -> None:
+    """For any Accept header, the body has one of the three formats and the right length."""
     answer = build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
     headers = dict(answer.headers)
     assert headers["Content-Type"] in (PROBLEM, HTML, TEXT)
@@ -123,12 +123,12 @@ def test_no_accept_breaks_the_answer(accept: str) -> None:
 
 
 def test_one_second_is_not_seconds() -> None:
-    """The sentence is for people."""
+    """The sentence is grammatical for one second."""
     assert b"Retry after 1 second." in build_rejection(verdict_of(Rule(limits="1/minute")), "text/plain", "1").body
 
 
-def test_what_can_never_be_allowed_says_so() -> None:
-    """Without a time to wait the answer does not pretend that waiting helps."""
+def test_a_permanent_rejection_suggests_no_wait() -> None:
+    """Without a wait, the body does not suggest that waiting helps."""
     verdict = verdict_of(Rule(name="big", limits="5/minute"), cost=6)
     problem = json.loads(build_rejection(verdict, "", None).body)
     assert problem["detail"] == "Waiting does not help: this request can never be allowed."
@@ -136,7 +136,7 @@ def test_what_can_never_be_allowed_says_so() -> None:
 
 
 def test_shadow_rules_are_no_violation() -> None:
-    """Only what rejected is named: not a rule that only watches, nor one that would have let the request pass."""
+    """The body names only rejecting rules, neither shadow rules nor rules that would allow the request."""
     rules = [Rule(name=name, limits=limits, mode=mode) for name, limits, mode in NAMED]
     problem = json.loads(build_rejection(verdict_of(*rules), "", "1").body)
     assert problem["violated-policies"] == ["rejecting"]
@@ -146,7 +146,7 @@ NAMED = [("watching", "1/minute", "shadow"), ("rejecting", "1/minute", "enforce"
 
 
 class DeadStore(Store):
-    """A store that never answers."""
+    """A store that never responds."""
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         raise StoreError("no answer")
@@ -158,8 +158,8 @@ class DeadStore(Store):
         raise StoreError("no answer")
 
 
-def test_our_own_failure_is_503_and_not_the_clients_fault() -> None:
-    """A rule that denies while its store is down answers 503: the client has done nothing wrong."""
+def test_a_store_failure_is_503() -> None:
+    """A rule with ``on_store_error = "deny"`` rejects with 503 while its store is down."""
     rate = Limiter([Rule(name="api", limits="9/minute", on_store_error="deny")], store=DeadStore())
     answer = ask(limited(sending(START, BODY), rate))
     assert answer.status_code == 503
@@ -171,8 +171,8 @@ def test_our_own_failure_is_503_and_not_the_clients_fault() -> None:
 
 
 @pytest.mark.parametrize(("status", "reason"), [(429, "Too Many Requests"), (403, "Forbidden"), (499, "Rejected")])
-def test_every_status_has_a_reason(status: int, reason: str) -> None:
-    """WSGI asks for a phrase beside the number, known or not."""
+def test_every_status_has_a_reason_phrase(status: int, reason: str) -> None:
+    """WSGI needs a reason phrase for registered and unregistered statuses."""
     assert Rejection(status, [], b"").reason == reason
 
 
@@ -196,8 +196,8 @@ async def eventually(request: Any, verdict: Verdict) -> Rejection:
     ],
     ids=["Rejection", "async", "Starlette response", "ASGI application"],
 )
-def test_a_function_replaces_the_answer_under_asgi(answer: Any, status: int, body: str) -> None:
-    """It returns a Rejection or an application, sync or async; our fields are added once, and replace its own."""
+def test_a_function_replaces_the_rejection_under_asgi(answer: Any, status: int, body: str) -> None:
+    """It returns a Rejection or an application, sync or async. The rate limit fields replace its own."""
     found = rejected(app(rejection=answer))
     assert (found.status_code, found.text) == (status, body)
     assert [name for name, _ in found.headers.multi_items() if name in FIELDS] == FIELDS
@@ -212,8 +212,8 @@ def test_a_function_replaces_the_answer_under_asgi(answer: Any, status: int, bod
     ],
     ids=["Rejection", "WSGI application"],
 )
-def test_a_function_replaces_the_answer_under_wsgi(answer: Any, status: str, body: bytes) -> None:
-    """It returns a Rejection or an application; our fields are added once, and replace its own."""
+def test_a_function_replaces_the_rejection_under_wsgi(answer: Any, status: str, body: bytes) -> None:
+    """It returns a Rejection or an application. The rate limit fields replace its own."""
     guarded = limited_wsgi(listing, limiter(**FULL), rejection=answer)
     Served(guarded)
     served = Served(guarded)
@@ -223,8 +223,8 @@ def test_a_function_replaces_the_answer_under_wsgi(answer: Any, status: str, bod
     assert [value for name, value in served.headers if name.lower() == "retry-after"] == ["20"]
 
 
-def test_your_own_answer_to_head_has_no_body() -> None:
-    """A Rejection's body is left out for HEAD, under both protocols."""
+def test_a_custom_rejection_of_head_has_no_body() -> None:
+    """A HEAD request gets no Rejection body under both protocols."""
     guarded = app(rejection=lambda request, verdict: OWN)
     ask(guarded)
     assert ask(guarded, method="HEAD").content == b""
@@ -233,8 +233,8 @@ def test_your_own_answer_to_head_has_no_body() -> None:
     assert Served(guarded, REQUEST_METHOD="HEAD").body == b""
 
 
-def test_a_rejecting_application_may_read_and_stream() -> None:
-    """An application that rejects gets the request as it is and may answer in parts."""
+def test_a_rejection_application_may_read_and_stream() -> None:
+    """A rejection application receives the request unchanged and may stream its response."""
 
     async def reject(scope: Scope, receive: Receive, send: Send) -> None:
         given = await receive()
@@ -251,8 +251,8 @@ def test_a_rejecting_application_may_read_and_stream() -> None:
     assert names_of(sent[0]) == [*FIELDS, "retry-after"]
 
 
-def test_the_function_sees_request_and_verdict() -> None:
-    """It is given the request as a mapping with its headers, and the verdict with its reasons."""
+def test_the_function_receives_request_and_verdict() -> None:
+    """The function receives the request as a mapping with headers, and the verdict with its reasons."""
     seen: list[Any] = []
 
     def answer(request: Any, verdict: Verdict) -> Rejection:
@@ -263,8 +263,8 @@ def test_the_function_sees_request_and_verdict() -> None:
     assert seen == [("/a", "text/x", 20.0, "api")]
 
 
-def test_an_error_of_the_function_goes_up() -> None:
-    """A function that fails is a bug of the application's, and seen as one."""
+def test_an_error_of_the_function_reaches_the_server() -> None:
+    """An error of the function is an error of the application."""
 
     def broken(request: Any, verdict: Verdict) -> Rejection:
         raise LookupError("template")
@@ -273,8 +273,8 @@ def test_an_error_of_the_function_goes_up() -> None:
         rejected(app(rejection=broken))
 
 
-def test_a_rejection_under_wsgi_is_whole_without_a_validator() -> None:
-    """The plain answer under WSGI carries its length, its type, and no body more than that."""
+def test_a_rejection_under_wsgi_is_complete_without_a_validator() -> None:
+    """The default rejection under WSGI has its length, its type and exactly one body."""
     environ: Environ = {"HTTP_ACCEPT": "text/html"}
     guarded = limited_wsgi(listing, limiter(**FULL))
     Served(guarded)

@@ -1,4 +1,4 @@
-"""Reading features from requests: the same under ASGI and WSGI, and as the frameworks see them."""
+"""Features of requests are the same under ASGI and WSGI, and as the frameworks read them."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ def wsgi(query: str = "", **headers: str) -> WSGIRequest:
         ("", "a", None, None),
     ],
 )
-def test_a_query_field_is_what_the_framework_sees(query: str, name: str, last: str | None, first: str | None) -> None:
-    """Of several fields with one name Starlette shows the last and werkzeug the first, and so do we."""
+def test_a_query_field_is_read_as_the_framework_reads_it(
+    query: str, name: str, last: str | None, first: str | None
+) -> None:
+    """For repeated names, Starlette shows the last field and Werkzeug the first. The feature follows."""
     assert (asgi(query.encode()).query or {}).get(name) == last
     assert (wsgi(query).query or {}).get(name) == first
 
 
 @pytest.mark.parametrize("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
-def test_a_query_of_a_thousand_fields_evades_nothing(rule: dict[str, Any]) -> None:
-    """A query that is too long to be read is a value of its own: the rule applies, whether to its key or its match."""
+def test_a_query_of_a_thousand_fields_evades_no_rule(rule: dict[str, Any]) -> None:
+    """A query that is too long is invalid. The rule applies, whether its key or its match uses the query."""
     flood = "&".join(["x=1"] * 1001) + "&q=costly"
     app = limited(sending(START, BODY), limiter("1/minute", **rule))
     sent = [send_bare(app, http_scope(query_string=query.encode()))[0]["status"] for query in (flood, flood + "&y=2")]
@@ -71,23 +73,23 @@ def test_a_query_of_a_thousand_fields_evades_nothing(rule: dict[str, Any]) -> No
     ],
 )
 def test_cookies(lines: list[str], cookies: dict[str, str]) -> None:
-    """Over all lines, quotes and escapes taken off, of one name the one that the framework shows."""
+    """The parser reads all lines, quotes and escapes. For repeated names, the value of the framework counts."""
     assert asgi(headers=[(b"cookie", line.encode()) for line in lines]).cookies == cookies
 
 
-def test_lines_of_one_header_that_differ_are_invalid() -> None:
-    """Starlette shows the first line: a client that adds others would have a new count with each."""
+def test_different_lines_of_one_header_are_invalid() -> None:
+    """Starlette shows the first line, so a client could get a new count with each added line."""
     found = asgi(headers=[(b"x-a", b"1"), (b"X-A", b"2"), (b"x-b", b"3"), (b"x-b", b"3")])
     assert (found.header("x-a"), found.header("x-b"), found.header("x-c")) == (INVALID, "3", None)
 
 
-def test_a_query_that_nobody_escaped_is_invalid() -> None:
-    """Its bytes are UTF-8 to some frameworks and Latin-1 to others."""
+def test_an_unescaped_query_is_invalid() -> None:
+    """Some frameworks read its bytes as UTF-8, others as Latin-1."""
     assert (asgi("q=\u00e9".encode()).query, wsgi("q=\u00e9".encode().decode("latin-1")).query) == (None, None)
 
 
-def test_headers_are_a_mapping_in_any_case() -> None:
-    """Names in any case, lines joined with commas, absence is absence."""
+def test_headers_are_a_case_insensitive_mapping() -> None:
+    """Names ignore case, commas join repeated lines, and a missing header is not in the mapping."""
     headers = asgi(headers=[(b"X-A", b"1"), (b"x-b", b"\xe9"), (b"x-a", b"2")]).headers
     assert (headers["x-A"], headers["X-B"], headers.get("x-c")) == ("1, 2", "\u00e9", None)
     assert (list(headers), len(headers)) == (["x-a", "x-b"], 2)
@@ -111,12 +113,12 @@ def test_headers_are_a_mapping_in_any_case() -> None:
     ],
 )
 def test_the_host(lines: list[str], host: str) -> None:
-    """Lower case, no port, no dot at the end, and of several the first, which is the one that frameworks route by."""
+    """The host is lower case without port and final dot. Of several, the first counts, as in the frameworks."""
     assert asgi(headers=[(b"host", line.encode()) for line in lines]).host == host
 
 
-def test_a_request_is_a_mapping_over_what_the_server_gave() -> None:
-    """Your own functions can read anything in scope or environ."""
+def test_a_request_is_a_mapping_over_scope_or_environ() -> None:
+    """Feature functions can read every entry of the scope or environ."""
     request = asgi()
     assert request["client"] == ("192.0.2.7", 1234)
     assert set(request) == set(http_scope())
@@ -135,8 +137,8 @@ FEATURES_OF_A_REQUEST = {
 
 
 @pytest.mark.parametrize("name", FEATURES_OF_A_REQUEST)
-def test_every_feature_of_a_request_makes_a_key(name: str) -> None:
-    """Under both protocols the same request has the same key."""
+def test_both_protocols_make_the_same_key(name: str) -> None:
+    """The same request has the same key under both protocols."""
     value = FEATURES_OF_A_REQUEST[name]
     rate = Limiter([Rule(name="api", limits="9/minute", key=[name])], clock=ManualClock(1.0))
     headers = [(b"host", b"testserver"), (b"x-api-key", b"k1"), (b"cookie", b"session=s1")]
@@ -151,8 +153,8 @@ def test_every_feature_of_a_request_makes_a_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["plan", "group", "tenant"])
-def test_a_feature_that_nothing_gives_is_rejected_when_built(name: str) -> None:
-    """A rule that needs what no one reads would never apply, and so cannot start; your own function gives it."""
+def test_a_feature_without_a_source_is_rejected_when_built(name: str) -> None:
+    """A rule with such a feature would never apply, so the middleware raises an error. A function provides it."""
     rate = limiter("1/minute", key=[name])
     with pytest.raises(ConfigError, match=f"uses the feature '{name}', but nothing provides it"):
         RateLimitMiddleware(sending(START, BODY), limiter=rate)
@@ -160,8 +162,8 @@ def test_a_feature_that_nothing_gives_is_rejected_when_built(name: str) -> None:
     assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
 
 
-def test_your_own_function_comes_before_the_built_in_one() -> None:
-    """A feature that is built in can be replaced, ``endpoint`` too."""
+def test_a_feature_function_replaces_a_built_in_feature() -> None:
+    """A feature function can replace every built-in feature, including ``endpoint``."""
     app = limited(
         sending(START, BODY),
         limiter("1/minute", key=["ip", "endpoint"]),
@@ -173,8 +175,8 @@ def test_your_own_function_comes_before_the_built_in_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["header:X-Tenant", "post:tenant"])
-def test_your_own_function_may_have_any_spelling_of_its_name(name: str) -> None:
-    """What a rule and a function mean by one name is one feature, however each writes it."""
+def test_feature_function_names_ignore_spelling(name: str) -> None:
+    """A rule and a function may spell the name of one feature differently."""
     app = limited(sending(START, BODY), limiter("1/minute", key=[name]), features={name: lambda request: "x"})
     assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
 
@@ -190,7 +192,7 @@ names = st.sampled_from(["host", "x-a", "X-A", "cookie", "x-forwarded-for", "acc
 def test_no_request_breaks_the_middleware(
     path: str, query: str, headers: list[tuple[str, str]], method: str, peer: str | None, trusting: bool
 ) -> None:
-    """Whatever a client sends, and however a server passes it on, there is a decision; the second time a rejection."""
+    """For any request and server, the first request gets a decision and the second a rejection."""
     rate = limiter("1/minute", key=ALL, match={"path": "/**"})
     options: dict[str, Any] = {"trusted_proxies": ["unix", "::/0", "0.0.0.0/0"] if trusting else []}
     pairs = [(name.encode(), value.encode("latin-1")) for name, value in headers]

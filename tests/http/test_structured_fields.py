@@ -1,4 +1,4 @@
-"""The rate limit fields are structured fields, as an independent parser reads them, whatever rule and cost."""
+"""For any rule and cost, an independent parser reads the rate limit fields as structured fields."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ DRAFT = [
 
 
 @pytest.mark.parametrize("value", DRAFT)
-def test_the_parser_reads_the_drafts_examples(value: str) -> None:
-    """The parser that judges our headers accepts every value printed in the draft, and spells it canonically."""
+def test_the_parser_reads_the_examples_of_the_draft(value: str) -> None:
+    """The reference parser accepts every value printed in the draft and writes it in canonical form."""
     items = http_sf.parse(value.encode(), tltype="list")
     canonical = value.replace(',"', ', "').replace("Ra894==", "Ra89w==").replace("UOUH==", "UOUA==")
     assert http_sf.ser(items) == canonical
@@ -55,8 +55,8 @@ def test_the_parser_reads_the_drafts_examples(value: str) -> None:
 @pytest.mark.parametrize(
     "value", ['"a";q=1,', '"a";Q=1', '"a";q=1234567890123456', '"\u00e9";q=1', '"a\r\n";q=1', '"a"q=1']
 )
-def test_the_parser_rejects_what_is_malformed(value: str) -> None:
-    """The parser that judges our headers is strict."""
+def test_the_parser_rejects_malformed_fields(value: str) -> None:
+    """The reference parser is strict."""
     with pytest.raises(http_sf.StructuredFieldError):
         http_sf.parse(value.encode("utf-8"), tltype="list")
 
@@ -65,7 +65,7 @@ def test_the_parser_rejects_what_is_malformed(value: str) -> None:
     "name", ["", "a b", "a\r\nb", "a\n", "\u00e9", "caf\u00e9", "a\x7f", "a\tb", "\x00", "x" * 201]
 )
 def test_a_name_that_no_header_can_hold_is_rejected_when_built(name: str) -> None:
-    """A rule's name becomes a policy's name: what could split or break a header is an error at start."""
+    """The name of a rule becomes the name of a policy, so a name that breaks a header is an error at the start."""
     with pytest.raises(ConfigError, match="name"):
         Rule(name=name, limits="1/minute")
 
@@ -82,7 +82,7 @@ algorithms = st.sampled_from(["fixed-window", "sliding-window-counter", "tiered-
 def test_every_header_is_a_structured_field(
     name: str, amount: int, period: str, algorithm: str, cost: int, advance: int
 ) -> None:
-    """Whatever rule and cost, both fields parse, in canonical spelling, with whole numbers of the right kind."""
+    """For any rule and cost, both fields parse in canonical form, with integers of the right type."""
     scene = Scene(rule([f"{amount}/{period}", "10/hour"], name, algorithm=algorithm))
     for _ in range(2):
         found = scene.hit(cost=cost)
@@ -100,8 +100,8 @@ def test_every_header_is_a_structured_field(
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
-def test_no_number_outgrows_the_structured_field(algorithm: str) -> None:
-    """A bucket that takes a million years to drain says so in 15 digits, the most that a field can hold."""
+def test_no_number_exceeds_the_structured_field(algorithm: str) -> None:
+    """A bucket that takes a million years to drain has a 15-digit number, the maximum of a field."""
     scene = Scene(rule("1/366 days burst 1000000000000", algorithm=algorithm))
     for cost in (10**12, 10**12):
         found = scene.hit(cost=cost)
@@ -109,8 +109,8 @@ def test_no_number_outgrows_the_structured_field(algorithm: str) -> None:
 
 
 @given(st.integers(1, 5), st.sampled_from(["1s", "7s", "minute"]), algorithms, st.lists(st.floats(0, 9), max_size=12))
-def test_a_retry_after_the_time_told_succeeds(amount: int, period: str, algorithm: str, pauses: list[float]) -> None:
-    """Retry-After is never too early: who comes back then is let in, and a whole second earlier nobody need wait."""
+def test_a_request_after_retry_after_succeeds(amount: int, period: str, algorithm: str, pauses: list[float]) -> None:
+    """A request after Retry-After is allowed, and Retry-After is less than one second too long."""
     scene = Scene(rule(f"{amount}/{period}", algorithm=algorithm))
     for pause in pauses:
         scene.clock.advance(pause)

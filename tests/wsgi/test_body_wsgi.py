@@ -1,4 +1,4 @@
-"""Rules by the body under WSGI: the application reads what it would have read without them."""
+"""Rules on body fields under WSGI leave the body that the application reads unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def behind(app: Any, key: Any = ("json:user",), limits: str = "1/minute", **more
 
 
 class Wire(io.BytesIO):
-    """A stream as slow servers have it: a read gives at most ``at_once`` bytes; ``seen`` counts what was read."""
+    """A stream of a slow server: a read returns at most ``at_once`` bytes, and ``seen`` counts the bytes read."""
 
     def __init__(self, content: bytes, at_once: int = 1_000_000) -> None:
         super().__init__(content)
@@ -55,7 +55,7 @@ def post(content: bytes | Wire, length: int | str | None = "true", **more: Any) 
 
 
 def chunked(content: bytes | Wire, **more: Any) -> dict[str, Any]:
-    """A body of unknown length on a stream that ends by itself."""
+    """Return a body of unknown length on a stream that ends by itself."""
     return post(content, None, HTTP_TRANSFER_ENCODING="chunked", **{"wsgi.input_terminated": True, **more})
 
 
@@ -74,7 +74,7 @@ def status(app: Any, environ: dict[str, Any]) -> str:
 
 
 class RouteReader:
-    """An application that keeps what ``read`` makes of its input."""
+    """An application that records the result of ``read`` on its input."""
 
     def __init__(self, read: Any = lambda stream: stream.read()) -> None:
         self._read = read
@@ -89,8 +89,8 @@ class RouteReader:
 
 
 @pytest.mark.parametrize("send", [post, chunked])
-def test_each_value_of_a_field_is_counted_apart(send: Any) -> None:
-    """With a length and without one, in one read and in many."""
+def test_each_value_of_a_field_has_its_own_count(send: Any) -> None:
+    """The body has a length or none, and arrives in one read or in many."""
     app = behind(listing)
     requests = [ANN, Wire(BOB, 3), b'{"user" : "ann"}', b"{}", b"{}", b"", b""]
     assert [status(app, send(content)) for content in requests] == ["200", "200", "429", "200", "200", "200", "200"]
@@ -112,21 +112,21 @@ def test_each_value_of_a_field_is_counted_apart(send: Any) -> None:
         lambda: chunked(ANN.ljust(LIMIT + 1)),
     ],
 )
-def test_what_cannot_be_read_is_counted_together(request_: Any) -> None:
-    """Malformed, over the bound, cut short, of a length that is none: the limit holds for all of them together."""
+def test_invalid_bodies_share_one_count(request_: Any) -> None:
+    """Malformed, oversized and truncated bodies, and those with an invalid length, share one limit."""
     app = behind(listing)
     assert [status(app, environ) for environ in (request_(), post(b"{"), post(ANN))] == ["200", "429", "200"]
 
 
-def test_of_two_lengths_the_stream_tells_the_true_one() -> None:
-    """A body in chunks ends where it ends, whatever length is claimed as well."""
+def test_a_chunked_body_ignores_its_content_length() -> None:
+    """A chunked body ends where its stream ends, for any Content-Length beside it."""
     app = behind(RouteReader())
     assert [status(app, chunked(ANN, CONTENT_LENGTH=length)) for length in ("5", None)] == ["200", "429"]
     assert app.app.found == ANN
 
 
-def test_the_first_of_several_counts() -> None:
-    """As Werkzeug shows it."""
+def test_the_first_of_repeated_fields_counts() -> None:
+    """Werkzeug shows the first field."""
     app = behind(listing, key=["form:user"])
     forms = [b"user=ann&user=bob", b"user=ann", b"user=bob&user=ann"]
     sent = [status(app, post(form, CONTENT_TYPE="application/x-www-form-urlencoded")) for form in forms]
@@ -151,15 +151,15 @@ def test_the_first_of_several_counts() -> None:
         (lambda wire: post(wire, None, **{"wsgi.input_terminated": False}), 0),
     ],
 )
-def test_no_more_is_read_than_the_application_could_read(environ: Any, seen: int) -> None:
-    """Nothing beyond the announced length, where a read would wait for ever; nothing of what is too long anyway."""
+def test_no_byte_beyond_the_content_length_is_read(environ: Any, seen: int) -> None:
+    """A read beyond the announced length would block. A body that is announced as too long is not read."""
     wire = Wire(ANN + b" " * 2 * LIMIT)
     status(behind(listing), environ(wire))
     assert wire.seen == seen
 
 
-def test_nothing_is_read_for_rules_that_need_none_of_it() -> None:
-    """Nor for a feature that your own function gives."""
+def test_a_rule_that_does_not_match_reads_no_body() -> None:
+    """A feature that your own function provides needs no body either."""
     for app in (
         behind(listing, key=["ip"]),
         RateLimitMiddleware(listing, settings=BY_USER, features={"json:user": str}),
@@ -199,16 +199,16 @@ READS: dict[str, Any] = {
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("limit", [1, 5, 8, len(TEXT) - 1, len(TEXT), 1000])
 @pytest.mark.parametrize("send", [post, chunked])
-def test_the_application_reads_the_very_bytes(read: Any, limit: int, send: Any) -> None:
-    """By whatever method and in whatever portions, where all of it was read before, a part and nothing."""
+def test_the_application_reads_the_same_bytes(read: Any, limit: int, send: Any) -> None:
+    """The application reads by any method and in any portions, after all, a part or none of the body was read ahead."""
     app = RouteReader(read)
     status(behind(app, body_limit=limit), send(TEXT, **{"wsgi.input": io.BytesIO(TEXT)}))
     assert app.found == read(io.BytesIO(TEXT))
 
 
 @given(st.integers(0, 40), st.lists(st.tuples(st.sampled_from(["read", "readline", "readlines"]), st.integers(-1, 12))))
-def test_a_replayed_stream_is_the_stream(at: int, calls: list[tuple[str, int]]) -> None:
-    """However much of it was read before, and whatever is asked of it, it answers as the whole stream does."""
+def test_a_replayed_stream_equals_the_original(at: int, calls: list[tuple[str, int]]) -> None:
+    """For any part that was read ahead and any calls, the replayed stream returns the same results."""
     whole = io.BytesIO(TEXT)
     replayed = ReplayedInput(TEXT[:at], io.BytesIO(TEXT[at:]))
     for method, size in calls:
@@ -216,15 +216,15 @@ def test_a_replayed_stream_is_the_stream(at: int, calls: list[tuple[str, int]]) 
     assert list(replayed) == list(whole)
 
 
-def test_a_body_cut_short_is_still_the_applications() -> None:
-    """What has come of it is there, and then the end."""
+def test_a_truncated_body_reaches_the_application() -> None:
+    """The application reads the bytes that arrived and then the end of the stream."""
     app = RouteReader()
     status(behind(app), post(ANN, 100))
     assert app.found == ANN
 
 
-def test_an_error_of_the_server_goes_up() -> None:
-    """What the stream raises is raised where the application would have met it."""
+def test_an_error_of_the_stream_reaches_the_application() -> None:
+    """The application sees an error of the stream at the point where the error occurs."""
 
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
@@ -234,8 +234,8 @@ def test_an_error_of_the_server_goes_up() -> None:
         status(behind(listing), post(ANN, **{"wsgi.input": Broken()}))
 
 
-def test_the_validator_has_no_complaint() -> None:
-    """``wsgiref.validate`` on both sides; the application is a strict one that says how much it wants."""
+def test_wsgiref_validate_accepts_both_sides() -> None:
+    """``wsgiref.validate`` wraps the middleware and a strict application, which passes a size to each read."""
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         stream = environ["wsgi.input"]
@@ -251,8 +251,8 @@ def test_the_validator_has_no_complaint() -> None:
         body.close()  # type: ignore[attr-defined]
 
 
-def test_flask_reads_what_was_read_before() -> None:
-    """A real framework's JSON, forms, files and streams, behind the middleware."""
+def test_flask_reads_a_body_that_was_read_ahead() -> None:
+    """Flask reads JSON, forms, files and streams behind the middleware."""
     app = flask.Flask(__name__)
 
     @app.post("/json")
@@ -276,8 +276,8 @@ def test_flask_reads_what_was_read_before() -> None:
     assert ask_wsgi(served, "/stream", "POST", content=content).content == content
 
 
-def test_a_request_without_a_way_to_its_body_is_an_error() -> None:
-    """An adapter that reads no bodies does not silently limit nothing."""
+def test_a_request_without_access_to_its_body_is_an_error() -> None:
+    """An adapter that reads no bodies raises an error instead of skipping the limit."""
 
     class Bodiless(WSGIRequest):
         body = Request.body

@@ -1,4 +1,4 @@
-"""What the WSGI middleware owes to the protocol, with the standard library's validator on both of its sides."""
+"""The WSGI middleware follows the protocol, with the standard library's validator on both sides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTING = {"count_when": {"status": [401, 500]}}
 
 
 class Body:
-    """An iterable that counts how often it is closed."""
+    """An iterable that counts the calls of its ``close``."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -34,7 +34,7 @@ class Body:
 
 
 def late(environ: Environ, start_response: Any) -> Iterator[bytes]:
-    """A generator: it starts the response only when it is asked for the first chunk."""
+    """Start the response only when the server requests the first chunk."""
     start_response("200 OK", HEADERS)
     yield b"hel"
     yield b"lo"
@@ -47,7 +47,7 @@ def writing(environ: Environ, start_response: Any) -> list[bytes]:
 
 
 def recovering(environ: Environ, start_response: Any) -> list[bytes]:
-    """It starts, fails before it has sent anything, and starts again with the error."""
+    """Start the response, fail before the first byte, and start again with exc_info."""
     start_response("200 OK", [*HEADERS, ("X-RateLimit-Limit", "9")])
     try:
         raise ValueError("broken")
@@ -61,20 +61,20 @@ RULES = pytest.mark.parametrize("rule", [{}, COUNTING], ids=["plain", "by outcom
 
 @RULES
 @pytest.mark.parametrize("app", [listing, late, writing, recovering])
-def test_every_way_to_answer_stays_valid(app: Any, rule: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
-    """List, generator, ``write`` and a second start arrive whole, with the fields once and no complaint."""
+def test_every_form_of_response_stays_valid(app: Any, rule: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    """List, generator, ``write`` and a second start arrive whole with the fields once, and pass the validator."""
     served = Served(limited(app, limiter(**rule)))
     assert served.body == b"hello"
     assert served.status == ("500 Internal Server Error" if app is recovering else "200 OK")
     assert served.names() == ["Content-Type", *FIELDS]
     assert dict(served.headers)["X-RateLimit-Remaining"] == "1"
-    assert capfd.readouterr().err == ""  # the validator complains there about what is never closed
+    assert capfd.readouterr().err == ""  # The validator complains about an unclosed iterable.
 
 
 @RULES
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rule: dict[str, Any]) -> None:
-    """A rejected request gets a whole 429, without its body for HEAD, and the application never hears of it."""
+    """A rejected request gets a complete 429, without a body for HEAD. The middleware does not call the application."""
     calls = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
@@ -92,8 +92,8 @@ def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rul
     assert len(calls) == 2
 
 
-def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None:
-    """Where no rule looks, environ, start_response and the iterable are the same objects; only the verdict is new."""
+def test_a_request_that_matches_no_rule_is_passed_through() -> None:
+    """When no rule applies, environ, start_response and the iterable are the same objects. Only the verdict is new."""
     body: list[bytes] = []
     given: list[Any] = []
 
@@ -111,8 +111,8 @@ def test_without_a_rule_for_a_request_everything_is_handed_on_as_it_is() -> None
     assert environ == before
 
 
-def test_the_applications_own_iterable_is_returned() -> None:
-    """Unless the outcome counts, the server gets the very object, with its length or file wrapper."""
+def test_the_iterable_of_the_application_is_returned() -> None:
+    """Unless the outcome counts, the server gets the same object, with its length or file wrapper."""
     body = Body([b"x"])
 
     def app(environ: Environ, start_response: Any) -> Body:
@@ -125,8 +125,8 @@ def test_the_applications_own_iterable_is_returned() -> None:
 
 @RULES
 @pytest.mark.parametrize(("chunks", "closes"), [(None, 1), (1, 1), (0, 1), (None, 2)])
-def test_close_is_passed_on_once(rule: dict[str, Any], chunks: int | None, closes: int) -> None:
-    """The iterable is closed once: read to its end, given up by the client, or closed twice by a server."""
+def test_close_is_called_once(rule: dict[str, Any], chunks: int | None, closes: int) -> None:
+    """The iterable is closed once after its end, after a disconnect, or when a server closes it twice."""
     body = Body([b"a", b"b", b"c"])
 
     def app(environ: Environ, start_response: Any) -> Body:
@@ -138,8 +138,8 @@ def test_close_is_passed_on_once(rule: dict[str, Any], chunks: int | None, close
 
 
 @RULES
-def test_an_iterable_without_close_has_nothing_to_be_closed(rule: dict[str, Any]) -> None:
-    """A plain list is an iterable like any other."""
+def test_an_iterable_without_close_is_accepted(rule: dict[str, Any]) -> None:
+    """A plain list has no ``close``."""
     assert Served(RateLimitMiddleware(listing, limiter=limiter(**rule))).body == b"hello"
 
 
@@ -160,15 +160,15 @@ def raising_halfway(environ: Environ, start_response: Any) -> Iterator[bytes]:
 
 @RULES
 @pytest.mark.parametrize("app", [raising_at_once, raising_late, raising_halfway])
-def test_what_the_application_raises_goes_up(app: Any, rule: dict[str, Any]) -> None:
-    """Errors reach the server as they are, whenever they happen."""
+def test_errors_of_the_application_reach_the_server(app: Any, rule: dict[str, Any]) -> None:
+    """An error reaches the server unchanged at every stage of the response."""
     with pytest.raises(ValueError, match="broken"):
         Served(limited(app, limiter(**rule)))
 
 
 @RULES
-def test_an_error_of_close_goes_up(rule: dict[str, Any]) -> None:
-    """An iterable that cannot be closed says so to the server; what was reserved is settled all the same."""
+def test_an_error_of_close_reaches_the_server(rule: dict[str, Any]) -> None:
+    """The middleware settles the reservation even when ``close`` raises."""
 
     class Stuck(Body):
         def close(self) -> None:
@@ -184,8 +184,8 @@ def test_an_error_of_close_goes_up(rule: dict[str, Any]) -> None:
     assert rate.peek({}, cost=0).decisions[0].remaining == (2 if rule else 1)
 
 
-def test_after_the_first_bytes_an_error_cannot_change_the_answer() -> None:
-    """The server's rejection of a second start, when bytes have been sent, reaches the application."""
+def test_an_error_after_the_first_bytes_cannot_replace_the_response() -> None:
+    """The server rejects a second start after the first bytes, and its error reaches the application."""
 
     def app(environ: Environ, start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", HEADERS)
@@ -199,8 +199,8 @@ def test_after_the_first_bytes_an_error_cannot_change_the_answer() -> None:
         Served(limited(app))
 
 
-def test_header_fields_of_ours_that_the_application_set_are_replaced() -> None:
-    """Fields are replaced, not doubled, whatever their spelling, and the application's list stays as it was."""
+def test_rate_limit_fields_of_the_application_are_replaced() -> None:
+    """The middleware replaces these fields in any spelling and leaves the application's list unchanged."""
     given = [("X-RateLimit-Limit", "9"), ("ratelimit", "x"), ("X-RATELIMIT-RESET", "7"), ("Retry-After", "3"), *HEADERS]
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
@@ -212,16 +212,16 @@ def test_header_fields_of_ours_that_the_application_set_are_replaced() -> None:
     assert len(given) == 5
 
 
-def test_fields_are_spelled_as_in_the_standards() -> None:
-    """Who makes a plain dictionary of the header list finds ``Retry-After``, ``Content-Type`` and all others."""
+def test_field_names_are_spelled_as_in_the_standards() -> None:
+    """A plain dictionary of the header list has the keys ``Retry-After``, ``Content-Type`` and all others."""
     app = limited(listing, limiter("1/minute"))
     assert Served(app).names() == ["Content-Type", *FIELDS]
     own = ["Content-Type", "Content-Length", "Cache-Control"]
     assert Served(app).names() == [*own, *FIELDS, "Retry-After"]
 
 
-def test_a_rule_that_only_watches_adds_nothing() -> None:
-    """Shadow rules do not show."""
+def test_a_shadow_rule_adds_no_header() -> None:
+    """Shadow rules are in no header."""
     assert Served(limited(listing, limiter("1/minute", mode="shadow"))).headers == HEADERS
 
 
@@ -234,8 +234,8 @@ class AsyncObject:
         return "x"
 
 
-def test_a_rule_that_replaces_one_of_nobody_is_rejected_when_built() -> None:
-    """No decorator is known here: a rule that retunes one would never apply, and says so at start."""
+def test_an_override_without_its_rule_is_rejected_when_built() -> None:
+    """No decorator is known here, so a rule with ``overrides`` would never apply and is an error at the start."""
     settings = {"rules": [{"overrides": "nobody", "limits": "1/minute"}]}
     with pytest.raises(ConfigError, match="no decorator has a rule named 'nobody'"):
         RateLimitMiddleware(listing, settings=settings)
@@ -243,6 +243,6 @@ def test_a_rule_that_replaces_one_of_nobody_is_rejected_when_built() -> None:
 
 @pytest.mark.parametrize("read", [async_function, AsyncObject()])
 def test_an_async_feature_is_rejected_when_built(read: Callable[[Any], Any]) -> None:
-    """What can only be awaited has no place in WSGI, and says so at start."""
+    """WSGI cannot await a feature, so the middleware raises an error at the start."""
     with pytest.raises(ConfigError, match="features: WSGI cannot await an async function"):
         RateLimitMiddleware(listing, limiter=limiter(key=["user"]), features={"user": read})

@@ -1,4 +1,4 @@
-"""Delays, outcomes, costs and slots under WSGI: what is settled when a response has ended, however it ends."""
+"""The WSGI middleware settles delays, outcomes, costs and slots at the end of every response."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 
-def test_a_queue_makes_requests_wait_their_turn() -> None:
-    """Under a leaky-bucket queue each request sleeps until those before it have gone, and a full one rejects."""
+def test_a_queue_delays_requests() -> None:
+    """A leaky-bucket queue delays each request until the earlier ones are released. A full queue rejects."""
     app = RateLimitMiddleware(
         listing,
         limiter=Limiter([Rule(name="q", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),
@@ -35,8 +35,8 @@ def test_a_queue_makes_requests_wait_their_turn() -> None:
     assert time.monotonic() - began >= 0.015
 
 
-def test_twenty_failing_logins_at_once_let_three_through() -> None:
-    """Only failures count, and as each request reserves its place first, no storm gets past the limit."""
+def test_twenty_concurrent_failing_logins_allow_three() -> None:
+    """The rule counts only failures. Each request reserves its cost first, so a burst stays within the limit."""
     inside = threading.Semaphore(0)
 
     def login(environ: Environ, start_response: Any) -> list[bytes]:
@@ -55,8 +55,8 @@ def test_twenty_failing_logins_at_once_let_three_through() -> None:
     assert sorted(found) == [401] * 3 + [429] * 17
 
 
-def test_what_does_not_count_is_given_back() -> None:
-    """A successful login gives its reservation back, and so does an error; a failure keeps it."""
+def test_an_outcome_that_does_not_count_is_refunded() -> None:
+    """A successful login and an error refund the reservation. A failed login keeps it."""
 
     def login(environ: Environ, start_response: Any) -> list[bytes]:
         status = environ["PATH_INFO"][1:]
@@ -72,8 +72,8 @@ def test_what_does_not_count_is_given_back() -> None:
     assert statuses(app, 3, PATH_INFO="/401") == [401, 401, 429]
 
 
-def test_an_error_counts_where_errors_count() -> None:
-    """An application that raises before it answers is counted as the 500 that the server will send."""
+def test_an_error_counts_when_500_counts() -> None:
+    """An application that raises before its response counts as status 500, which the server sends."""
 
     def broken(environ: Environ, start_response: Any) -> list[bytes]:
         raise ValueError("broken")
@@ -85,7 +85,7 @@ def test_an_error_counts_where_errors_count() -> None:
 
 
 def settling(costs: dict[str, int], fails: bool = False) -> Any:
-    """An application that states costs: in the call, with the first chunk, and when it is closed."""
+    """Build an application that settles costs in the call, with the first chunk, or in ``close``."""
 
     def app(environ: Environ, start_response: Any) -> Any:
         verdict: Verdict = environ["ratelimit_mw.verdict"]
@@ -121,15 +121,15 @@ def settling(costs: dict[str, int], fails: bool = False) -> Any:
         ({"call": 1, "chunk": 8, "close": 3}, 7),
     ],
 )
-def test_the_application_states_the_true_cost(costs: dict[str, int], left: int, status: int | None) -> None:
-    """``verdict.settle`` replaces the reserved cost, stated before, during or at the end of the iteration."""
+def test_the_application_settles_the_true_cost(costs: dict[str, int], left: int, status: int | None) -> None:
+    """``verdict.settle`` replaces the reserved cost before, during or at the end of the iteration."""
     rate = limiter("10/minute", key=[], count_when=status and {"status": status})
     Served(limited(settling(costs), rate))
     assert rate.peek({}, cost=0).decisions[0].remaining == left
 
 
-def test_the_true_cost_of_what_does_not_count_is_nothing() -> None:
-    """A response whose status does not count gives everything back, whatever cost was stated."""
+def test_an_outcome_that_does_not_count_costs_nothing() -> None:
+    """A response whose status does not count refunds its whole cost, whatever cost it settles."""
     for costs in ({"call": 4}, {"chunk": 4}, {"close": 4}):
         rate = limiter("10/minute", key=[], count_when={"status": 401})
         Served(limited(settling(costs), rate))
@@ -137,16 +137,16 @@ def test_the_true_cost_of_what_does_not_count_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(("status", "left"), [(None, 6), (500, 6), (401, 10)])
-def test_a_cost_stated_before_an_error_counts(status: int | None, left: int) -> None:
-    """An application that states its cost and then fails has cost that much, where failures count."""
+def test_a_cost_settled_before_an_error_counts(status: int | None, left: int) -> None:
+    """An application that settles its cost and then fails consumes that cost when failures count."""
     rate = limiter("10/minute", key=[], count_when=status and {"status": status})
     with pytest.raises(ValueError, match="broken"):
         Served(limited(settling({"call": 4}, fails=True), rate))
     assert rate.peek({}, cost=0).decisions[0].remaining == left
 
 
-def test_what_was_read_to_its_end_is_concluded_without_a_close() -> None:
-    """The test clients of Flask and werkzeug read a response and never close it; its outcome counts all the same."""
+def test_a_response_read_to_its_end_is_settled_without_close() -> None:
+    """The test clients of Flask and Werkzeug read a response without closing it. Its outcome counts."""
     app = Flask("app")
     app.add_url_rule("/login", view_func=lambda: "in", methods=["POST"])
     rate = limiter("2/minute", count_when={"status": 401})
@@ -156,8 +156,8 @@ def test_what_was_read_to_its_end_is_concluded_without_a_close() -> None:
 
 
 @pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), ValueError("broken")])
-def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -> None:
-    """Told to stop or broken: the slot is free at once, and nobody renews its lease."""
+def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> None:
+    """Shutdown and an error release the slot at once and end the heartbeat of its lease."""
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
         raise ending
@@ -170,8 +170,8 @@ def test_a_slot_comes_back_however_the_application_ends(ending: BaseException) -
     rate.close()
 
 
-def test_what_cannot_be_iterated_gives_its_slot_back() -> None:
-    """An application that returns nonsense is a 500, which holds no slot."""
+def test_an_invalid_return_value_releases_its_slot() -> None:
+    """An application that returns a non-iterable is a 500, which holds no slot."""
     rate = limiter("1 concurrent", key=[])
     with pytest.raises(TypeError):
         Served(RateLimitMiddleware(lambda environ, start: None, limiter=rate))  # type: ignore[arg-type, return-value]
@@ -180,8 +180,8 @@ def test_what_cannot_be_iterated_gives_its_slot_back() -> None:
     rate.close()
 
 
-def test_who_is_told_to_stop_in_a_queue_holds_no_slot() -> None:
-    """A worker that ends while a request waits for its turn gives back the slot that the request has taken."""
+def test_a_request_stopped_in_a_queue_holds_no_slot() -> None:
+    """A worker that stops while a request waits in the queue releases the slot of that request."""
     queue = Rule(name="q", limits="1/minute burst 2", key=[], algorithm={"name": "leaky-bucket", "mode": "queue"})
     rate = Limiter([queue, Rule(name="slots", limits="2 concurrent", key=[])])
     app = RateLimitMiddleware(listing, limiter=rate)

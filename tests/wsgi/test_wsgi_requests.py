@@ -1,4 +1,4 @@
-"""What the WSGI middleware makes of requests: environ, mounts, features."""
+"""The WSGI middleware reads environ, mounts and features of requests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 
 
 def _raw_names(answer: Any) -> list[str]:
-    """Of an answer's headers, as they were spelled."""
+    """Return the header names of a response in their original spelling."""
     return [name.decode("ascii") for name, _ in answer.headers.raw]
 
 
 # -- the request -------------------------------------------------------------------------------------------
 
 
-def test_through_a_client() -> None:
-    """A client sees the fields while it is allowed, and a 429 with the time to wait when it is not."""
+def test_a_client_sees_the_fields_and_the_rejection() -> None:
+    """An allowed response has the rate limit fields. A 429 has the time to wait."""
     app = limited(listing)
     answers = [ask_wsgi(app) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -31,7 +31,7 @@ def test_through_a_client() -> None:
     assert answers[2].headers["retry-after"] == "20"
 
 
-def test_the_application_finds_the_verdict_in_its_environ() -> None:
+def test_the_verdict_is_in_the_environ() -> None:
     """``environ["ratelimit_mw.verdict"]`` is the verdict."""
     seen: list[Verdict] = []
 
@@ -45,8 +45,8 @@ def test_the_application_finds_the_verdict_in_its_environ() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"PATH_INFO": "/free"}, {"REQUEST_METHOD": "OPTIONS", "PATH_INFO": "/api"}])
-def test_where_no_rule_looks_there_is_a_verdict_without_decisions(asked: Environ) -> None:
-    """The application need not ask whether some rule looked; what it states on one request is not there on the next."""
+def test_a_request_that_matches_no_rule_has_an_empty_verdict(asked: Environ) -> None:
+    """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
     seen: list[Verdict] = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
@@ -60,8 +60,8 @@ def test_where_no_rule_looks_there_is_a_verdict_without_decisions(asked: Environ
     assert seen[0] is not seen[1]
 
 
-def test_a_verdict_of_a_middleware_outside_stays_where_none_within_looks() -> None:
-    """An inner middleware whose rules do not look leaves what the outer one has found."""
+def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict() -> None:
+    """An inner middleware whose rules do not apply keeps the verdict of the outer middleware."""
     seen: list[Verdict] = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
@@ -85,14 +85,14 @@ def test_a_verdict_of_a_middleware_outside_stays_where_none_within_looks() -> No
         ("/caf\u00e9", "/caf\ufffd"),
     ],
 )
-def test_rules_see_the_decoded_path(info: str | None, path: str) -> None:
-    """PATH_INFO is bytes in disguise: it is read as UTF-8, and what is no UTF-8 is still a path."""
+def test_rules_match_the_decoded_path(info: str | None, path: str) -> None:
+    """The middleware decodes PATH_INFO as UTF-8 and accepts a path that is not UTF-8."""
     app = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"path": path}))
     assert statuses(app, 2, PATH_INFO=info) == [200, 429]
 
 
-def test_a_path_without_a_slash_is_no_way_around_a_rule() -> None:
-    """werkzeug routes ``GET login`` to the view of ``/login``, so the rule for it counts such requests."""
+def test_a_path_without_a_slash_does_not_evade_a_rule() -> None:
+    """Werkzeug routes ``GET login`` to the view of ``/login``, so the rule for it counts such requests."""
     app = Flask("app")
     app.add_url_rule("/login", view_func=lambda: "in")
     guarded = RateLimitMiddleware(app.wsgi_app, limiter=limiter("1/minute", match={"path": "/login"}))
@@ -101,22 +101,22 @@ def test_a_path_without_a_slash_is_no_way_around_a_rule() -> None:
     assert [Served(guarded, PATH_INFO=path).status[:3] for path in paths] == ["200", "429", "429"]
 
 
-def test_a_method_in_small_letters_is_no_way_around_a_rule() -> None:
-    """werkzeug and Django read ``post`` as POST, so the rule for POST counts it."""
+def test_a_lowercase_method_does_not_evade_a_rule() -> None:
+    """Werkzeug and Django read ``post`` as POST, so the rule for POST counts it."""
     app = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"methods": ["POST"]}, key=["method"]))
     assert statuses(app, 1, REQUEST_METHOD="POST") == [200]
     assert statuses(app, 1, REQUEST_METHOD="post") == [429]
 
 
-def test_preflights_are_left_alone_unless_a_rule_names_them() -> None:
-    """OPTIONS is not counted by a rule for all methods, and counted by one that names it."""
+def test_preflights_count_only_when_a_rule_names_options() -> None:
+    """A rule for all methods does not count OPTIONS. A rule that names OPTIONS counts it."""
     assert statuses(limited(listing, limiter("1/minute")), 3, REQUEST_METHOD="OPTIONS") == [200] * 3
     named = limited(listing, limiter("1/minute", match={"methods": ["OPTIONS"]}))
     assert statuses(named, 2, REQUEST_METHOD="OPTIONS") == [200, 429]
 
 
-def test_the_user_is_whom_the_server_has_authenticated() -> None:
-    """REMOTE_USER is the user; a rule by user leaves alone who is not signed in."""
+def test_the_user_is_remote_user() -> None:
+    """REMOTE_USER is the user. A rule by user does not apply to a request without it."""
     app = limited(listing, limiter("1/minute", key=["user"]))
     assert statuses(app, 2, REMOTE_USER="ann") == [200, 429]
     assert statuses(app, 2, REMOTE_USER="bob") == [200, 429]
@@ -124,14 +124,14 @@ def test_the_user_is_whom_the_server_has_authenticated() -> None:
 
 
 @pytest.mark.parametrize("peer", [None, ""])
-def test_a_request_without_an_address_shares_one_value(peer: str | None) -> None:
-    """REMOTE_ADDR may be missing or empty, as on a Unix socket: such requests are limited together."""
+def test_requests_without_a_client_address_share_a_limit(peer: str | None) -> None:
+    """REMOTE_ADDR is missing or empty on a Unix socket. All such requests share one count."""
     app = limited(listing, limiter("1/minute"))
     assert statuses(app, 2, REMOTE_ADDR=peer) == [200, 429]
 
 
-def test_your_own_features_read_the_environ_and_the_headers() -> None:
-    """A feature function sees the environ as a mapping, headers in any case and the names of all of them."""
+def test_feature_functions_read_the_environ_and_the_headers() -> None:
+    """A feature function sees the environ as a mapping, case-insensitive headers and all header names."""
     seen: list[Any] = []
 
     def plan(request: Any) -> str:
@@ -153,7 +153,7 @@ def twice(outer: dict[str, Any], inner: dict[str, Any]) -> Any:
 
 
 def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
-    """Two middlewares over one limiter, or over equal settings, consume once and write the fields once."""
+    """Two middlewares with one limiter, or with equal settings, consume once and write the fields once."""
     rate, settings = limiter("2/minute"), {"rules": [{"name": "api", "limits": "2/minute"}]}
     for app in (twice({"limiter": rate}, {"limiter": rate}), twice({"settings": settings}, {"settings": settings})):
         assert Served(app).names() == ["Content-Type", *FIELDS]
@@ -161,15 +161,15 @@ def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
 
 
 def test_two_different_limiters_both_decide() -> None:
-    """Limiters that know nothing of each other both consume, and the fields stand there once."""
+    """Two independent limiters both consume, and the response has the fields once."""
     app = twice({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
     assert Served(app).names() == ["Content-Type", *FIELDS]
     rejected = Served(app)
     assert (rejected.status[:3], dict(rejected.headers)["X-RateLimit-Limit"]) == ("429", "9")
 
 
-def test_a_mounted_middleware_knows_the_path_below_the_mount() -> None:
-    """Under a werkzeug mount the rules of the mounted application see its own paths."""
+def test_a_mounted_middleware_matches_paths_below_the_mount() -> None:
+    """Under a Werkzeug mount, the rules of the inner application match its own paths."""
     inner = RateLimitMiddleware(listing, limiter=limiter("1/minute", match={"path": "/items"}))
     app = DispatcherMiddleware(listing, {"/sub": inner})
     assert statuses(app, 2, PATH_INFO="/sub/items") == [200, 429]
