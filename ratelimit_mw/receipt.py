@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .forksafe import create_lock
 
@@ -35,6 +35,18 @@ class Correction(NamedTuple):
     key: str
     cost: int
     consumed: Charge | None
+
+    @classmethod
+    def refund(cls, decision: Decision) -> Correction:
+        """Build the refund of everything that the hit of a decision has consumed."""
+        limit, key, cost = decision.hit
+        return cls(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
+
+    def apply_to(self, state: Any, now: int) -> Any:
+        """Return the state of the key after this correction."""
+        if self.consumed is None:
+            return self.limit.algorithm.charge(state, now, self.cost)
+        return self.limit.algorithm.refund(state, now, self.consumed, self.cost)
 
 
 @dataclass(slots=True, eq=False)

@@ -27,13 +27,8 @@ class ReferenceStore:
         return decisions
 
     def correct(self, changes: Sequence[Correction], now: int) -> None:
-        for limit, key, cost, charge in changes:
-            state, algorithm = self._state(key), limit.algorithm
-            if charge is None:
-                changed = algorithm.charge(state, now, cost)
-            else:
-                changed = algorithm.refund(state, now, charge, cost)
-            self._states[key] = limit, changed
+        for change in changes:
+            self._states[change.key] = change.limit, change.apply_to(self._state(change.key), now)
 
     def forget(self, keys: Iterable[str]) -> None:
         for key in keys:

@@ -50,13 +50,11 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
     if records.room == FULL:
         raise StoreError("no room is left, so a correction was lost")
     instant = records.now if at is None else at
-    for limit, key, cost, consumed in changes:
+    for change in changes:
+        limit, key = change.limit, change.key
         stored = records.find(limit, key)
-        algorithm, old = limit.algorithm, stored[2]
-        new = (
-            algorithm.charge(old, instant, cost) if consumed is None else algorithm.refund(old, instant, consumed, cost)
-        )
-        if new is not old:
+        new = change.apply_to(stored[2], instant)
+        if new is not stored[2]:
             records.keep(limit, key, stored, new, _span(limit.decide(new, instant, 0)[1], at))
     return [instant] * len(changes)
 

@@ -78,12 +78,9 @@ class Record:
 
     def correct(self, changes: Sequence[Correction]) -> KeyCommands | None:
         """Return the commands for corrections in their order; None when there is nothing to write."""
-        algorithm, state = self.limit.algorithm, self.state
-        for _, _, cost, consumed in changes:
-            if consumed is None:
-                state = algorithm.charge(state, self.now, cost)
-            else:
-                state = algorithm.refund(state, self.now, consumed, cost)
+        state = self.state
+        for change in changes:
+            state = change.apply_to(state, self.now)
         if state is self.state:
             return None
         return self._write(state, self.limit.decide(state, self.now, 0)[1].reset_us)

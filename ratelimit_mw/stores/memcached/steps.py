@@ -19,7 +19,7 @@ from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, Tie
 from ...decision import Decision, Hit, decide_all
 from ...errors import ConfigError, StoreError
 from ...quota import MAX_PERIOD
-from ...receipt import Charge, Correction
+from ...receipt import Correction
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .keys import expiry
 from .record import MAX_ENTRIES, LogRecord, Record, StepContext
@@ -175,15 +175,11 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
         call.is_done = lost.keys().isdisjoint(call.tokens)
         if not call.is_done:
             own = [each for token in call.tokens if lost.get(token, True) for each in one.writes.get(token, ())]
-            undone += [_refund(decision) for decision in own if any(decision is each for each in call.decisions)]
+            decided = {id(decision) for decision in call.decisions}
+            undone += [Correction.refund(each) for each in own if id(each) in decided]
     if undone:
         yield from correct(undone, one.explicit_now, context, is_undo=True)
     return not lost
-
-
-def _refund(decision: Decision) -> Correction:
-    limit, key, cost = decision.hit
-    return Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
 
 
 class _Attempt:

@@ -168,12 +168,10 @@ class MemoryStore(Store):
         with self._lock:
             now = self.clock() if now is None else now
             self._sweep(now)
-            for limit, key, cost, consumed in changes:
+            for change in changes:
+                limit, key = change.limit, change.key
                 generations = self._by_limit.get(limit) or self._place(limit, now)
-                algorithm, old = limit.algorithm, self._find(limit, generations, key)
-                new = (
-                    algorithm.charge(old, now, cost) if consumed is None else algorithm.refund(old, now, consumed, cost)
-                )
+                new = change.apply_to(self._find(limit, generations, key), now)
                 self._keep(generations, key, new)
                 if (resets_in := limit.decide(new, now, 0)[1].reset_us) > generations.span:
                     self._keep_until(generations, key, now + resets_in)

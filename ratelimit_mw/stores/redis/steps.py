@@ -12,7 +12,7 @@ import msgspec
 from ...algorithms.limit import Limit
 from ...decision import Decision, Hit
 from ...errors import StoreError
-from ...receipt import Charge, Correction
+from ...receipt import Correction
 from .message import FORGET, READ, Caller, ConflictError, CorrectOperation, HitOperation, KeyOperation, Message
 from .script import PACKED, SWAP
 
@@ -41,18 +41,19 @@ class SteppedRequest:
         """
         groups = self._by_slot(hits, lambda hit: hit.key)
         decisions: dict[int, Decision] = {}
+        consumed: list[Decision] = []
         for number, group in enumerate(groups):
-            consumed = groups[:number] if consume else []
             try:
                 found = await self._apply_group([*group.values()], consume)
             except StoreError:
-                await self._refund(consumed, decisions)
+                await self._refund(consumed)
                 raise
             decisions.update(zip(group, found, strict=True))
             if _rejects(found):
-                await self._refund(consumed, decisions)
+                await self._refund(consumed)
                 await self._peek_others(groups, number, decisions, consume)
                 break
+            consumed += found if consume else []
         return [decisions[i] for i in range(len(hits))]
 
     async def correct(self, changes: Sequence[Correction]) -> list[int]:
@@ -80,12 +81,8 @@ class SteppedRequest:
             groups.setdefault(self._slot(key(item)), {})[i] = item
         return list(groups.values())
 
-    async def _refund(self, groups: Sequence[Group], decisions: dict[int, Decision]) -> None:
-        changes = []
-        for i, (limit, key, cost) in (item for group in groups for item in group.items()):
-            if cost and (decision := decisions[i]).allowed:
-                changes.append(Correction(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us)))
-        await self.correct(changes)
+    async def _refund(self, decisions: Sequence[Decision]) -> None:
+        await self.correct([Correction.refund(each) for each in decisions if each.allowed and each.hit[2]])
 
     async def _peek_others(
         self, groups: Sequence[Group], rejecting: int, decisions: dict[int, Decision], consume: bool
@@ -114,12 +111,11 @@ class SteppedRequest:
         return [_lose(hit, at) for hit in hits] if decisions is None else decisions
 
     async def _correct_here(self, change: Correction) -> int:
-        limit, key, cost, charge = change
-        algorithm = limit.algorithm
+        limit, key = change.limit, change.key
 
         def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
-            state = None if texts[0] is None else algorithm.load(texts[0])
-            kept = algorithm.charge(state, at, cost) if charge is None else algorithm.refund(state, at, charge, cost)
+            state = None if texts[0] is None else limit.algorithm.load(texts[0])
+            kept = change.apply_to(state, at)
             reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
             corrected = Decision(True, 0, 0, reset, at)
             swap = Swap(_pack_swap(limit, texts[0], kept, kept is not state, corrected), corrected, corrected)
