@@ -1,4 +1,4 @@
-"""The Django middleware: where its rules come from, what it decides, what a rejected client is told; sync and async."""
+"""The Django middleware takes its rules, decides requests and rejects clients, sync and async."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 @both
-def test_a_request_too_many_is_rejected(is_async: bool) -> None:
-    """Two pass, the third gets 429 with Retry-After, problem+json and the headers that all responses carry."""
+def test_a_request_over_the_limit_is_rejected(is_async: bool) -> None:
+    """Two requests pass. The third gets 429 with Retry-After, problem+json and the headers of every response."""
     with project(one_rule(), is_async=is_async) as served:
         first, _, third = (served.ask() for _ in range(3))
         assert (first.status_code, first.content, first["ratelimit"]) == (200, b"hello", '"api";r=1;t=60')
@@ -41,8 +41,8 @@ def test_a_request_too_many_is_rejected(is_async: bool) -> None:
 
 
 @both
-def test_every_request_is_decided(is_async: bool) -> None:
-    """Also one that no route matches; a pre-flight is left alone."""
+def test_every_request_gets_a_decision(is_async: bool) -> None:
+    """A request without a route gets a decision, too. A preflight does not count."""
     with project(one_rule("3/minute"), is_async=is_async) as served:
         asked = [served.ask(where)["x-ratelimit-remaining"] for where in ("/", "/nowhere")]
         assert asked == ["2", "1"]
@@ -56,7 +56,7 @@ def shown(request: Any) -> HttpResponse:
 
 @both
 def test_the_view_sees_the_verdict(is_async: bool) -> None:
-    """request.ratelimit is the verdict, on every request: without decisions where no rule looks."""
+    """request.ratelimit is the verdict on every request. It has no decisions when no rule applies."""
     limiter = one_rule(match={"path": "/limited"})
     with project(limiter, path("limited", shown), path("free", shown), is_async=is_async) as served:
         assert [json.loads(served.ask(where).content) for where in ("/limited", "/free")] == [[["api"], [1]], [[], []]]
@@ -76,8 +76,8 @@ def reject_with(answer: Any, is_async: bool) -> Any:
 
 @both
 @pytest.mark.parametrize("function_is_async", [False, True])
-def test_your_own_answer(is_async: bool, function_is_async: bool) -> None:
-    """A response of Django's or a Rejection answers a rejection, from a sync or async function in either stack."""
+def test_a_custom_rejection(is_async: bool, function_is_async: bool) -> None:
+    """A Django response or a Rejection, from a sync or async function, replaces the rejection in either stack."""
     for answer in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
         given = {"limiter": one_rule("1/minute"), "rejection": reject_with(answer, function_is_async)}
         with project(given, is_async=is_async) as served:
@@ -87,16 +87,16 @@ def test_your_own_answer(is_async: bool, function_is_async: bool) -> None:
 
 
 @both
-def test_an_answer_that_is_none_lets_nobody_in(is_async: bool) -> None:
-    """What is no response of Django's is an error, and nothing at all leaves the answer to the package."""
+def test_an_invalid_custom_rejection_allows_no_request(is_async: bool) -> None:
+    """A value that is no response raises an error. None keeps the default rejection."""
     for answer, status in ((None, 429), ("busy", 500)):
         given = {"limiter": one_rule("1/minute"), "rejection": reject_with(answer, False)}
         with project(given, is_async=is_async) as served:
             assert served.statuses(times=2) == [200, status]
 
 
-def test_a_store_that_is_down_is_our_fault() -> None:
-    """With on_store_error "deny" the answer is 503."""
+def test_a_store_failure_is_503() -> None:
+    """With on_store_error "deny" and a store that is down, the status is 503."""
     store = SharedStore()
     store.down = True
     with project(Limiter([Rule(name="api", limits="5/minute", on_store_error="deny")], store)) as served:
@@ -104,8 +104,8 @@ def test_a_store_that_is_down_is_our_fault() -> None:
 
 
 @both
-def test_a_shared_store_is_awaited(is_async: bool) -> None:
-    """A store that has to be waited for decides alike in both stacks."""
+def test_an_async_store_works_in_both_stacks(is_async: bool) -> None:
+    """A store with async methods decides the same in both stacks."""
     store = SharedStore()
     with project(Limiter([Rule(name="api", limits="1/minute", **LOG)], store), is_async=is_async) as served:
         assert served.statuses(times=2) == [200, 429]
@@ -113,8 +113,8 @@ def test_a_shared_store_is_awaited(is_async: bool) -> None:
 
 
 @both
-def test_headers_of_the_view_are_replaced(is_async: bool) -> None:
-    """Where a view sets one of the headers itself there is one of it, and it is ours."""
+def test_rate_limit_headers_of_the_view_are_replaced(is_async: bool) -> None:
+    """When a view sets one of the headers, the response has it once, with the value of the middleware."""
 
     def view(request: Any) -> HttpResponse:
         return HttpResponse(headers={"x-ratelimit-limit": "999", "RATELIMIT": "no"})
@@ -127,8 +127,8 @@ def test_headers_of_the_view_are_replaced(is_async: bool) -> None:
 
 @both
 @pytest.mark.parametrize("function_is_async", [False, True])
-def test_your_functions_are_given_djangos_request(is_async: bool, function_is_async: bool) -> None:
-    """Features and costs are functions of Django's request; those of features sync or async, in either stack."""
+def test_functions_receive_the_django_request(is_async: bool, function_is_async: bool) -> None:
+    """Feature and cost functions receive the Django request. Feature functions may be sync or async in either stack."""
 
     def plan(request: Any) -> str | None:
         return request.GET.get("plan")
@@ -153,14 +153,14 @@ def test_your_functions_are_given_djangos_request(is_async: bool, function_is_as
         ("cookie:plan", [("/", {"cookie": "plan=b"}), ("/", {"cookie": "x=1; plan=b"}), ("/", {"cookie": "plan=a"})]),
     ],
 )
-def test_features_of_a_request_are_read_as_django_reads_them(is_async: bool, key: str, asked: Any) -> None:
-    """Fields of the query, of several the last, headers and cookies."""
+def test_features_are_read_as_django_reads_them(is_async: bool, key: str, asked: Any) -> None:
+    """Query fields (of several the last), headers and cookies have the values that Django shows."""
     with project(one_rule("1/minute", key=[key]), is_async=is_async) as served:
         assert [served.ask(where, headers=sent).status_code for where, sent in asked] == [200, 429, 200]
 
 
 @both
-def test_clients_that_look_alike_do_not_share_a_limit(is_async: bool) -> None:
+def test_every_spelling_of_an_ip_address_shares_a_limit(is_async: bool) -> None:
     """IPv4 in IPv6 form is the IPv4 address, and a forged X-Forwarded-For changes nothing."""
     with project(one_rule("1/minute"), is_async=is_async) as served:
         clients = ("::ffff:192.0.2.1", "::ffff:192.0.2.2", "192.0.2.1")
@@ -172,8 +172,8 @@ def test_clients_that_look_alike_do_not_share_a_limit(is_async: bool) -> None:
 
 
 @both
-def test_listed_twice_it_decides_once(is_async: bool) -> None:
-    """A middleware that stands in MIDDLEWARE twice decides every rule once, those of decorators included."""
+def test_a_middleware_listed_twice_decides_once(is_async: bool) -> None:
+    """A middleware that is in MIDDLEWARE twice decides every rule once, including those of decorators."""
     view = limit("5/minute", name="view")(ahello if is_async else hello)
     with project(one_rule("9/minute"), path("", view), is_async=is_async, middleware=MIDDLEWARE * 2) as served:
         response = served.ask()
@@ -181,8 +181,8 @@ def test_listed_twice_it_decides_once(is_async: bool) -> None:
         assert response["ratelimit"] == '"view";r=4;t=60'
 
 
-def test_listed_twice_it_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first middleware does not know the user, so the deny list applies in the second. No rule counts twice."""
+def test_a_middleware_listed_twice_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first middleware has no user, so the second applies the deny list. No rule counts twice."""
 
     def signing_in(get_response: Any) -> Any:
         def sign_in(request: Any) -> Any:
@@ -204,8 +204,8 @@ def test_listed_twice_it_checks_the_lists_again(monkeypatch: pytest.MonkeyPatch)
 
 
 @both
-def test_limits_can_be_turned_off(is_async: bool) -> None:
-    """In limits_off() nothing is rejected and no header is added."""
+def test_limits_off_turns_limits_off(is_async: bool) -> None:
+    """In limits_off() no request is rejected and no header is added."""
     view = limit("1/minute", cost=2)(ahello if is_async else hello)
     with project(one_rule("1/minute", cost=2), path("", view), is_async=is_async) as served:
         with limits_off():
@@ -215,9 +215,9 @@ def test_limits_can_be_turned_off(is_async: bool) -> None:
 
 
 def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Django is async, all that the middleware does or calls is done on the event loop, and no thread is asked.
+    """In an async stack the middleware does all its work on the event loop and uses no thread.
 
-    That is features, costs, bodies, a store that is awaited, outcomes, slots, rejections and their answers.
+    This covers features, costs, bodies, an async store, outcomes, slots and rejections.
     """
     done: list[tuple[str, int]] = []
 
@@ -263,15 +263,15 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @both
-def test_the_stack_stays_what_it_is(is_async: bool) -> None:
-    """Django adapts nothing around the middleware: it is a coroutine function in an async stack, and only there."""
+def test_the_stack_stays_sync_or_async(is_async: bool) -> None:
+    """Django adds no adapter around the middleware: it is a coroutine function only in an async stack."""
     middleware = RateLimitMiddleware(ahello if is_async else hello)
     assert (middleware.sync_capable, middleware.async_capable) == (True, True)
     assert iscoroutinefunction(middleware) is is_async
 
 
-def test_threads_together_get_what_one_gets() -> None:
-    """Of 40 requests at once, the very first ones included, exactly as many pass as the limit says."""
+def test_concurrent_threads_share_one_limit() -> None:
+    """Of 40 concurrent requests, including the first ones, exactly as many pass as the limit allows."""
     found: list[int] = []
     start = threading.Barrier(40)
 
@@ -288,8 +288,8 @@ def test_threads_together_get_what_one_gets() -> None:
     assert sorted(found) == [200] * 7 + [429] * 33
 
 
-def test_a_function_that_fails_lets_nobody_in() -> None:
-    """What a feature's function raises is an error of the project, each time, on a thread as on a loop."""
+def test_a_failing_function_allows_no_request() -> None:
+    """The error of a feature function reaches the project with each request, in a thread and in an event loop."""
     for is_async in (False, True):
         given = {"limiter": one_rule(key=["plan"]), "features": {"plan": lambda request: 1 / 0}}
         with project(given, is_async=is_async) as served:
@@ -297,15 +297,15 @@ def test_a_function_that_fails_lets_nobody_in() -> None:
 
 
 @pytest.mark.parametrize("view", [require_POST(limit("2/minute")(hello)), limit("2/minute")(require_POST(hello))])
-def test_a_view_that_requires_a_method_cannot_be_tried_by_pre_flights(view: Any) -> None:
-    """require_POST above or below @limit keeps OPTIONS, which nothing limits, from reaching the view."""
+def test_a_view_that_requires_a_method_rejects_preflights(view: Any) -> None:
+    """require_POST above or below @limit keeps OPTIONS, which no rule limits, from the view."""
     with project(None, path("", view)) as served:
         assert served.statuses(method="OPTIONS") == [405] * 3
         assert served.statuses(method="POST") == [200, 200, 429]
 
 
-def test_a_rule_that_names_pre_flights_limits_them_and_no_other_method_than_it_names() -> None:
-    """What a view that answers every method is told to do instead has its price, which the page on Django names."""
+def test_a_rule_that_names_options_limits_only_the_named_methods() -> None:
+    """The documentation on Django explains this effect for a view that accepts every method."""
     named = limit("2/minute", match={"methods": ["POST", "OPTIONS"]})(hello)
     with project(None, path("", named)) as served:
         asked = ("OPTIONS", "POST", "OPTIONS", "PUT")

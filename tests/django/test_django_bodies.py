@@ -1,4 +1,4 @@
-"""Fields of bodies as features in Django: views get their body, and what was read before is found again."""
+"""Body fields are features in Django. Views get their body, also when another middleware read it first."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ BEFORE = {
 @both
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("kind", ["form", "parts", "json"])
-def test_a_field_is_found_whoever_read_the_body_before(
+def test_a_field_is_found_after_another_middleware_read_the_body(
     is_async: bool, before: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second request with one address is rejected, another address is served, and the view has the whole body."""
+    """A second request with the same email is rejected, another email is served, and the view has the whole body."""
 
     def reading(get_response: Any) -> Any:
         def middleware(request: Any) -> Any:
@@ -69,8 +69,8 @@ def test_a_field_is_found_whoever_read_the_body_before(
 
 
 @pytest.mark.parametrize("kind", ["parts", "form"])
-def test_a_body_that_was_thrown_away_is_not_unknown(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where middleware before has read the stream itself, all such requests share one count: none escapes."""
+def test_a_consumed_body_is_invalid_and_not_missing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a middleware outside consumes the stream, all such requests share one count."""
 
     def throwing_away(get_response: Any) -> Any:
         def middleware(request: Any) -> Any:
@@ -86,8 +86,8 @@ def test_a_body_that_was_thrown_away_is_not_unknown(kind: str, monkeypatch: pyte
 
 
 @both
-def test_a_body_over_the_bound_is_not_unknown(is_async: bool) -> None:
-    """Such bodies share one count, however long they say they are, and the view has them whole."""
+def test_an_oversized_body_is_invalid_and_not_missing(is_async: bool) -> None:
+    """Oversized bodies share one count for any Content-Length, and the view has them whole."""
     limiter = {"limiter": one_rule("1/minute", key=["form:email"]), "body_limit": 30}
     long = [{"data": f"email={name}&word={'x' * 50}", "content_type": FORM} for name in "ab"]
     with project(limiter, path("", view), is_async=is_async) as served:
@@ -99,8 +99,8 @@ def test_a_body_over_the_bound_is_not_unknown(is_async: bool) -> None:
 
 
 @pytest.mark.parametrize(("length", "expected"), [(10, [200, 429, 200]), (100, [200, 429, 429])])
-def test_a_body_of_untold_length_is_bounded(length: int, expected: list[int]) -> None:
-    """Under ASGI a body may come without Content-Length; Django has it whole, and its size is looked at first."""
+def test_a_body_without_a_length_is_bounded(length: int, expected: list[int]) -> None:
+    """Under ASGI a body may come without Content-Length. Django has it whole, and the rule checks its size first."""
 
     async def send(email: str) -> int:
         body = f"email={email}&word=".encode().ljust(length, b"x")
@@ -128,8 +128,8 @@ def test_a_body_of_untold_length_is_bounded(length: int, expected: list[int]) ->
         assert [asyncio.run(send(email)) for email in "aab"] == expected
 
 
-def test_a_client_that_goes_away_in_its_body_is_not_unknown() -> None:
-    """A body that cannot be read to its end counts with all such bodies."""
+def test_a_truncated_body_is_invalid_and_not_missing() -> None:
+    """A body that the client does not finish shares the count of all such bodies."""
     limiter = one_rule("1/minute", key=["form:email"])
 
     class Broken:
@@ -144,8 +144,8 @@ def test_a_client_that_goes_away_in_its_body_is_not_unknown() -> None:
 
 
 @both
-def test_a_bound_over_djangos_own_rejects_nothing(is_async: bool) -> None:
-    """A body that Django itself would not read at once is over the bound, and the view may still take its files."""
+def test_a_bound_over_the_bound_of_django_rejects_no_request(is_async: bool) -> None:
+    """A body over DATA_UPLOAD_MAX_MEMORY_SIZE is over the bound, and the view may still read its files."""
     parts = {"email": "ann@x.org", "file": SimpleUploadedFile("a.txt", b"x" * 300)}
     sent = {"data": encode_multipart(BOUNDARY, parts), "content_type": MULTIPART_CONTENT}
 
@@ -161,8 +161,8 @@ def test_a_bound_over_djangos_own_rejects_nothing(is_async: bool) -> None:
 
 @both
 @pytest.mark.parametrize("read", ["body", "POST", "FILES", "read", "readlines", "stream"])
-def test_a_view_reads_its_body_as_it_likes(is_async: bool, read: str) -> None:
-    """After a rule has looked into it the body is there in every way that Django offers."""
+def test_a_view_reads_its_body_in_every_way(is_async: bool, read: str) -> None:
+    """After a rule reads the body, the view can use every way that Django offers."""
 
     def view(request: Any) -> HttpResponse:
         if read in ("POST", "FILES"):

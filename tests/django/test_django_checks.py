@@ -1,4 +1,4 @@
-"""System checks and the command of the Django application."""
+"""System checks and the management command of the Django application."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ratelimit_mw.django import exempt, limit
 
 
 def ids(deploy: bool = False) -> list[str]:
-    """What the checks of this package say."""
+    """Return the ids of the messages that the checks of this package report."""
     found = run_checks(include_deployment_checks=deploy)
     return [message.id for message in found if message.id.startswith("ratelimit_mw.")]
 
@@ -58,7 +58,7 @@ NOT_THERE = path("", exempt("nobody")(hello))
     ],
 )
 def test_a_project_is_checked(limits: Any, patterns: Any, middleware: Any, expected: list[str]) -> None:
-    """Each mistake of a project has its id; a project without one has none."""
+    """Each mistake of a project has its id, and a project without mistakes has no messages."""
     with project(limits, *patterns, middleware=middleware):
         assert ids() == expected
 
@@ -79,16 +79,16 @@ execute_from_command_line(sys.argv)
 """
 
 
-def test_a_project_without_users_is_checked(tmp_path: Path) -> None:
-    """Where Django's own users are not installed, nothing of theirs is imported to look for them."""
+def test_a_project_without_django_users_is_checked(tmp_path: Path) -> None:
+    """Without Django's own users, the checks do not import them."""
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), "check"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "ratelimit_mw.W003" in found.stderr
 
 
-def test_a_store_that_workers_do_not_share_is_said_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """check --deploy warns of counts in memory, with the number of workers where it is known."""
+def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """check --deploy warns of counts in memory, with the number of workers if it is known."""
     monkeypatch.setenv("WEB_CONCURRENCY", "4")
     with project({}):
         messages = [m for m in run_checks(include_deployment_checks=True) if m.id == "ratelimit_mw.W002"]
@@ -109,7 +109,7 @@ class Items(View):
 
 
 def shop() -> Any:
-    """A project's limits and its routes."""
+    """Open a project with limits and routes."""
     rules = [
         {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
         {"name": "login", "limits": ["5/minute", "20/hour"], "match": {"path": "/login", "methods": "POST"}},
@@ -128,7 +128,7 @@ def run(*words: str) -> list[str]:
 
 
 def test_the_rules_are_listed_with_their_routes() -> None:
-    """manage.py ratelimit rules says who gives each rule, where it stands, what it counts by; and who is exempt."""
+    """manage.py ratelimit rules shows the source, place and key of each rule, and the exempt views."""
     with shop():
         assert run("rules") == [
             "rule      source               applies to         key      limits",
@@ -143,7 +143,7 @@ def test_the_rules_are_listed_with_their_routes() -> None:
 
 
 def test_a_request_is_explained() -> None:
-    """manage.py ratelimit explain says which rules look at a request, and of each other one why it does not."""
+    """manage.py ratelimit explain shows which rules apply to a request, and why each other rule does not."""
     with shop():
         assert run("explain", "get", "/items/7/") == [
             "GET /items/7/ is routed to /items/{pk}/",
@@ -156,15 +156,15 @@ def test_a_request_is_explained() -> None:
         assert "applies         post" in "\n".join(run("explain", "POST", "/items/7/"))
 
 
-def test_a_route_with_a_language_is_explained() -> None:
-    """The language of the path counts, whichever is spoken at the moment."""
+def test_a_translated_route_is_explained() -> None:
+    """The language prefix of the path counts, for any active language."""
     routes = i18n_patterns(path("items/<int:pk>/", limit("5/minute", name="item")(hello)))
     with project({}, *routes, LANGUAGES=[("en", ""), ("de", "")], LANGUAGE_CODE="en"), override("fr"):
         assert run("explain", "GET", "/de/items/7/")[0] == "GET /de/items/7/ is routed to /{language}/items/{pk}/"
 
 
-def test_what_the_command_cannot_do_is_said() -> None:
-    """An unlimited request, and settings that cannot work, end the command with a message."""
+def test_errors_of_the_command_have_a_message() -> None:
+    """An unlimited request and invalid settings end the command with a message."""
     with shop(), pytest.raises(CommandError, match="no rule applies to this request"):
         run("explain", "GET", "/items/health/")
     with project({"rules": [{"limits": "5/minit"}]}), pytest.raises(CommandError, match="minit"):

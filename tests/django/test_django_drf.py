@@ -1,4 +1,4 @@
-"""Django REST framework behind the middleware: views of its kinds, and the throttle that decides where it does."""
+"""Django REST framework behind the middleware: its kinds of views, and the throttle class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ratelimit_mw.django.drf import Throttle
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.testmode import limits_off
 
-# REST framework reads Django's settings when it is imported; importing django_calls has configured them.
+# REST framework reads Django's settings on import. The import of django_calls configures them.
 from rest_framework.authentication import BaseAuthentication  # isort: skip
 from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
 from rest_framework.exceptions import PermissionDenied  # isort: skip
@@ -80,8 +80,8 @@ def test_views_of_all_kinds_are_limited(view: Any, is_async: bool) -> None:
         assert [served.ask().status_code, served.ask(method="POST").status_code] == [200, 429]
 
 
-def test_actions_of_a_view_set_are_limited_one_by_one() -> None:
-    """A limit on an action of a view set holds for the routes that lead to it, and for no other."""
+def test_actions_of_a_view_set_have_their_own_limits() -> None:
+    """A limit on an action of a view set holds only for the routes of that action."""
     router = SimpleRouter()
     router.register("things", Things, basename="thing")
     with project(None, path("", include(router.urls))) as served:
@@ -106,15 +106,15 @@ class Open(BaseThrottle):
         return True
 
 
-def test_throttles_of_others_are_left_alone() -> None:
-    """A view may have several throttles, and not all of them ours."""
+def test_other_throttles_are_left_alone() -> None:
+    """A view may have several throttles, and some of them may come from other packages."""
     view = type("Mixed", (Uploads,), {"throttle_classes": (Open, Throttle)}).as_view()
     with project(still({"rules": [UPLOADS]}), path("", view)) as served:
         assert served.statuses() == [200, 200, 429]
 
 
 def test_a_throttle_decides_rules_of_its_scope() -> None:
-    """Rules that match a scope are decided by the throttle of the view that has it, and nowhere else."""
+    """The throttle of a view decides the rules that match its scope. No other code decides them."""
     with project(
         still({"rules": [UPLOADS, ALL]}), path("", Uploads.as_view()), path("free", Items.as_view())
     ) as served:
@@ -127,8 +127,8 @@ def test_a_throttle_decides_rules_of_its_scope() -> None:
         assert served.ask("/free").json() == {"rules": ["all"]}
 
 
-def test_a_rejection_of_the_throttle_gives_the_first_decision_back() -> None:
-    """What the middleware has consumed for a request that the throttle rejects is not consumed."""
+def test_a_rejection_of_the_throttle_refunds_the_first_decision() -> None:
+    """When the throttle rejects a request, the cost that the middleware consumed is refunded."""
     with project(
         still({"rules": [UPLOADS, ALL]}), path("", Uploads.as_view()), path("free", Items.as_view())
     ) as served:
@@ -137,7 +137,7 @@ def test_a_rejection_of_the_throttle_gives_the_first_decision_back() -> None:
 
 
 def test_several_throttles_are_all_or_nothing() -> None:
-    """When one of two throttles rejects, the other has not consumed, whichever comes first."""
+    """When one of two throttles rejects, the other consumes nothing, in either order."""
     few = type("Few", (Throttle,), {"scope": "few"})
     rules = {"rules": [UPLOADS, {"name": "few", "limits": "1/minute", "match": {"scope": ["few", "rare"]}}]}
     for classes in ((few, Throttle), (Throttle, few)):
@@ -154,8 +154,8 @@ class Tokens(BaseAuthentication):
         return (SimpleNamespace(pk=name, is_authenticated=True), None) if name else None
 
 
-def test_a_throttle_knows_whom_the_framework_has_authenticated() -> None:
-    """The user of a throttle's rule is REST framework's, which the middleware cannot know; else the address counts."""
+def test_a_throttle_knows_the_user_of_the_framework() -> None:
+    """The user of a throttle is REST framework's user, which the middleware cannot know. Others count by IP address."""
     view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
     with project(still({"rules": [{**UPLOADS, "limits": "1/minute"}]}), path("", view)) as served:
         asked = [{"x-token": "ann"}, {"x-token": "bob"}, {}, {"x-token": "ann"}, {}]
@@ -163,7 +163,7 @@ def test_a_throttle_knows_whom_the_framework_has_authenticated() -> None:
 
 
 def test_outcomes_and_costs_of_a_throttle_are_settled() -> None:
-    """count_when holds for what a throttle reserved, and a cost stated in the view is that of all its decisions."""
+    """count_when applies to costs that a throttle reserves, and a cost settled in the view applies to all decisions."""
     failing = {**UPLOADS, "count_when": {"status": 401}}
     with project(still({"rules": [failing]}), path("", Uploads.as_view())) as served:
         assert served.statuses(times=4) == [200] * 4
@@ -174,7 +174,7 @@ def test_outcomes_and_costs_of_a_throttle_are_settled() -> None:
 
 
 def test_a_throttle_can_hold_a_slot() -> None:
-    """A limit on requests in flight that a throttle takes comes back when the view is done, or fails."""
+    """A slot that a throttle takes is free again when the view returns or raises."""
     rules = {"rules": [{**UPLOADS, "limits": "1 concurrent"}]}
     failing = type("Failing", (Uploads,), {"get": lambda self, request: 1 / 0}).as_view()
     rejecting = type("Rejecting", (Uploads,), {"get": functools.partialmethod(reject)}).as_view()
@@ -186,8 +186,8 @@ def reject(self: Any, request: Any) -> None:
     raise PermissionDenied
 
 
-def test_a_scope_that_no_rule_has_stops_django() -> None:
-    """A throttle without rules is no silent "no limit": the view is named before anything is served."""
+def test_a_scope_without_a_rule_stops_django() -> None:
+    """A throttle whose scope no rule matches stops the start, and the error names the view."""
     by_route = type("Scoped", (Items,), {"throttle_scope": "uploads"}).as_view(throttle_classes=[Throttle])
     by_throttle = type("Own", (Items,), {"throttle_classes": (type("Few", (Throttle,), {"scope": "uploads"}),)})
     for view in (Uploads.as_view(), by_route, by_throttle.as_view()):
@@ -196,8 +196,8 @@ def test_a_scope_that_no_rule_has_stops_django() -> None:
             RateLimitMiddleware(hello)
 
 
-def test_a_scope_that_only_shows_in_a_request_is_an_error() -> None:
-    """So is one that a view finds out later; a view without a scope has none to decide."""
+def test_a_dynamic_scope_without_a_rule_is_an_error() -> None:
+    """A scope that a view sets during the request is checked then. A view without a scope is not checked."""
 
     def throttles(self: Any) -> list[Throttle]:
         return [type("Late", (Throttle,), {"scope": "uploads"})()]
@@ -209,7 +209,7 @@ def test_a_scope_that_only_shows_in_a_request_is_an_error() -> None:
 
 
 def test_a_throttle_without_the_middleware_is_an_error() -> None:
-    """It raises, unless limits are off."""
+    """The throttle raises an error, unless limits are off."""
     request = APIRequestFactory().get("/")
     with project(one_rule()), pytest.raises(MissingMiddlewareError, match="Uploads"):
         Uploads.as_view()(request)
@@ -217,8 +217,8 @@ def test_a_throttle_without_the_middleware_is_an_error() -> None:
         assert Throttle().allow_request(request, Uploads())
 
 
-def test_a_throttle_counts_by_what_the_middleware_knows() -> None:
-    """The endpoint and parameters of the route, and your async functions, are features for a throttle, too."""
+def test_a_throttle_counts_by_features_of_the_middleware() -> None:
+    """A throttle can count by endpoint, path parameters and async feature functions."""
 
     async def plan(request: Any) -> str | None:
         return request.GET.get("plan")
@@ -229,8 +229,8 @@ def test_a_throttle_counts_by_what_the_middleware_knows() -> None:
         assert [served.ask(where).status_code for where in asked] == [200, 200, 200, 200, 429]
 
 
-def test_what_is_no_matter_of_limits_has_its_own_status() -> None:
-    """Whom a deny list names is forbidden, and a store that is down is our fault."""
+def test_denied_clients_and_store_failures_have_their_own_status() -> None:
+    """A denied client gets 403, and a store failure gives 503."""
     view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
     denying = {"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}, "allow": {"user": ["ann"]}}}
     with project(still(denying), path("", view)) as served:
@@ -244,8 +244,8 @@ def test_what_is_no_matter_of_limits_has_its_own_status() -> None:
         assert (answer.status_code, "busy" in answer.json()["detail"]) == (503, True)
 
 
-def test_the_middleware_leaves_rules_of_throttles_alone() -> None:
-    """What only a throttle's rule needs is not read for requests that have no throttle."""
+def test_the_middleware_ignores_rules_of_throttles() -> None:
+    """The middleware does not read features of throttle rules for requests without a throttle."""
 
     def asked_for(request: Any) -> None:
         raise AssertionError
@@ -256,7 +256,7 @@ def test_the_middleware_leaves_rules_of_throttles_alone() -> None:
 
 
 def test_a_throttled_function_view() -> None:
-    """@throttle_classes works with @api_view; the scope stands on a subclass."""
+    """@throttle_classes works with @api_view, and the scope is on a subclass."""
 
     @api_view(["GET"])
     @throttle_classes([type("Few", (Throttle,), {"scope": "uploads"})])
@@ -268,7 +268,7 @@ def test_a_throttled_function_view() -> None:
 
 
 def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leaky-bucket queue that a throttle decides makes the request wait its turn."""
+    """A leaky-bucket queue that a throttle decides delays the request."""
     slept: list[float] = []
     monkeypatch.setattr("ratelimit_mw.django.drf.time.sleep", slept.append)
     queue = {**UPLOADS, "limits": "10/s burst 2", "algorithm": {"name": "leaky-bucket", "mode": "queue"}}
@@ -277,8 +277,8 @@ def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slept == [0.1]
 
 
-def test_a_rejection_of_the_throttle_is_not_stored() -> None:
-    """Caches are told not to keep it, unless the application has said something of its own; others are left alone."""
+def test_a_rejection_of_the_throttle_is_not_cached() -> None:
+    """The rejection has Cache-Control unless the application sets it. Other responses are unchanged."""
 
     def told(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:
         response = Items.finalize_response(self, request, response, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""``@exempt`` on views that have the throttle of REST framework: it reaches as far as anywhere."""
+"""``@exempt`` applies to REST framework's throttle as to every other limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_calls import project, still
 from ratelimit_mw.django import exempt
 from ratelimit_mw.django.drf import Throttle
 
-# REST framework reads Django's settings when it is imported; importing django_calls has configured them.
+# REST framework reads Django's settings on import. The import of django_calls configures them.
 from rest_framework.authentication import BaseAuthentication  # isort: skip
 from rest_framework.decorators import api_view, throttle_classes  # isort: skip
 from rest_framework.response import Response  # isort: skip
@@ -74,7 +74,7 @@ NAMED = exempt("uploads")(type("Free", (Uploads,), {}))
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("view", [exempt(Uploads.as_view()), NAMED.as_view(), Partly.as_view(), exempted, BY_ACTION])
 def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -> None:
-    """@exempt, by name or from all, on a view, its class, a method, an action or a function, reaches the throttle."""
+    """@exempt by name or from all rules, on a view, class, method, action or function, applies to the throttle."""
     with project(still({"rules": [UPLOADS]}), path("", view), is_async=is_async) as served:
         answer = served.ask()
         assert (answer.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
@@ -82,20 +82,20 @@ def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -
 
 @pytest.mark.parametrize("view", [Partly.as_view(), BY_ACTION, exempt("all")(type("Other", (Uploads,), {})).as_view()])
 def test_an_exemption_of_another_method_or_rule_leaves_the_throttle(view: Any) -> None:
-    """What is exempt on one method is throttled on the others, and so is what is exempt from another rule."""
+    """The throttle still applies to other methods and other rules."""
     with project(still({"rules": [UPLOADS, ALL]}), path("", view)) as served:
         assert served.statuses(method="POST") == [200, 200, 429]
 
 
-def test_a_deny_list_goes_before_an_exemption_from_a_throttle() -> None:
-    """Who is on a deny list that only the throttle can read is not served by an exempt view either."""
+def test_a_deny_list_takes_precedence_over_an_exemption_from_a_throttle() -> None:
+    """A client on a deny list that only the throttle can read is rejected by an exempt view, too."""
     view = exempt(type("Free", (Uploads,), {"authentication_classes": (Tokens,)})).as_view()
     with project(still({"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}}}), path("", view)) as served:
         assert [served.ask(headers={"x-token": who}).status_code for who in ("bob", "ann")] == [403, 200]
 
 
-def test_what_explain_says_of_a_throttle_is_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command calls an exempt view exempt, and the throttle finds it so."""
+def test_explain_agrees_with_the_throttle(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command and the throttle agree on which views are exempt."""
     with project(still({"rules": [UPLOADS, ALL]}), path("", Partly.as_view())):
         with pytest.raises(CommandError, match="no rule applies"):
             call_command("ratelimit", "explain", "GET", "/")

@@ -1,4 +1,4 @@
-"""Django Ninja: its operations are views like others, though Django sees one function for all methods of a path."""
+"""Operations of Django Ninja have their own limits, although Django sees one function for all methods of a path."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from django_calls import one_rule, project
 
 from ratelimit_mw.django import exempt, limit
 
-# Ninja reads Django's settings when it is imported; importing django_calls has configured them.
+# Ninja reads Django's settings on import. The import of django_calls configures them.
 from ninja import NinjaAPI, Router, Schema  # isort: skip
 from ninja.pagination import paginate  # isort: skip
 
 
-_count = itertools.count()  # Ninja wants a name for each
+_count = itertools.count()  # Ninja needs a name for each API.
 
 
 class Item(Schema):
@@ -64,7 +64,7 @@ def api() -> Any:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_operations_are_limited(is_async: bool) -> None:
-    """Above or below the operation's decorator, sync or async, each method of a path by itself."""
+    """@limit works above or below the operation's decorator, sync or async, for each method of a path separately."""
     with project(None, path("api/", api()), is_async=is_async) as served:
         for where in ("/api/below", "/api/above", "/api/async"):
             assert served.statuses(where, 2) == [200, 429], where
@@ -75,8 +75,8 @@ def test_operations_are_limited(is_async: bool) -> None:
         assert [served.ask(where).status_code for where in asked] == [200, 200, 429, 200]
 
 
-def test_rules_of_the_settings_see_its_paths() -> None:
-    """Endpoints of Ninja are templates like all others, and an exempt operation is exempt."""
+def test_rules_of_the_settings_match_ninja_paths() -> None:
+    """Ninja endpoints are templates like all others, and an exempt operation is exempt."""
     with project(one_rule("1/minute", key=["endpoint"]), path("api/", api())) as served:
         asked = ("/api/items/7", "/api/items/8", "/api/items/", "/api/items/")
         assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 200]

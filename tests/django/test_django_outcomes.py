@@ -1,4 +1,4 @@
-"""What is settled when a request to Django is over: outcomes, costs, slots, delays."""
+"""Django requests settle outcomes, costs, slots and delays at their end."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 FAILURES = {"count_when": {"status": [401, 500]}}
 
 
-def test_twenty_failing_logins_at_once_let_three_through() -> None:
-    """Only failures count, and as each request reserves its place first, no storm of threads gets past the limit."""
+def test_twenty_concurrent_failing_logins_allow_three() -> None:
+    """The rule counts only failures. Each request reserves its cost first, so threads stay within the limit."""
     inside = threading.Semaphore(0)
 
     @limit("3/minute", count_when={"status": 401})
@@ -46,8 +46,8 @@ def test_twenty_failing_logins_at_once_let_three_through() -> None:
     assert sorted(found) == [401] * 3 + [429] * 17
 
 
-def test_twenty_failing_logins_on_one_loop_let_three_through() -> None:
-    """Nor does a storm of coroutines that are all under way before the first of them has failed."""
+def test_twenty_failing_logins_on_one_loop_allow_three() -> None:
+    """All coroutines start before the first one fails, and the limit still holds."""
 
     async def scenario(served: Project) -> list[int]:
         arrived = asyncio.Barrier(3)
@@ -72,16 +72,16 @@ def answering(request: Any, status: int) -> HttpResponse:
 
 
 @both
-def test_only_the_outcomes_named_count(is_async: bool) -> None:
-    """What succeeds gives its reservation back, a failure keeps it, and an exception counts as 500."""
+def test_only_the_named_outcomes_count(is_async: bool) -> None:
+    """A success is refunded, a failure keeps its cost, and an exception counts as 500."""
     with project(one_rule("2/minute", **FAILURES), path("<int:status>", answering), is_async=is_async) as served:
         asked = (200, 404, 200, 200, 401, 500, 200)
         assert [served.ask(f"/{status}").status_code for status in asked] == [200, 404, 200, 200, 401, 500, 429]
 
 
 @both
-def test_the_true_cost_is_stated_in_the_view(is_async: bool) -> None:
-    """request.ratelimit.settle corrects what was consumed once the request is over."""
+def test_the_view_settles_the_true_cost(is_async: bool) -> None:
+    """request.ratelimit.settle corrects the consumed cost at the end of the request."""
 
     def view(request: Any, cost: int) -> HttpResponse:
         request.ratelimit.settle(cost)
@@ -92,16 +92,16 @@ def test_the_true_cost_is_stated_in_the_view(is_async: bool) -> None:
 
 
 @both
-def test_a_slot_comes_back_when_the_view_is_done(is_async: bool) -> None:
-    """A response that is whole gives its slot back at once, and so do errors and rejections of the application."""
+def test_the_end_of_the_view_releases_its_slot(is_async: bool) -> None:
+    """A complete response releases its slot at once. Errors and rejections of the application do the same."""
     with project(one_rule("1 concurrent"), path("<int:status>", answering), is_async=is_async) as served:
         assert [served.ask(f"/{status}").status_code for status in (200, 500, 403, 200)] == [200, 500, 403, 200]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
-def test_an_error_that_goes_up_settles_too(error: type[BaseException], is_async: bool) -> None:
-    """Where errors are handed on they count as 500; told to stop, nobody knows, and the reservation is kept."""
+def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException], is_async: bool) -> None:
+    """An error that Django hands on counts as 500. After a shutdown the outcome is unknown, so the cost is kept."""
     limiter = one_rule(["1/minute", "1 concurrent"], count_when={"status": 401})
 
     def fail(request: Any) -> None:
@@ -123,13 +123,13 @@ def test_an_error_that_goes_up_settles_too(error: type[BaseException], is_async:
 
 
 async def caught(serve: Any, request: Any) -> None:
-    """As a task that ends by an error of the process would not end the loop of the test."""
+    """Catch the error in the task, because it would end the event loop of the test."""
     await serve(request)
 
 
 @both
-def test_a_queue_makes_requests_wait_their_turn(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a leaky-bucket queue a request waits until those before it have gone, and a full one rejects."""
+def test_a_queue_delays_requests(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leaky-bucket queue delays a request until the earlier ones are released. A full queue rejects."""
     slept: list[float] = []
 
     async def asleep(seconds: float) -> None:
@@ -143,8 +143,8 @@ def test_a_queue_makes_requests_wait_their_turn(is_async: bool, monkeypatch: pyt
     assert slept == [0.1, 0.2]
 
 
-def test_cancelled_while_it_waits_its_slot_comes_back() -> None:
-    """A request that is cancelled in a queue holds no slot any longer."""
+def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
+    """A request that is cancelled while it waits in a queue holds no slot."""
     rules = Limiter(
         [
             Rule(name="queue", limits="1/minute burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"}, key=[]),
@@ -169,7 +169,7 @@ def test_cancelled_while_it_waits_its_slot_comes_back() -> None:
 
 @pytest.mark.parametrize("around", [Around, AroundWSGI])
 def test_middleware_around_django_decides_once(around: Any) -> None:
-    """What the ASGI or WSGI middleware has decided is not decided again inside; decorators still are."""
+    """Django's middleware does not repeat decisions of the ASGI or WSGI middleware. Decorators are still decided."""
     limiter = one_rule("3/minute")
     view = limit("1/minute", name="view")(lambda request: HttpResponse(str(request.ratelimit.rules)))
     with project(limiter, path("", view), path("free", hello)):
@@ -182,7 +182,7 @@ def test_middleware_around_django_decides_once(around: Any) -> None:
 
 
 def breaking(where: str) -> Any:
-    """A middleware that fails before the view, after it, or on the way to it."""
+    """Build a middleware that fails before the view, after the view, or in process_view."""
 
     class Breaking:
         sync_capable = async_capable = True
@@ -219,8 +219,8 @@ def breaking(where: str) -> Any:
 
 @both
 @pytest.mark.parametrize("where", ["before", "view", "after"])
-def test_a_middleware_below_that_fails_settles_too(where: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever something below raises, it counts as 500, and the slot comes back."""
+def test_a_failing_inner_middleware_is_settled(where: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error anywhere inside counts as 500 and releases the slot."""
     monkeypatch.setattr("django_calls.breaking", breaking(where), raising=False)
     limiter = one_rule("2/minute; 1 concurrent", count_when={"status": 500})
     listed = [*MIDDLEWARE, "django_calls.breaking"]
@@ -230,8 +230,8 @@ def test_a_middleware_below_that_fails_settles_too(where: str, is_async: bool, m
 
 
 @both
-def test_a_middleware_below_that_answers_is_counted(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What never reaches a view is a request, too."""
+def test_a_response_of_an_inner_middleware_counts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that never reaches a view counts, too."""
 
     def answering_at_once(get_response: Any) -> Any:
         return lambda request: HttpResponse("cached")
@@ -241,8 +241,8 @@ def test_a_middleware_below_that_answers_is_counted(is_async: bool, monkeypatch:
         assert served.statuses() == [200, 200, 429]
 
 
-def test_cancelled_while_it_is_settled_it_is_settled() -> None:
-    """A request that is cancelled when its answer is ready, and the store still has to hear of it, keeps no slot."""
+def test_a_request_cancelled_during_settlement_is_settled() -> None:
+    """A request that is cancelled while the store settles its outcome keeps no slot."""
 
     class Slow(SharedStore):
         async def acorrect(self, *arguments: Any) -> list[int]:

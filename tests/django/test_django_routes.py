@@ -1,4 +1,4 @@
-"""Which of Django's routes answers a request, and its template: what the index says is what Django does."""
+"""The index of routes finds the same view and template as Django's resolver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCALE = ["django.middleware.locale.LocaleMiddleware", *MIDDLEWARE]
 
 
 def view() -> Any:
-    """A view of its own for each route, to tell them apart."""
+    """Return a separate view for each route, so that a test can distinguish them."""
     return lambda request, *args, **kwargs: HttpResponse()
 
 
@@ -62,8 +62,8 @@ SEGMENTS = (
 
 
 @given(st.lists(st.sampled_from(["/", "/", "/", "//", "", *SEGMENTS]), max_size=10).map("".join))
-def test_the_index_goes_where_django_goes(asked: str) -> None:
-    """For any path the same view, the same parameters and the same template as Django's own resolver."""
+def test_the_index_agrees_with_the_resolver_of_django(asked: str) -> None:
+    """For any path, the view, the parameters and the template are those of Django's own resolver."""
     resolver = get_resolver(ZOO)
     route, params = KNOWN.setdefault("routes", URLRoutes(resolver)).find("/" + asked)
     try:
@@ -77,8 +77,8 @@ def test_the_index_goes_where_django_goes(asked: str) -> None:
 KNOWN: dict[str, URLRoutes] = {}
 
 
-def test_a_path_is_held_against_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 600 routes, and of 600 more in an include, only those are tried that begin with the path's segments."""
+def test_a_path_is_compared_with_few_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 600 routes and 600 more in an include, the index tries only those that begin with the path's segments."""
     tried: list[Any] = []
 
     def counting(match: Any) -> Any:
@@ -95,7 +95,7 @@ def test_a_path_is_held_against_few_routes(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nested_includes_have_the_whole_template() -> None:
-    """Prefixes of any depth and kind are part of the endpoint, and the same include twice is two endpoints."""
+    """Prefixes of any depth and kind are part of the endpoint, and two includes of one URLconf are two endpoints."""
     parts = [path("parts/<int:part>/", hello)]
     items = [re_path(r"^items/(?P<item>\d+)/", include(parts))]
     tenants = (path("v1/", include(items)), path("v2/<slug:tenant>/", include(items)))
@@ -112,7 +112,7 @@ LANGUAGES = {"LANGUAGES": [("en", "English"), ("de", "Deutsch")], "LANGUAGE_CODE
 @both
 @pytest.mark.parametrize("prefixed", [True, False])
 def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool) -> None:
-    """Nobody gets a limit anew by asking in another language: prefixes and translated routes are one template."""
+    """Language prefixes and translated routes have one template, so another language does not give a new limit."""
     about = lazy(lambda: {"de": "ueber/"}.get(get_language() or "", "about/"), str)()
     limited = limit("1/minute", key=["endpoint"], name="page")
     routes = i18n_patterns(
@@ -132,7 +132,7 @@ def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool
 def test_a_route_of_another_urlconf_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where middleware inside of ours leads elsewhere, limits were those of the wrong route: that is said, once."""
+    """When an inner middleware switches the URLconf, another route was limited. The log reports it once."""
     other = urls(path("", hello), path("limited", limit("1/minute")(view())))
 
     def switching(get_response: Any) -> Any:
@@ -155,7 +155,7 @@ def test_a_route_of_another_urlconf_is_reported(
 
 
 def test_a_hidden_limit_is_explained() -> None:
-    """A view that another one calls has a limit that the middleware cannot see; the error says so."""
+    """When one view calls another, the middleware cannot see the limit of the second. The error explains this."""
     hidden = limit("1/minute")(view())
     with project(one_rule(), path("", lambda request: HIDING["view"](request))) as served:
         HIDING["view"] = hidden
@@ -168,8 +168,8 @@ HIDING: dict[str, Any] = {}
 
 
 @both
-def test_another_urlconf_is_read_when_it_comes(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where middleware before ours sets request.urlconf, the views of that URLconf have their limits, too."""
+def test_a_urlconf_of_the_request_is_read(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When an outer middleware sets request.urlconf, the views of that URLconf have their limits, too."""
     other = urls(path("", limit("1/minute", name="other")(hello)))
 
     def switching(get_response: Any) -> Any:
@@ -186,7 +186,7 @@ def test_another_urlconf_is_read_when_it_comes(is_async: bool, monkeypatch: pyte
 
 
 def test_endpoints_are_templates() -> None:
-    """The endpoint is the route with its prefixes and without converters: ids share a count, routes do not."""
+    """The endpoint is the route with its prefixes and without converters, so ids share a count."""
     shop = urls(path("items/<int:pk>/", hello), re_path(r"^parts/(?P<name>\w+)/$", hello))
     patterns = (path("v1/<slug:tenant>/", include(shop)), path("free", hello))
     with project(one_rule("1/minute", key=["endpoint"]), *patterns) as served:
@@ -218,13 +218,13 @@ def test_endpoints_are_templates() -> None:
     ],
 )
 def test_routes_become_templates(route: str, template: str) -> None:
-    """Converters and regular expressions leave the parameters' names; what is a pattern outside of them is kept."""
+    """Templates keep the parameter names of converters and regular expressions, and the patterns around them."""
     assert route_template(route) == template
 
 
 @both
 def test_path_parameters_are_features(is_async: bool) -> None:
-    """path:NAME is the value that the route has read from the path."""
+    """path:NAME is the value that the route reads from the path."""
     view = limit("1/minute", key=["path:tenant"])(hello)
     with project(None, path("t/<int:tenant>/x", view), is_async=is_async) as served:
         assert [served.ask(where).status_code for where in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]

@@ -1,4 +1,4 @@
-"""Django behind gunicorn and uvicorn: clients at once, that go away, with long bodies and odd paths."""
+"""Django behind gunicorn and uvicorn, with concurrent clients, disconnects, long bodies and unusual paths."""
 
 from __future__ import annotations
 
@@ -38,35 +38,35 @@ def port(request: pytest.FixtureRequest) -> int:
 
 
 def client_of(port: int) -> httpx.Client:
-    """Each request on a connection of its own: gunicorn closes one whose body nobody has read."""
+    """Open a connection for each request, because gunicorn closes one whose body was not read."""
     limits = httpx.Limits(max_keepalive_connections=0)
     return httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, limits=limits)
 
 
-def test_clients_at_once_get_what_one_gets(port: int) -> None:
+def test_concurrent_clients_share_one_limit(port: int) -> None:
     """Of 120 requests over 12 connections exactly 50 pass."""
     with client_of(port) as client, ThreadPoolExecutor(12) as pool:
         statuses = list(pool.map(lambda _: client.get("/many").status_code, range(120)))
     assert sorted(statuses) == [200] * 50 + [429] * 70
 
 
-def test_views_that_fail_at_once_let_three_through(port: int) -> None:
-    """Exceptions count as 500, and each request has reserved its place before it fails."""
+def test_concurrent_failing_views_allow_three(port: int) -> None:
+    """Exceptions count as 500, and each request reserves its cost before it fails."""
     with ThreadPoolExecutor(12) as pool:
         statuses = list(pool.map(lambda _: status(port, "GET /login"), range(12)))
     assert sorted(statuses) == [429] * 9 + [500] * 3
 
 
 def begins(port: int, where: str) -> int:
-    """The status of an answer whose client goes away before its end."""
+    """Return the status of a response whose client disconnects before its end."""
     with connected(port) as sock:
         sock.sendall(f"GET /{where} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         return int(sock.recv(1000).split()[1])
 
 
 @pytest.mark.parametrize(("server", "where"), [("uvicorn", "astream"), ("gunicorn", "stream")])
-def test_a_slot_comes_back_when_the_client_goes_away(server: str, where: str, request: pytest.FixtureRequest) -> None:
-    """A stream in flight has the slot; a client that closes its connection in the middle of it gives it back."""
+def test_a_disconnect_releases_the_slot(server: str, where: str, request: pytest.FixtureRequest) -> None:
+    """A stream holds its slot until its client closes the connection."""
     port: int = request.getfixturevalue(server)
     with connected(port) as sock:
         sock.sendall(f"GET /{where} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -75,8 +75,8 @@ def test_a_slot_comes_back_when_the_client_goes_away(server: str, where: str, re
     wait_for(lambda: begins(port, where) == 200, "the slot")
 
 
-def test_a_file_arrives_whole_and_gives_its_slot_back(port: int) -> None:
-    """Also where the server sends it by itself: the slot is free once the server has closed it."""
+def test_a_file_arrives_whole_and_releases_its_slot(port: int) -> None:
+    """When the server sends the file itself, the slot is free after the server closes it."""
     with client_of(port) as client:
         assert client.get("/file").text == (SUPPORT / "served_django.py").read_text()
         for _ in range(2):
@@ -84,7 +84,7 @@ def test_a_file_arrives_whole_and_gives_its_slot_back(port: int) -> None:
 
 
 def test_long_bodies_arrive_whole(port: int) -> None:
-    """Over the bound, with a length: the view has every byte, and all such bodies share one count."""
+    """The view has every byte of an oversized body with a length, and all such bodies share one count."""
     body = b"email=ann%40x.org&text=" + bytes(range(32, 127)) * 30_000
     with client_of(port) as client:
         headers = {"content-type": "application/x-www-form-urlencoded"}
@@ -96,8 +96,8 @@ def test_long_bodies_arrive_whole(port: int) -> None:
         assert client.post("/echo", content=b"email=bob%40x.org&x=y", headers=headers).status_code == 429
 
 
-def test_bodies_in_chunks_are_read_as_django_reads_them(port: int) -> None:
-    """Under ASGI the field is found; under WSGI Django takes such a body for none, and so does the rule."""
+def test_chunked_bodies_are_read_as_django_reads_them(port: int) -> None:
+    """Under ASGI the field is found. Under WSGI Django reads a chunked body as empty, and so does the rule."""
 
     def chunks() -> Iterator[bytes]:
         yield b"email=carl%40"
@@ -111,12 +111,12 @@ def test_bodies_in_chunks_are_read_as_django_reads_them(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/by/a", "//by//a", "/by/%61", "/by/%C3%A9", "/by/%FF", "/by/a?x=%00", "/by/%00"])
-def test_odd_paths_share_their_route(port: int, path: str) -> None:
-    """However a path is spelled, its route is one endpoint: none of them is a way around a limit."""
+def test_unusual_paths_share_their_route(port: int, path: str) -> None:
+    """Every spelling of a path belongs to the endpoint of its route and shares its limit."""
     status(port, "GET /by/first")
     assert status(port, f"GET {path}") != 200
 
 
-def test_paths_of_no_route_share_one_count(port: int) -> None:
-    """Scanners do not get a limit for each path that they invent."""
+def test_unmatched_paths_share_one_count(port: int) -> None:
+    """A scanner does not get a new limit for each path that it invents."""
     assert [status(port, f"GET /nowhere/{name}") for name in ("a", "b", "%FF")] == [404, 429, 429]

@@ -1,4 +1,4 @@
-"""Where the limits of a Django project come from, what becomes of them in tests, and what stops the start."""
+"""The settings of a Django project, their overrides in tests, and the errors that stop the start."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 @pytest.mark.parametrize("place", ["dictionary", "file", "named file", "limiter", "named limiter", "none"])
-def test_where_the_rules_come_from(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RATELIMIT_MW is settings, a file, a limiter, or names one of these beside your functions; or is not there."""
+def test_the_sources_of_rules(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RATELIMIT_MW is settings, a file, a limiter, or one of these with functions. It may also be missing."""
     file = tmp_path / "limits.json"
     file.write_text(json.dumps(TWICE))
     monkeypatch.setattr("django_calls.limiter", one_rule(), raising=False)
@@ -43,7 +43,7 @@ def test_where_the_rules_come_from(place: str, tmp_path: Path, monkeypatch: pyte
         assert ("x-ratelimit-limit" in served.ask().headers) is (place not in ("named file", "none"))
 
 
-def test_without_settings_decorators_say_all() -> None:
+def test_decorators_work_without_settings() -> None:
     """A project without RATELIMIT_MW has the limits of its decorators."""
     with project(None, path("", limit("1/minute")(hello))) as served, override_settings():
         del settings.RATELIMIT_MW
@@ -68,14 +68,14 @@ def test_without_settings_decorators_say_all() -> None:
     ],
 )
 @pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])
-def test_what_cannot_work_is_an_error_at_the_start(application: Any, given: Any, message: str) -> None:
-    """A mistake in the settings stops Django when its application is built, and is named with its place."""
+def test_an_invalid_setting_is_an_error_at_the_start(application: Any, given: Any, message: str) -> None:
+    """A mistake in the settings stops Django when its application is built. The error names the place."""
     with project(given), pytest.raises(ConfigError, match=message):
         application()
 
 
-def test_a_slip_in_the_name_of_the_setting_stops_django() -> None:
-    """It would mean no limits. Names of other packages are left alone."""
+def test_a_misspelt_setting_stops_django() -> None:
+    """A misspelt name would mean no limits. Names of other packages are ignored."""
     with override_settings(RATELIMIT_MW=None, RATELIMIT_VIEW="x", RATELIMIT_MV=TWICE):
         del settings.RATELIMIT_MW
         with pytest.raises(ConfigError, match=r"RATELIMIT_MV: unknown setting .*Did you mean 'RATELIMIT_MW'"):
@@ -85,7 +85,7 @@ def test_a_slip_in_the_name_of_the_setting_stops_django() -> None:
 
 
 def test_header_lines_are_read_as_they_arrived() -> None:
-    """Under ASGI two lines that differ are invalid, and a name with an underscore is another header."""
+    """Under ASGI two different lines are invalid, and a name with an underscore is another header."""
     rule = {"name": "tier", "limits": "1/minute", "key": ["header:x-tier"], **LOG}
     requests = (
         ([("X-Tier", "a"), ("X-Tier", "b")], 200),
@@ -100,8 +100,8 @@ def test_header_lines_are_read_as_they_arrived() -> None:
     assert statuses == [status for _, status in requests]
 
 
-def test_overridden_settings_count() -> None:
-    """What a test overrides holds from the next request on, with counts of its own."""
+def test_overridden_settings_apply() -> None:
+    """Settings that a test overrides apply from the next request, with their own counts."""
     with project({"rules": [{"limits": "1/minute", **LOG}]}) as served:
         assert served.statuses(times=2) == [200, 429]
         with override_settings(RATELIMIT_MW=TWICE):
@@ -109,8 +109,8 @@ def test_overridden_settings_count() -> None:
         assert served.statuses(times=2) == [200, 429]
 
 
-def test_what_was_made_for_overridden_settings_is_closed(tmp_path: Path) -> None:
-    """Tests that override settings leave no store open; a limiter that they gave is left alone."""
+def test_the_store_of_overridden_settings_is_closed(tmp_path: Path) -> None:
+    """Tests that override settings leave no store open. A limiter that a test passes stays open."""
     file = tmp_path / "counts"
     with project({**TWICE, "store": f"memory://?snapshot={file}"}) as served:
         served.ask()
@@ -123,8 +123,8 @@ def test_what_was_made_for_overridden_settings_is_closed(tmp_path: Path) -> None
 
 
 @both
-def test_the_limiter_is_at_hand(is_async: bool) -> None:
-    """What has decided can be asked, and told to forget."""
+def test_the_limiter_is_available(is_async: bool) -> None:
+    """``limiter()`` returns the limiter that decides, so a test can call ``reset``."""
     with project(TWICE, is_async=is_async) as served:
         assert served.statuses() == [200, 200, 429]
         limiter().reset("api", {"ip": CLIENT})
@@ -140,8 +140,8 @@ class Asking(BaseCommand):
 
 
 @pytest.mark.parametrize("read", [WSGIHandler, lambda: call_command(Asking(), skip_checks=False)])
-def test_the_limiter_knows_decorators_once_the_urlconf_was_read(read: Any) -> None:
-    """Where nothing is served, checks read it, or the application does; before that, nothing is decided unnoticed."""
+def test_the_limiter_knows_decorators_after_the_urlconf_is_read(read: Any) -> None:
+    """The system checks or the application read the URLconf. Before that, a decision raises an error."""
     with project(REPLACED, path("", limit("1/minute", name="home")(hello))):
         with pytest.raises(ConfigError, match="no decorator has a rule named 'home'"):
             limiter().peek({"ip": CLIENT})

@@ -1,4 +1,4 @@
-"""Responses of Django that stream, by its own handlers: slots, costs, clients that go away and streams that fail."""
+"""Streaming responses through Django's own handlers settle slots and costs, also on disconnects and errors."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def by_asgi() -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize(("served", "view"), [(by_wsgi, streaming), (by_wsgi, sending), (by_asgi, astreaming)])
-def test_a_stream_is_sent_as_it_is_and_settled_at_its_end(served: Any, view: Any) -> None:
-    """Through Django's own handlers a stream arrives whole, with headers; a cost stated in it is settled."""
+def test_a_stream_arrives_whole_and_is_settled_at_its_end(served: Any, view: Any) -> None:
+    """A stream arrives whole with headers through Django's handlers, and a cost that it states is settled."""
     limiter = one_rule("10/minute")
     with project(limiter, path("", view)):
         assert served() == (200, b"some words")
@@ -64,7 +64,7 @@ def test_a_stream_is_sent_as_it_is_and_settled_at_its_end(served: Any, view: Any
 
 
 def test_a_slot_is_held_while_the_response_streams() -> None:
-    """Under WSGI a stream in flight takes its slot until it is closed, a file included."""
+    """Under WSGI a stream or a file holds its slot until it is closed."""
 
     def chunks() -> Iterator[str]:
         yield str(by_wsgi()[0])
@@ -81,7 +81,7 @@ def test_a_slot_is_held_while_the_response_streams() -> None:
 
 
 def test_a_slot_is_held_while_an_async_response_streams() -> None:
-    """Under ASGI, too."""
+    """Under ASGI a stream holds its slot until its end."""
 
     async def view(request: Any) -> StreamingHttpResponse:
         async def chunks() -> AsyncIterator[str]:
@@ -96,8 +96,8 @@ def test_a_slot_is_held_while_an_async_response_streams() -> None:
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # Django 4.2 leaves the request's body open
 @pytest.mark.parametrize("when", ["view", "stream"])
-def test_a_slot_comes_back_when_the_client_goes_away(when: str) -> None:
-    """A client of ASGI that disconnects, while the view runs or in the middle of a stream, gives its slot back."""
+def test_a_disconnect_releases_the_slot(when: str) -> None:
+    """An ASGI client that disconnects during the view or the stream releases its slot."""
 
     async def scenario() -> int:
         gone = asyncio.Event()
@@ -126,7 +126,7 @@ def test_a_slot_comes_back_when_the_client_goes_away(when: str) -> None:
 
         with project(one_rule("1 concurrent"), path("", view), path("other", hello)):
             serving = asyncio.ensure_future(ASGIHandler()(http_scope(), receive, send))
-            if django.VERSION < (5, 0):  # it does not listen for that; servers may cancel it
+            if django.VERSION < (5, 0):  # it does not listen for a disconnect; servers may cancel it
                 await gone.wait()
                 serving.cancel()
             await asyncio.wait([serving])
@@ -157,8 +157,8 @@ async def afailing(request: Any) -> StreamingHttpResponse:
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume", "ignore::ResourceWarning")
 @pytest.mark.parametrize("served", [by_asgi, by_wsgi])
 @pytest.mark.parametrize("view", [failing, afailing])
-def test_a_stream_that_fails_is_settled(served: Any, view: Any) -> None:
-    """Django closes no response whose stream fails under ASGI; its slot comes back and its cost is settled anyway."""
+def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
+    """Django does not close a failing stream under ASGI. Its slot is released and its cost is settled anyway."""
     limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])
     with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
         served()
@@ -167,8 +167,8 @@ def test_a_stream_that_fails_is_settled(served: Any, view: Any) -> None:
     assert (left.allowed, left.decisions[0].remaining) == (True, 10 - 3 - 1)
 
 
-def test_a_stream_that_nobody_reads_is_settled_when_it_is_closed() -> None:
-    """A client that asks for the headers alone leaves no slot taken."""
+def test_an_unread_stream_is_settled_when_it_is_closed() -> None:
+    """A client that requests only the headers leaves no slot taken."""
     with project(one_rule("1 concurrent"), path("", streaming)):
         body = WSGIHandler()(environ_of(), lambda *_: None)
         assert by_wsgi()[0] == 429
@@ -177,8 +177,8 @@ def test_a_stream_that_nobody_reads_is_settled_when_it_is_closed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_stream_that_never_begins_gives_its_slot_back() -> None:
-    """Where the head of a response cannot be sent, Django drops it as it is; once it is forgotten its slot is free."""
+def test_a_stream_that_never_starts_releases_its_slot() -> None:
+    """When the server cannot send the headers, Django drops the response. Its garbage collection releases the slot."""
 
     async def scenario() -> int:
         waiting: list[Any] = [{"type": "http.request", "body": b"", "more_body": False}]
@@ -200,7 +200,7 @@ def test_a_stream_that_never_begins_gives_its_slot_back() -> None:
 
 
 def test_a_stream_may_be_any_async_iterable() -> None:
-    """One that cannot be closed is sent and settled as well."""
+    """An iterable without a close method is sent and settled as well."""
 
     class Words:
         left = 2
@@ -222,8 +222,8 @@ def test_a_stream_may_be_any_async_iterable() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_cost_that_is_stated_when_a_stream_is_closed_counts() -> None:
-    """Whoever goes away early is charged what the stream says in its finally."""
+def test_a_cost_stated_in_finally_counts() -> None:
+    """After an early disconnect, the cost is the one that the stream states in its finally block."""
 
     async def scenario() -> None:
         gone = asyncio.Event()

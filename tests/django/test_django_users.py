@@ -1,4 +1,4 @@
-"""Who the user is in Django, sync and async, and when nobody is asked for."""
+"""The user feature in Django, sync and async, and the requests that do not read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils.decorators import sync_and_async_middleware
 from django.utils.functional import SimpleLazyObject
 from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
 
-# Models can be imported once django_calls has configured Django.
+# Models can be imported after django_calls has configured Django.
 from django.contrib.auth.backends import ModelBackend  # isort: skip
 from django.contrib.auth.models import User  # isort: skip
 
@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
 def signing_in(asked: list[str]) -> Any:
-    """In place of AuthenticationMiddleware: lazy, as that is, with the user that a header names. Asking is noted."""
+    """Build a lazy replacement of AuthenticationMiddleware that takes the user from a header and records access."""
 
     def user_of(request: Any) -> Any:
         asked.append(request.path)
@@ -51,8 +51,8 @@ def signing_in(asked: list[str]) -> Any:
 
 
 @both
-def test_the_user_is_djangos(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signed-in users count by their primary key, all others by address; nobody is asked for where no rule needs it."""
+def test_the_user_is_the_user_of_django(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signed-in users count by primary key, others by IP address. Rules without a user do not read it."""
     asked_for: list[str] = []
     monkeypatch.setattr("django_calls.signing_in", signing_in(asked_for), raising=False)
     own = {"name": "own", "key": ["user|ip"], "limits": "1/minute", "match": {"path": "/own"}}
@@ -68,7 +68,7 @@ def test_the_user_is_djangos(is_async: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 @both
 def test_real_sessions_know_the_user(is_async: bool) -> None:
-    """Behind Django's own session and authentication middleware an anonymous client counts by address."""
+    """Behind Django's session and authentication middleware, an anonymous client counts by IP address."""
     rules = {"rules": [{"name": "own", "key": ["user|ip"], "limits": "1/minute"}]}
     with project(still(rules), is_async=is_async, middleware=[*SESSIONS, *MIDDLEWARE]) as served:
         assert served.statuses(times=2) == [200, 429]
@@ -76,7 +76,7 @@ def test_real_sessions_know_the_user(is_async: bool) -> None:
 
 
 class Backend(ModelBackend):
-    """Django's own, but for the database."""
+    """Django's own backend without the database."""
 
     def get_user(self, user_id: int) -> Any:
         return User(pk=user_id, password="secret")
@@ -86,7 +86,7 @@ class Backend(ModelBackend):
 
 
 def session_of(pk: int) -> dict[str, str]:
-    """The cookie of a browser that this user has signed in with."""
+    """Return the session cookie of a browser that is signed in as this user."""
     session = SessionStore()
     session[SESSION_KEY], session[BACKEND_SESSION_KEY] = str(pk), "django_calls.Backend"
     session[HASH_SESSION_KEY] = Backend().get_user(pk).get_session_auth_hash()
@@ -95,8 +95,8 @@ def session_of(pk: int) -> dict[str, str]:
 
 
 @both
-def test_who_has_signed_in_is_counted_by_primary_key(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind Django's own middleware, from one address: each user has a limit, and an invented session has none."""
+def test_signed_in_users_count_by_primary_key(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind Django's own middleware, each user of one IP address has a limit. A forged session has no user."""
     monkeypatch.setattr("django_calls.Backend", Backend, raising=False)
     rules = {"rules": [{"name": "own", "key": ["user|ip"], "limits": "1/minute"}]}
     listed = [*SESSIONS, *MIDDLEWARE]
@@ -108,7 +108,7 @@ def test_who_has_signed_in_is_counted_by_primary_key(is_async: bool, monkeypatch
 
 
 def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without request.auser, as before Django 5, an async stack asks for the user in a thread."""
+    """Without request.auser, as before Django 5, an async stack reads the user in a thread."""
     lazily = signing_in([])
 
     @sync_and_async_middleware
@@ -125,8 +125,8 @@ def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [served.ask(headers={"x-user": name}).status_code for name in "778"] == [200, 429, 200]
 
 
-def test_without_authentication_nobody_is_asked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no middleware knows users, an async stack does not leave its loop to find that out."""
+def test_without_authentication_no_thread_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a middleware for users, an async stack does not leave its event loop."""
 
     def hop(*_: Any, **__: Any) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Limits marked on Django's views: functions, coroutines, classes, methods by method_decorator; and their routes."""
+"""Limits on Django's views: functions, coroutines, classes and methods by method_decorator, and on their routes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 @both
 @pytest.mark.parametrize("view", [hello, ahello])
-def test_a_limit_on_a_view_holds_for_its_routes_alone(is_async: bool, view: Any) -> None:
-    """A decorated function or coroutine has its limit, named after it, in either stack; other routes have none."""
+def test_a_limit_on_a_view_holds_only_for_its_routes(is_async: bool, view: Any) -> None:
+    """A decorated function or coroutine has a limit named after it in either stack. Other routes have none."""
     patterns = (path("", limit("2/minute")(view)), path("free", view))
     with project(None, *patterns, is_async=is_async) as served:
         assert f'"django_calls.{view.__name__}"' in served.ask()["ratelimit"]
@@ -36,7 +36,7 @@ def test_a_limit_on_a_view_holds_for_its_routes_alone(is_async: bool, view: Any)
         assert served.statuses("/free") == [200] * 3
 
 
-def test_a_marked_coroutine_stays_one() -> None:
+def test_a_decorated_coroutine_stays_a_coroutine_function() -> None:
     """Django sees that a limited async view is async."""
     assert asyncio.iscoroutinefunction(limit("1/minute")(ahello))
 
@@ -85,7 +85,7 @@ def test_a_class_based_view_is_limited(way: str, base: type, is_async: bool) -> 
 
 
 def test_rules_of_method_decorator_are_named_after_the_class() -> None:
-    """Where method_decorator hides what it decorates, the class on the route gives the name."""
+    """When method_decorator hides the decorated function, the class on the route gives the name."""
     made = WAYS["method_decorator"](Items)
     post = subclass(Items, post=method_decorator(limit("1/minute"))(Items.post))
     with project(None, path("", made.as_view()), path("post", post.as_view())) as served:
@@ -94,14 +94,14 @@ def test_rules_of_method_decorator_are_named_after_the_class() -> None:
 
 
 @pytest.mark.parametrize("base", [Items, AsyncItems])
-def test_a_limit_where_a_class_is_routed_is_named_after_the_class(base: type) -> None:
-    """All that ``as_view`` makes is called alike; a rule by that name could not be told from others."""
+def test_a_limit_in_the_urlconf_is_named_after_the_class(base: type) -> None:
+    """All functions that ``as_view`` makes have one name, so the class gives a unique one."""
     with project(None, path("", limit("2/minute")(base.as_view()))) as served:
         assert f'"test_django_views.{base.__name__}"' in served.ask()["ratelimit"]
 
 
 def test_one_decorator_for_two_classes_counts_each() -> None:
-    """A decorator that is kept and put on two classes gives each a limit of its own."""
+    """One decorator object on two classes gives each class its own limit."""
     kept = method_decorator(limit("1/minute"), name="dispatch")
     one, two = (kept(subclass(Items, __qualname__=name)).as_view() for name in ("One", "Two"))
     with project(None, path("one", one), path("two", two)) as served:
@@ -110,7 +110,7 @@ def test_one_decorator_for_two_classes_counts_each() -> None:
 
 @pytest.mark.parametrize("stacked", [True, False])
 def test_stacked_limits_all_hold(stacked: bool) -> None:
-    """Two limits through method_decorator, in one list or one above the other, both hold, and so does an exemption."""
+    """Two limits through method_decorator, in one list or stacked, both apply. So does an exemption."""
     few, many, free = limit("2/minute", name="few"), limit("9/minute", name="many"), exempt("api")
     view = subclass(Items)
     if stacked:
@@ -125,8 +125,8 @@ def test_stacked_limits_all_hold(stacked: bool) -> None:
         assert served.statuses(times=2) == [200, 429]
 
 
-def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
-    """Marks on get and on post count apart, HEAD counts as GET, and a subclass that overrides one keeps its limit."""
+def test_a_limit_on_one_method_of_a_class_holds_only_for_it() -> None:
+    """Limits on get and post count separately, HEAD counts as GET, and an overriding subclass keeps the limit."""
     limited = subclass(
         Items,
         get=limit("2/minute")(Items.get),
@@ -140,8 +140,8 @@ def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
 
 @pytest.mark.parametrize("view", [hello, Items.as_view(), AsyncItems.as_view()])
 @both
-def test_pre_flights_are_left_alone(view: Any, is_async: bool) -> None:
-    """OPTIONS runs a limited view and counts nothing, unless the limit names the method."""
+def test_preflights_count_only_when_the_limit_names_options(view: Any, is_async: bool) -> None:
+    """OPTIONS runs a limited view and consumes nothing, unless the limit names the method."""
     with project(None, path("", limit("1/minute")(view)), is_async=is_async) as served:
         assert served.statuses(method="OPTIONS") == [200] * 3
         assert served.statuses(times=2) == [200, 429]
@@ -151,8 +151,8 @@ def test_pre_flights_are_left_alone(view: Any, is_async: bool) -> None:
         assert served.statuses() == [200] * 3
 
 
-def test_functions_of_one_name_do_not_share_a_limit() -> None:
-    """Two views with the same name in one module have a limit each; stacked limits do, too."""
+def test_functions_with_the_same_name_do_not_share_a_limit() -> None:
+    """Two views with one name in one module have a limit each. Stacked limits do, too."""
 
     def made(text: str) -> Any:
         @limit("2/minute")
@@ -168,8 +168,8 @@ def test_functions_of_one_name_do_not_share_a_limit() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_decorator_in_between_hides_nothing(keeps: bool) -> None:
-    """A decorator above @limit may keep the function's attributes, as functools.wraps does, or not."""
+def test_a_decorator_in_between_hides_no_limit(keeps: bool) -> None:
+    """A decorator above @limit may keep the function's attributes, as functools.wraps does, or drop them."""
 
     def plain(view: Any) -> Any:
         def inner(request: Any) -> Any:
@@ -182,7 +182,7 @@ def test_a_decorator_in_between_hides_nothing(keeps: bool) -> None:
 
 
 class Called:
-    """As Django's feeds are: an object is the view."""
+    """A callable object as a view, like Django's feeds."""
 
     @method_decorator(limit("1/minute", name="called"))
     def __call__(self, request: Any) -> HttpResponse:
@@ -198,7 +198,7 @@ class Latest(Feed):
 
 
 def bound(view: Any) -> Any:
-    """A view that is a method, as those of libraries often are."""
+    """A method as a view, as some libraries have them."""
     return type("Site", (), {"index": limit("1/minute", name="index")(view)})().index
 
 
@@ -216,14 +216,14 @@ def bound(view: Any) -> Any:
     ids=["partial", "limited partial", "object", "feed", "bound method", "decorated", "decorated class"],
 )
 @both
-def test_views_of_odd_kinds_are_limited(view: Any, is_async: bool) -> None:
-    """A part of a function, an object that is called, a bound method, a view in Django's own decorators."""
+def test_unusual_kinds_of_views_are_limited(view: Any, is_async: bool) -> None:
+    """Partials, callable objects, bound methods and views in Django's own decorators are limited."""
     with project(None, path("", view), is_async=is_async) as served:
         assert served.statuses(times=2) == [200, 429]
 
 
-def test_an_exempt_view_is_left_alone() -> None:
-    """@exempt takes a view out of every rule, those of the settings included; with names, out of these."""
+def test_an_exempt_view_is_not_limited() -> None:
+    """@exempt removes a view from every rule, including the settings. With names it removes it from those rules."""
     rules = {"rules": [{"name": "api", "limits": "1/minute"}, {"name": "all", "limits": "2/minute"}]}
     patterns = (path("free", exempt(hello)), path("less", exempt("api")(subclass(Items)).as_view()), path("", hello))
     with project(still(rules), *patterns) as served:
@@ -232,8 +232,8 @@ def test_an_exempt_view_is_left_alone() -> None:
         assert served.statuses("/less", 2) == [200, 429]
 
 
-def test_the_settings_retune_a_decorator() -> None:
-    """A rule that replaces one of a decorator changes the fields that it gives and leaves the rest."""
+def test_the_settings_override_a_decorator() -> None:
+    """A rule with ``overrides`` changes the fields that it sets and keeps the others of the decorator."""
     rules = {"rules": [{"overrides": "home", "limits": "3/minute"}]}
     with project(still(rules), path("", limit("1/minute", name="home", key=[])(hello))) as served:
         assert [served.ask(client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
@@ -259,7 +259,7 @@ def test_the_settings_retune_a_decorator() -> None:
     ],
 )
 def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: str) -> None:
-    """It is found when Django builds its middleware, before any request."""
+    """The error appears when Django builds its middleware, before any request."""
     with (
         project(still(rules), path("", mark(lambda request: hello(request)))),
         pytest.raises(ConfigError, match=message),
@@ -267,16 +267,16 @@ def test_a_mistake_in_a_decorator_stops_django(rules: Any, mark: Any, message: s
         RateLimitMiddleware(hello)
 
 
-def test_parameters_stand_in_all_parts_of_a_route_and_are_given_with_it() -> None:
-    """A limit may be by what a path, a regular expression, an include or the route's own arguments name."""
+def test_parameters_come_from_all_parts_of_a_route() -> None:
+    """A limit may use a parameter of a path, a regular expression, an include or the route's extra arguments."""
     view = limit("1/minute", key=["path:town", "path:street", "path:number", "path:kind"])(hello)
     streets = [re_path(r"^(?P<street>[a-z]+)/", include([path("<int:number>", view, {"kind": "house"})]))]
     with project(None, path("<slug:town>/", include(streets))) as served:
         assert [served.ask(f"/rome/appia/{n}").status_code for n in (1, 2, 1)] == [200, 200, 429]
 
 
-def test_a_limit_on_nothing_is_an_error() -> None:
-    """What is neither a function nor a class cannot be limited, and a path is not a view's to say."""
+def test_a_limit_on_another_object_is_an_error() -> None:
+    """Only functions and classes can be limited, and a view cannot have a path of its own."""
     for target in (3, "view", functools.partial(hello)):
         with pytest.raises(ConfigError, match="expected a view"):
             limit("1/minute")(target)
@@ -287,7 +287,7 @@ def test_a_limit_on_nothing_is_an_error() -> None:
 @both
 @pytest.mark.parametrize("way", [*WAYS, "function", "method"])
 def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) -> None:
-    """A limited view does not run where nobody decides, however it was limited."""
+    """A limited view without the middleware raises an error, in whatever way it was limited."""
     if way == "function":
         made = limit("1/minute")(hello)
     elif way == "method":
@@ -297,7 +297,7 @@ def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) ->
     view = made.as_view() if isinstance(made, type) else made
     nothing = ["django.middleware.common.CommonMiddleware"]
     with project(None, path("", view), is_async=is_async, middleware=nothing) as served:
-        if way == "overridden":  # its own dispatch never calls the one that is limited
+        if way == "overridden":  # Its own dispatch never calls the limited one.
             assert served.ask().status_code == 200
             return
         assert served.ask().status_code == 500
@@ -305,8 +305,8 @@ def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) ->
             assert served.ask().status_code == 200
 
 
-def test_what_was_decided_for_one_request_is_not_decided_for_the_next() -> None:
-    """A view called by itself, after a request in the same thread was decided, still misses the middleware."""
+def test_a_decision_does_not_carry_over_to_the_next_request() -> None:
+    """A view called directly, after a decided request in the same thread, raises the error about the middleware."""
     view = limit("5/minute")(lambda request: hello(request))
     with project(None, path("", view)) as served:
         assert served.ask().status_code == 200
@@ -315,7 +315,7 @@ def test_what_was_decided_for_one_request_is_not_decided_for_the_next() -> None:
 
 
 def test_a_template_view_is_limited() -> None:
-    """A view class of Django's own can be limited where it is routed."""
+    """A view class of Django can be limited in the URLconf."""
     view = limit("1/minute", name="page")(TemplateView.as_view(template_name="page.html"))
     templates = [
         {

@@ -1,4 +1,4 @@
-"""The Flask extension: where its rules come from, what it decides, and what a rejected client is told."""
+"""The Flask extension takes its rules, decides requests and rejects clients."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 TWICE = {"rules": [{"name": "api", "limits": "2/minute"}]}
 
 
-def test_a_request_too_many_is_rejected() -> None:
-    """Two pass, the third gets 429 with Retry-After, problem+json and the headers that all responses carry."""
+def test_a_request_over_the_limit_is_rejected() -> None:
+    """Two requests pass. The third gets 429 with Retry-After, problem+json and the headers of every response."""
     app = app_of(one_rule())
     first, _, third = (ask(app) for _ in range(3))
     assert (first.status_code, first.text, first.headers["ratelimit"]) == (200, "hello", '"api";r=1;t=60')
@@ -41,8 +41,8 @@ def test_a_request_too_many_is_rejected() -> None:
     assert ask(app, method="HEAD").data == b""
 
 
-def test_every_request_is_decided() -> None:
-    """Also one that no route matches, one with a wrong method and a redirect to a slash; a pre-flight is left alone."""
+def test_every_request_gets_a_decision() -> None:
+    """Unmatched paths, wrong methods and redirects to a slash get a decision, too. A preflight does not count."""
     app = app_of(one_rule("5/minute"), {"/": hello, "/folder/": hello})
     assert [ask(app, path).headers["x-ratelimit-remaining"] for path in ("/", "/nowhere", "/folder")] == ["4", "3", "2"]
     assert ask(app, method="DELETE").headers["x-ratelimit-remaining"] == "1"
@@ -59,8 +59,8 @@ def settings_file(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "place", ["argument", "file", "configured", "configured file", "limiter", "configured limiter"]
 )
-def test_where_the_rules_come_from(place: str, tmp_path: Path) -> None:
-    """Rules stand in the constructor, in the application's configuration, in a file, or in a limiter."""
+def test_the_sources_of_rules(place: str, tmp_path: Path) -> None:
+    """Rules come from the constructor, the application's configuration, a file, or a limiter."""
     app = Flask("app")
     app.add_url_rule("/", view_func=hello)
     if place.startswith("configured"):
@@ -75,8 +75,8 @@ def test_where_the_rules_come_from(place: str, tmp_path: Path) -> None:
     assert statuses(app) == [200, 200, 429]
 
 
-def test_two_places_for_the_rules_are_one_too_many() -> None:
-    """Settings in the constructor and in the configuration are a mistake, found when the extension is put in."""
+def test_two_sources_of_rules_are_an_error() -> None:
+    """Settings in both the constructor and the configuration are an error in init_app."""
     app = Flask("app")
     app.config["RATELIMIT_MW"] = TWICE
     with pytest.raises(ConfigError, match="Remove one of them"):
@@ -100,15 +100,15 @@ def test_two_places_for_the_rules_are_one_too_many() -> None:
         ({"settings": TWICE, "headers": ["x-rate"]}, "x-rate"),
     ],
 )
-def test_what_cannot_work_is_an_error_at_once(options: dict[str, Any], message: str) -> None:
-    """A mistake in settings or arguments stops the application when the extension is put in."""
+def test_an_invalid_setting_is_an_error_at_the_start(options: dict[str, Any], message: str) -> None:
+    """A mistake in settings or arguments raises an error in init_app."""
     with pytest.raises(ConfigError, match=message):
         RateLimiter(Flask("app"), **options)
 
 
 @pytest.mark.parametrize("slip", ["RATELIMIT_MV", "RATE_LIMIT_MW", "RATELIMIT", "RATELIMIT_MW_RULES"])
-def test_a_slip_in_the_name_of_the_setting_is_an_error(slip: str) -> None:
-    """It would mean no limits. Names of other packages, and any beside settings that are there, are left alone."""
+def test_a_misspelt_setting_is_an_error(slip: str) -> None:
+    """A misspelt name would mean no limits. Names of other packages, and names beside valid settings, are ignored."""
     app = Flask("app")
     app.config.update({slip: TWICE, "RATELIMIT_ENABLED": True, "RATELIMIT_VIEW": "x"})
     with pytest.raises(ConfigError, match=f"{slip}: unknown setting .*Did you mean 'RATELIMIT_MW'"):
@@ -119,8 +119,8 @@ def test_a_slip_in_the_name_of_the_setting_is_an_error(slip: str) -> None:
     RateLimiter(other)
 
 
-def test_settings_that_come_too_late_are_an_error() -> None:
-    """Nobody reads the configuration again after init_app; settings put there are not silently left out."""
+def test_settings_after_init_app_are_an_error() -> None:
+    """The extension reads the configuration once, so later settings raise an error instead of being ignored."""
     app = app_of(one_rule())
     app.config["RATELIMIT_MW"] = TWICE
     assert statuses(app) == [500, 500, 500]
@@ -129,8 +129,8 @@ def test_settings_that_come_too_late_are_an_error() -> None:
         ask(app)
 
 
-def test_a_factory_puts_one_extension_into_several_applications() -> None:
-    """With init_app each application counts by itself; a second extension in one application is a mistake."""
+def test_a_factory_adds_one_extension_to_several_applications() -> None:
+    """With init_app each application has its own counts. A second extension in one application is an error."""
     limits = RateLimiter(settings=TWICE)
     apps = [Flask(name) for name in ("one", "two")]
     for app in apps:
@@ -144,14 +144,14 @@ def test_a_factory_puts_one_extension_into_several_applications() -> None:
         RateLimiter(apps[0])
 
 
-def test_without_the_extension_its_limiter_is_an_error() -> None:
-    """Asking for the limiter of an application that has none says what to do."""
+def test_the_limiter_of_an_application_without_the_extension_is_an_error() -> None:
+    """The error explains how to add the extension."""
     with Flask("bare").app_context(), pytest.raises(ConfigError, match="'bare' has no RateLimiter"):
         _ = RateLimiter().limiter
 
 
 def test_the_view_sees_the_verdict() -> None:
-    """flask.g.ratelimit is the verdict, on every request: without decisions where no rule looks."""
+    """flask.g.ratelimit is the verdict on every request. It has no decisions when no rule applies."""
     app = app_of(
         one_rule(match={"path": "/limited"}),
         {"/limited": lambda: str(g.ratelimit.decisions[0].remaining), "/free": lambda: str(len(g.ratelimit.rules))},
@@ -160,8 +160,8 @@ def test_the_view_sees_the_verdict() -> None:
         assert [ask(app, path).text for path in ("/limited", "/free", "/limited")] == ["1", "0", "0"]
 
 
-def test_an_error_handler_takes_over() -> None:
-    """errorhandler(429) answers with what the verdict says, and the rate limit headers are added all the same."""
+def test_an_error_handler_replaces_the_rejection() -> None:
+    """errorhandler(429) receives the verdict, and the response has the rate limit headers."""
     app = app_of(one_rule("1/minute"))
     app.register_error_handler(429, lambda error: ({"wait": error.verdict.retry_after}, 429))
     assert ask(app).status_code == 200
@@ -170,8 +170,8 @@ def test_an_error_handler_takes_over() -> None:
     assert rejected.headers["ratelimit"] == '"api";r=0;t=60'
 
 
-def test_an_error_handler_of_a_blueprint_takes_over_there() -> None:
-    """Flask's own choice among error handlers holds for rejections, too."""
+def test_an_error_handler_of_a_blueprint_applies_there() -> None:
+    """Flask chooses the error handler of a rejection as usual."""
     app, shop = Flask("app"), flask.Blueprint("shop", "app")
     shop.add_url_rule("/shop", view_func=hello)
     app.add_url_rule("/", view_func=hello)
@@ -181,8 +181,8 @@ def test_an_error_handler_of_a_blueprint_takes_over_there() -> None:
     assert [ask(app, path).text[:8] for path in ("/shop", "/")] == ["shop say", '{"type":']
 
 
-def test_a_store_that_is_down_is_our_fault() -> None:
-    """With on_store_error "deny" the answer is 503, and errorhandler(503) may give it."""
+def test_a_store_failure_is_503() -> None:
+    """With on_store_error "deny" the status is 503, and errorhandler(503) may replace the response."""
     store = SharedStore()
     store.down = True
     app = app_of(Limiter([Rule(name="api", limits="5/minute", on_store_error="deny")], store))
@@ -192,8 +192,8 @@ def test_a_store_that_is_down_is_our_fault() -> None:
     assert ask(app).text == "unavailable: True"
 
 
-def test_who_is_denied_is_forbidden() -> None:
-    """A client on a deny list gets 403, which errorhandler(403) may answer."""
+def test_a_denied_client_is_forbidden() -> None:
+    """A client on a deny list gets 403, and errorhandler(403) may replace the response."""
     app = app_of(still({"lists": {"deny": {"ip": ["192.0.2.0/24"]}}}))
     app.register_error_handler(403, lambda error: ("go away", 403))
     assert (ask(app).text, ask(app, client="198.51.100.1").text) == ("go away", "hello")
@@ -209,8 +209,8 @@ def test_who_is_denied_is_forbidden() -> None:
     ],
     ids=["tuple", "rejection", "response", "wsgi"],
 )
-def test_your_own_answer(answer: Any) -> None:
-    """What a view may return, a Rejection or a WSGI application answers a rejection, before any error handler."""
+def test_a_custom_rejection(answer: Any) -> None:
+    """A return value of a view, a Rejection or a WSGI application takes precedence over error handlers."""
 
     async def busy(request: flask.Request, verdict: Any) -> Any:
         assert (request.path, verdict.allowed) == ("/", False)
@@ -224,14 +224,14 @@ def test_your_own_answer(answer: Any) -> None:
     assert rejected.headers["retry-after"] == "60"
 
 
-def test_an_answer_of_nothing_lets_nobody_in() -> None:
-    """A rejection that returns None is an error, and not a way past the limit."""
+def test_a_rejection_of_none_allows_no_request() -> None:
+    """A rejection function that returns None is an error and does not allow the request."""
     app = app_of(one_rule("1/minute", cost=2), rejection=lambda request, verdict: None)
     assert ask(app).status_code == 500
 
 
-def test_headers_of_the_view_are_replaced() -> None:
-    """Where a view sets one of the headers itself there is one of it, and it is ours."""
+def test_rate_limit_headers_of_the_view_are_replaced() -> None:
+    """When a view sets one of the headers, the response has it once, with the value of the extension."""
     app = app_of(one_rule(), {"/": lambda: ("hello", {"x-ratelimit-limit": "999", "RATELIMIT": "no"})})
     response = ask(app)
     assert [name for name, _ in response.headers if "limit" in name.lower()] == [FIELDS[0], FIELDS[4], *FIELDS[1:4]]
@@ -239,8 +239,8 @@ def test_headers_of_the_view_are_replaced() -> None:
     assert response.headers.getlist("ratelimit") == ['"api";r=1;t=60']
 
 
-def test_your_functions_are_given_flasks_request() -> None:
-    """Features and costs are functions of the Flask request, features sync or async."""
+def test_functions_receive_the_flask_request() -> None:
+    """Feature and cost functions receive the Flask request. Feature functions may be sync or async."""
 
     async def plan(request: flask.Request) -> str | None:
         return request.args.get("plan")
@@ -251,8 +251,8 @@ def test_your_functions_are_given_flasks_request() -> None:
     assert ask(app, "/?plan=free&cost=1").headers["x-ratelimit-remaining"] == "9"
 
 
-def test_a_function_that_fails_lets_nobody_in() -> None:
-    """What a feature's function raises is an error of the application, each time."""
+def test_a_failing_function_allows_no_request() -> None:
+    """The error of a feature function is an error of the application, with each request."""
     app = app_of(one_rule(key=["plan"]), features={"plan": lambda request: 1 / 0})
     assert statuses(app, times=2) == [500, 500]
 
@@ -262,8 +262,8 @@ class User(UserMixin):
         self.id = name
 
 
-def test_flask_login_says_who_it_is() -> None:
-    """The user is Flask-Login's, when somebody is signed in; what stands in Authorization is nobody's."""
+def test_the_user_is_the_user_of_flask_login() -> None:
+    """A signed-in user of Flask-Login is the user. The Authorization header gives no user."""
     app = app_of(one_rule("1/minute", key=["user|ip"]))
     manager = LoginManager(app)
     manager.request_loader(lambda request: User(request.args["user"]) if "user" in request.args else None)
@@ -272,14 +272,14 @@ def test_flask_login_says_who_it_is() -> None:
     assert [ask(app, auth=(name, "x")).status_code for name in ("eve", "mallory")] == [200, 429]
 
 
-def test_without_flask_login_the_servers_word_counts() -> None:
-    """REMOTE_USER, which servers set and clients cannot, is the user; nobody is signed in without it."""
+def test_without_flask_login_remote_user_is_the_user() -> None:
+    """REMOTE_USER comes from the server, and clients cannot set it. Without it there is no user."""
     app = app_of(one_rule("1/minute", key=["user"]))
     assert statuses(app, environ_overrides={"REMOTE_USER": "alice"}, times=2) == [200, 429]
     assert statuses(app, times=2) == [200, 200]
 
 
-def test_clients_that_look_alike_do_not_share_a_limit() -> None:
+def test_every_spelling_of_an_ip_address_shares_a_limit() -> None:
     """IPv4 in IPv6 form is the IPv4 address, and a forged X-Forwarded-For changes nothing."""
     app = app_of(one_rule("1/minute"))
     assert [ask(app, client=ip).status_code for ip in ("::ffff:192.0.2.1", "::ffff:192.0.2.2", "192.0.2.1")] == [
@@ -295,7 +295,7 @@ def test_clients_that_look_alike_do_not_share_a_limit() -> None:
 
 
 def test_middleware_and_extension_decide_once() -> None:
-    """What the WSGI middleware around the application has decided is not decided again; decorators still are."""
+    """The extension does not repeat decisions of the WSGI middleware outside. Decorators are still decided."""
     limiter = one_rule("3/minute")
     app = app_of(
         limiter, {"/": limit("1/minute")(lambda: str(g.ratelimit.rules)), "/free": lambda: str(g.ratelimit.rules)}
@@ -307,7 +307,7 @@ def test_middleware_and_extension_decide_once() -> None:
 
 
 def test_an_inner_middleware_checks_the_lists_again() -> None:
-    """The outer middleware does not know the user, so the deny list applies inside. No rule counts twice."""
+    """The outer middleware has no user, so the inner one applies the deny list. No rule counts twice."""
     limiter = still(DENIES_EVE)
     app = app_of(limiter, {"/": lambda: str(g.ratelimit.rules)}, features={"user": lambda r: r.headers.get("x-user")})
     app.wsgi_app = RateLimitMiddleware(  # type: ignore[method-assign]
@@ -319,8 +319,8 @@ def test_an_inner_middleware_checks_the_lists_again() -> None:
     assert [each.headers["x-ratelimit-remaining"] for each in responses] == ["3", "2"]
 
 
-def test_one_application_inside_another() -> None:
-    """An application that is called by a view, with the same environment, does not disturb what the outer one keeps."""
+def test_an_application_inside_another() -> None:
+    """An application that a view calls with the same environment does not change the state of the outer one."""
     inner = app_of(one_rule("5/minute"))
     outer = app_of(one_rule("9/minute", count_when={"status": 500}), {"/": lambda: inner})
     response = ask(outer)
@@ -328,8 +328,8 @@ def test_one_application_inside_another() -> None:
     assert [ask(outer).headers["x-ratelimit-remaining"] for _ in range(2)] == ["8", "8"]
 
 
-def test_limits_can_be_turned_off() -> None:
-    """In limits_off() nothing is rejected and no header is added."""
+def test_limits_off_turns_limits_off() -> None:
+    """In limits_off() no request is rejected and no header is added."""
     app = app_of(one_rule("1/minute", cost=2), {"/": limit("1/minute", cost=2)(hello)})
     with limits_off():
         response = ask(app)
@@ -337,8 +337,8 @@ def test_limits_can_be_turned_off() -> None:
     assert ask(app).status_code == 429
 
 
-def test_threads_together_get_what_one_gets() -> None:
-    """Of 40 requests at once, the very first ones included, exactly as many pass as the limit says."""
+def test_concurrent_threads_share_one_limit() -> None:
+    """Of 40 concurrent requests, including the first ones, exactly as many pass as the limit allows."""
     view = limit("7/minute")(hello)
     app = app_of(one_rule("100/minute"), {"/": view})
     found: list[int] = []
@@ -356,8 +356,8 @@ def test_threads_together_get_what_one_gets() -> None:
     assert sorted(found) == [200] * 7 + [429] * 33
 
 
-def test_flask_login_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Flask-Login is not installed nothing asks for it, and the server's word counts."""
+def test_flask_login_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Flask-Login, no code imports it, and REMOTE_USER counts."""
     monkeypatch.setitem(sys.modules, "flask_login", None)
     monkeypatch.delitem(sys.modules, "ratelimit_mw.flask.request")
     without = importlib.import_module("ratelimit_mw.flask.request")

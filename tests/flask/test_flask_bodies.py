@@ -1,4 +1,4 @@
-"""Fields of bodies as features in Flask: the application gets its body, and what was read before is found again."""
+"""Body fields are features in Flask. The application gets its body, also when another function read it first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def nothing() -> None:
 
 
 def parses() -> None:
-    """As extensions against forged requests do."""
+    """Parse the form, as extensions against forged requests do."""
     assert request.form is not None
 
 
@@ -35,8 +35,8 @@ def parses_json() -> None:
 
 @pytest.mark.parametrize("before", [nothing, parses, reads, parses_json])
 @pytest.mark.parametrize("sent", [FORM, FILE, JSON], ids=["form", "file", "json"])
-def test_a_field_is_found_whoever_read_the_body_before(before: Any, sent: dict[str, Any]) -> None:
-    """The second request with one address is rejected, another address is served, and the view has the whole body."""
+def test_a_field_is_found_after_another_function_read_the_body(before: Any, sent: dict[str, Any]) -> None:
+    """A second request with the same email is rejected, another email is served, and the view has the whole body."""
     app = Flask("app")
     app.before_request(before)
 
@@ -61,8 +61,8 @@ def test_a_field_is_found_whoever_read_the_body_before(before: Any, sent: dict[s
     assert send("bob@example.com").status_code == 200
 
 
-def test_a_body_that_was_thrown_away_is_not_unknown() -> None:
-    """Where a function before has read the stream itself, all such requests share one count: none escapes."""
+def test_a_consumed_body_is_invalid_and_not_missing() -> None:
+    """When another function consumes the stream, all such requests share one count."""
     app = Flask("app")
 
     @app.before_request

@@ -1,4 +1,4 @@
-"""Views, blueprints and marks that come after ``check`` has looked: what is served is what there is at the end."""
+"""Views, blueprints and decorators that are added after ``check`` still apply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ratelimit_mw.flask import RateLimiter, exempt, limit
 
 
 def checked(limiter: Limiter | None = None) -> tuple[Flask, Blueprint]:
-    """An application that was checked too early, and a blueprint that it has already."""
+    """Return an application that was checked too early, and a blueprint that it already has."""
     app, shop = Flask("app"), Blueprint("shop", "app", url_prefix="/shop")
     shop.add_url_rule("/", "all", hello)
     app.register_blueprint(shop)
@@ -23,8 +23,8 @@ def checked(limiter: Limiter | None = None) -> tuple[Flask, Blueprint]:
     return app, shop
 
 
-def test_a_limited_blueprint_that_comes_after_the_check_is_limited() -> None:
-    """Its views have the limit that stands on it, though check knew neither."""
+def test_a_limited_blueprint_added_after_the_check_is_limited() -> None:
+    """Its views have the limit of the blueprint, although check saw neither."""
     app, _ = checked()
     late = limit("1/minute")(Blueprint("late", "app", url_prefix="/late"))
     late.add_url_rule("/", "all", hello)
@@ -32,23 +32,23 @@ def test_a_limited_blueprint_that_comes_after_the_check_is_limited() -> None:
     assert [statuses(app, "/late/", 2), statuses(app, "/shop/", 2)] == [[200, 429], [200, 200]]
 
 
-def test_a_mark_that_comes_after_the_check_counts() -> None:
-    """Also one on a blueprint that was there before: nothing has grown then."""
+def test_a_limit_added_after_the_check_counts() -> None:
+    """This includes a limit on an existing blueprint, which adds no view."""
     app, shop = checked()
     limit("1/minute")(shop)
     assert statuses(app, "/shop/", 2) == [200, 429]
 
 
-def test_views_that_come_after_the_check_are_limited_or_exempt() -> None:
-    """A late @limit limits, and a late @exempt leaves alone."""
+def test_views_added_after_the_check_are_limited_or_exempt() -> None:
+    """A late @limit limits the view, and a late @exempt exempts it."""
     app, _ = checked(one_rule("2/minute"))
     app.add_url_rule("/few", "few", limit("1/minute")(hello))
     app.add_url_rule("/free", "free", exempt(lambda: "fine"))
     assert [statuses(app, "/few", 2), statuses(app, "/free", 4)] == [[200, 429], [200] * 4]
 
 
-def test_a_mistake_that_comes_after_the_check_is_found() -> None:
-    """By the next check, which looks anew, and by the first request."""
+def test_a_mistake_added_after_the_check_is_found() -> None:
+    """The next check reads the views again and reports it, and so does the first request."""
     app, _ = checked()
     app.add_url_rule("/", "home", exempt("nobody")(lambda: "hello"))
     with pytest.raises(ConfigError, match="unknown rule 'nobody'"):
@@ -56,8 +56,8 @@ def test_a_mistake_that_comes_after_the_check_is_found() -> None:
     assert statuses(app, times=2) == [500, 500]
 
 
-def test_a_view_that_comes_after_the_first_request_is_limited() -> None:
-    """Flask rejects that, but who puts one into its tables by hand gets past."""
+def test_a_view_added_after_the_first_request_is_limited() -> None:
+    """Flask rejects a late view, but code can write it into Flask's tables directly."""
     app, _ = checked()
     assert ask(app, "/shop/").status_code == 200
     app.view_functions["late"] = limit("1/minute")(hello)
@@ -65,8 +65,8 @@ def test_a_view_that_comes_after_the_first_request_is_limited() -> None:
     assert statuses(app, "/late", 2) == [200, 429]
 
 
-def test_what_was_counted_stays_counted_when_views_are_read_again() -> None:
-    """Reading anew takes nothing from the counts: who was rejected stays so."""
+def test_counts_survive_when_views_are_read_again() -> None:
+    """A rejected client stays rejected."""
     app, _ = checked(one_rule("1/minute"))
     assert statuses(app, "/shop/", 2) == [200, 429]
     app.extensions["ratelimit_mw"].read_views()
@@ -74,8 +74,8 @@ def test_what_was_counted_stays_counted_when_views_are_read_again() -> None:
     assert statuses(app, "/shop/", 1) == [429]
 
 
-def test_a_limit_that_is_hidden_is_explained() -> None:
-    """RateLimiter is there, so it is not the whole story that it is missing: the error names what may hide a limit."""
+def test_a_hidden_limit_is_explained() -> None:
+    """RateLimiter is installed, so the error explains which decorators may hide a limit."""
     view = limit("1/minute")(hello)
     app, _ = checked()
     app.testing = True
@@ -85,8 +85,8 @@ def test_a_limit_that_is_hidden_is_explained() -> None:
     assert "RateLimiter runs, but does not see this limit" in "".join(caught.value.__notes__)
 
 
-def test_no_other_error_is_explained() -> None:
-    """Errors of the application's own are left as they are."""
+def test_other_errors_are_not_explained() -> None:
+    """Errors of the application stay unchanged."""
     app, _ = checked()
     app.testing = True
     app.add_url_rule("/", "home", functools.partial(divided, 1))

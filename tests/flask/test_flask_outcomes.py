@@ -1,4 +1,4 @@
-"""What is settled when a Flask request is over: outcomes, costs, slots, delays; and what a stream may still do."""
+"""Flask requests and streams settle outcomes, costs, slots and delays at their end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ratelimit_mw.flask import RateLimiter, hooks, limit
 FAILURES = {"count_when": {"status": [401, 500]}}
 
 
-def test_twenty_failing_logins_at_once_let_three_through() -> None:
-    """Only failures count, and as each request reserves its place first, no storm gets past the limit."""
+def test_twenty_concurrent_failing_logins_allow_three() -> None:
+    """The rule counts only failures. Each request reserves its cost first, so a burst stays within the limit."""
     inside = threading.Semaphore(0)
 
     @limit("3/minute", count_when={"status": 401})
@@ -37,8 +37,8 @@ def test_twenty_failing_logins_at_once_let_three_through() -> None:
     assert sorted(found) == [401] * 3 + [429] * 17
 
 
-def test_only_the_outcomes_named_count() -> None:
-    """What succeeds gives its reservation back, a failure keeps it, and an exception counts as 500."""
+def test_only_the_named_outcomes_count() -> None:
+    """A success is refunded, a failure keeps its cost, and an exception counts as 500."""
 
     def view(status: int) -> Any:
         if status == 500:
@@ -57,8 +57,8 @@ def test_only_the_outcomes_named_count() -> None:
     ]
 
 
-def test_the_status_that_is_sent_decides() -> None:
-    """A function that changes the response after ours, or replaces it, has the last word on the outcome."""
+def test_the_sent_status_decides() -> None:
+    """The outcome is the status after all functions that change or replace the response."""
     app, limiter = flask.Flask("app"), one_rule("2/minute", **FAILURES)
     app.after_request(lambda response: flask.Response("no", 401))
     app.add_url_rule("/", view_func=lambda: "fine")
@@ -68,8 +68,8 @@ def test_the_status_that_is_sent_decides() -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
-def test_an_error_that_goes_up_settles_too(error: type[BaseException]) -> None:
-    """Where errors are not answered they count as 500; told to stop, nobody knows, and the reservation is kept."""
+def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException]) -> None:
+    """An unhandled error counts as 500. After a shutdown the outcome is unknown, so the cost is kept."""
 
     def view() -> str:
         raise error
@@ -82,8 +82,8 @@ def test_an_error_that_goes_up_settles_too(error: type[BaseException]) -> None:
     assert limiter.peek({"ip": "192.0.2.7"}).allowed is (error is ZeroDivisionError)
 
 
-def test_the_true_cost_is_stated_in_the_view() -> None:
-    """g.ratelimit.settle corrects what was consumed once the request is over."""
+def test_the_view_settles_the_true_cost() -> None:
+    """g.ratelimit.settle corrects the consumed cost at the end of the request."""
 
     def view(cost: int) -> str:
         g.ratelimit.settle(cost)
@@ -93,8 +93,8 @@ def test_the_true_cost_is_stated_in_the_view() -> None:
     assert [ask(app, f"/{cost}").headers["x-ratelimit-remaining"] for cost in (0, 5, 1)] == ["7", "7", "2"]
 
 
-def test_the_true_cost_is_stated_in_a_stream() -> None:
-    """A view that streams may state its cost at its very end; it is settled when the response is closed."""
+def test_a_stream_settles_the_true_cost() -> None:
+    """A streaming view may settle its cost at its very end. The cost applies when the response is closed."""
 
     def view() -> flask.Response:
         def chunks() -> Iterator[str]:
@@ -111,7 +111,7 @@ def test_the_true_cost_is_stated_in_a_stream() -> None:
 
 
 def held(app: flask.Flask, **request: Any) -> Any:
-    """The response of a request that holds a slot, before it is read."""
+    """Return the unread response of a request that holds a slot."""
     response = ask(app, **request)
     assert response.status_code == 200
     return response
@@ -128,7 +128,7 @@ def sending() -> flask.Response:
 @pytest.mark.parametrize("view", [streaming, sending])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 def test_a_slot_is_held_until_the_response_is_closed(view: Any, method: str) -> None:
-    """A stream in flight, a file included, takes its slot; it comes back when the server closes the response."""
+    """A stream or a file holds its slot until the server closes the response."""
     app = app_of(one_rule("1 concurrent"), {"/": view})
     response = held(app, method=method)
     assert ask(app).status_code == 429
@@ -136,8 +136,8 @@ def test_a_slot_is_held_until_the_response_is_closed(view: Any, method: str) -> 
     held(app).close()
 
 
-def test_a_slot_comes_back_when_the_view_is_done() -> None:
-    """A response that is whole gives its slot back at once, and so do errors and rejections of the application."""
+def test_the_end_of_the_view_releases_its_slot() -> None:
+    """A complete response releases its slot at once. Errors and rejections of the application do the same."""
 
     def view(status: int) -> Any:
         if status == 500:
@@ -148,15 +148,15 @@ def test_a_slot_comes_back_when_the_view_is_done() -> None:
     assert [ask(app, f"/{status}").status_code for status in (200, 500, 403, 200)] == [200, 500, 403, 200]
 
 
-def test_a_slot_is_taken_while_the_view_runs() -> None:
-    """Of two requests at the same time the second is rejected where one may be in flight."""
+def test_a_slot_is_held_while_the_view_runs() -> None:
+    """With one slot, the second of two concurrent requests is rejected."""
     app = app_of(one_rule("1 concurrent"), {"/": lambda: str(ask(app).status_code)})
     assert ask(app).text == "429"
     assert ask(app).text == "429"
 
 
-def test_a_queue_makes_requests_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a leaky-bucket queue a request sleeps until those before it have gone, and a full one rejects."""
+def test_a_queue_delays_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leaky-bucket queue delays a request until the earlier ones are released. A full queue rejects."""
     slept: list[float] = []
     monkeypatch.setattr(hooks.time, "sleep", slept.append)
     app = app_of(one_rule("10/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"}))

@@ -1,4 +1,4 @@
-"""What Flask's routes tell: endpoints, path parameters; and the commands that list rules beside them."""
+"""Endpoints and path parameters come from Flask's routes, and the commands list rules with their routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratelimit_mw.flask.request import route_template
 
 
 def test_endpoints_are_templates() -> None:
-    """The endpoint is the rule with its prefixes and without converters: ids share a count, routes do not."""
+    """The endpoint is the rule with its prefixes and without converters, so ids share a count."""
     app = Flask("app")
     shop = Blueprint("shop", "app", url_prefix="/<tenant>")
     shop.add_url_rule("/items/<int:number>", "item", hello)
@@ -35,18 +35,18 @@ def test_endpoints_are_templates() -> None:
     ],
 )
 def test_converters_are_dropped(rule: str, template: str) -> None:
-    """However a converter is written, only the parameter's name is left."""
+    """Only the parameter's name stays, for every form of converter."""
     assert route_template(rule) == template
 
 
 def test_path_parameters_are_features() -> None:
-    """path:NAME is the value that the route has read from the path."""
+    """path:NAME is the value that the route reads from the path."""
     app = app_of(views={"/t/<int:tenant>/x": limit("1/minute", key=["path:tenant"])(hello)})
     assert [ask(app, path).status_code for path in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]
 
 
 def test_a_rule_of_the_settings_can_name_an_endpoint() -> None:
-    """match by endpoint finds the route, whatever the path's values are."""
+    """A match by endpoint finds the route for any path values."""
     settings = {"rules": [{"name": "item", "limits": "1/minute", "match": {"endpoint": "/items/{id}"}}]}
     app = app_of(still(settings), {"/items/<id>": hello, "/": hello})
     assert [ask(app, path).status_code for path in ("/items/1", "/items/2", "/", "/")] == [200, 429, 200, 200]
@@ -76,7 +76,7 @@ def run(app: Flask, *words: str) -> Any:
 
 
 def test_the_rules_are_listed_with_their_routes() -> None:
-    """flask ratelimit rules says who gives each rule, where it stands, what it counts by; and who is exempt."""
+    """flask ratelimit rules shows the source, place and key of each rule, and the exempt views."""
     assert run(shop(), "rules").output.splitlines() == [
         "rule      source               applies to                key      limits",
         "everyone  settings             all                       user|ip  100/minute",
@@ -91,7 +91,7 @@ def test_the_rules_are_listed_with_their_routes() -> None:
 
 
 def test_a_request_is_explained() -> None:
-    """flask ratelimit explain says which rules look at a request, and of each other one why it does not."""
+    """flask ratelimit explain shows which rules apply to a request, and why each other rule does not."""
     assert run(shop(), "explain", "get", "/api/items/7").output.splitlines() == [
         "GET /api/items/7 is routed to /api/items/{number}",
         "applies         everyone  user|ip           100/minute",
@@ -109,22 +109,22 @@ def test_a_request_is_explained() -> None:
     assert "when user is alice" in run(shop(), "explain", "GET", "/").output
 
 
-def test_an_unlimited_request_is_said_so() -> None:
-    """explain ends with 1 where no rule looks at the request."""
+def test_explain_reports_an_unlimited_request() -> None:
+    """explain exits with 1 when no rule applies to the request."""
     result = run(app_of(), "explain", "GET", "/")
     assert (result.exit_code, result.stderr) == (1, "no rule applies to this request\n")
 
 
-def test_the_commands_find_mistakes() -> None:
-    """A mistake in a decorator is what the commands say, and no traceback."""
+def test_the_commands_report_mistakes() -> None:
+    """The commands print a mistake in a decorator without a traceback."""
     result = run(app_of(views={"/": exempt("nobody")(hello)}), "rules")
     where = f"@exempt on {hello.__module__}.hello"
     assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'nobody'. There is none\n")
 
 
 @pytest.mark.parametrize(("named", "expected"), [({}, [200] * 3), ({"methods": ["POST", "OPTIONS"]}, [200, 200, 429])])
-def test_a_view_that_answers_pre_flights_is_limited_where_its_rule_names_them(named: Any, expected: list[int]) -> None:
-    """A route that names OPTIONS enters the view, and only a rule that names it, too, counts that."""
+def test_a_view_with_options_is_limited_when_its_rule_names_options(named: Any, expected: list[int]) -> None:
+    """A route that names OPTIONS runs the view, and only a rule that names OPTIONS counts the request."""
     app = Flask("app")
     app.add_url_rule("/", view_func=limit("2/minute", match=named)(hello), methods=["POST", "OPTIONS"])
     RateLimiter(app, limiter=still())

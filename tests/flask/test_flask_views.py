@@ -1,4 +1,4 @@
-"""Limits marked on what Flask serves: functions, coroutines, classes and their methods, blueprints, applications."""
+"""Limits on Flask functions, coroutines, classes, methods, blueprints and applications."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ratelimit_mw.flask import RateLimiter, exempt, limit
 from ratelimit_mw.testmode import limits_off
 
 
-def test_a_limit_on_a_view_holds_for_its_route_alone() -> None:
-    """A decorated view has its limit, named after it; other routes have none. No settings are needed."""
+def test_a_limit_on_a_view_holds_only_for_its_route() -> None:
+    """A decorated view has a limit named after it. Other routes have none, and no settings are needed."""
     app = Flask("app")
     app.add_url_rule("/", view_func=limit("2/minute")(hello))
     app.add_url_rule("/free", "free", hello)
@@ -39,7 +39,7 @@ def test_an_async_view_is_limited() -> None:
 
 
 def test_a_limit_holds_on_either_side_of_the_route() -> None:
-    """@limit above @app.route limits as much as below it: the route that was taken unmarked is found."""
+    """@limit above @app.route limits like @limit below it, because the extension finds the route of the function."""
     app = Flask("app")
 
     @limit("1/minute")
@@ -56,7 +56,7 @@ def test_a_limit_holds_on_either_side_of_the_route() -> None:
     assert [statuses(app, path, 2) for path in ("/above", "/below")] == [[200, 429]] * 2
 
 
-def test_a_decorator_in_between_hides_nothing() -> None:
+def test_a_decorator_in_between_hides_no_limit() -> None:
     """A decorator that keeps the function's attributes, as functools.wraps does, may stand above @limit."""
 
     def plain(view: Any) -> Any:
@@ -69,8 +69,8 @@ def test_a_decorator_in_between_hides_nothing() -> None:
     assert statuses(app_of(views={"/": plain(limit("1/minute")(hello))}), times=2) == [200, 429]
 
 
-def test_stacked_limits_have_counts_of_their_own() -> None:
-    """Of two limits on one view neither consumes for a request that the other rejects, and each counts once."""
+def test_stacked_limits_have_their_own_counts() -> None:
+    """When one of two limits on a view rejects, the other consumes nothing, and each counts once."""
     app = app_of(views={"/": limit("2/minute", name="few", cost=1)(limit("20/hour", name="many")(lambda: "hello"))})
     assert statuses(app, times=4) == [200, 200, 429, 429]
     limiter = app.extensions["ratelimit_mw"].limiter
@@ -82,7 +82,7 @@ def test_stacked_limits_have_counts_of_their_own() -> None:
     assert left == {"few": 0, "many": 18}
 
 
-def test_functions_of_one_name_do_not_share_a_limit() -> None:
+def test_functions_with_the_same_name_do_not_share_a_limit() -> None:
     """Two views with the same name in one module have a limit each."""
 
     def made(text: str) -> Any:
@@ -125,13 +125,13 @@ def by_dispatch() -> Any:
 
 @pytest.mark.parametrize("made", [by_class, by_list, by_base, by_dispatch])
 def test_a_class_based_view_is_limited(made: Any) -> None:
-    """A limit on the class, in its list of decorators, on its base or on its entry holds for all its methods."""
+    """A limit on the class, in its decorators, on its base or on its dispatch holds for all its methods."""
     app = app_of(views={"/": made()})
     assert [ask(app).status_code, ask(app, method="POST").status_code] == [200, 429]
 
 
-def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
-    """Marks on get and on post count apart, HEAD counts as GET, and a subclass that overrides one keeps its limit."""
+def test_a_limit_on_one_method_of_a_class_holds_only_for_it() -> None:
+    """Limits on get and post count separately, HEAD counts as GET, and an overriding subclass keeps the limit."""
 
     class Limited(Items):
         @limit("2/minute")
@@ -152,7 +152,7 @@ def test_a_limit_on_one_method_of_a_class_holds_for_it_alone() -> None:
 
 
 def test_a_plain_class_view_is_limited() -> None:
-    """A View with one dispatch_request, async included."""
+    """A View with one dispatch_request is limited, also when it is async."""
 
     @limit("1/minute")
     class Hello(View):
@@ -163,7 +163,7 @@ def test_a_plain_class_view_is_limited() -> None:
 
 
 def blueprints() -> Flask:
-    """/shop/ in a limited blueprint, /shop/cart/ and /shop/cart/pay in one within it."""
+    """/shop/ is in a limited blueprint, /shop/cart/ and /shop/cart/pay are in a nested one."""
     app = Flask("app")
     shop, cart = Blueprint("shop", "app", url_prefix="/shop"), Blueprint("cart", "app", url_prefix="/cart")
     cart.add_url_rule("/", "all", hello)
@@ -179,7 +179,7 @@ def blueprints() -> Flask:
 
 
 def test_a_limit_on_a_blueprint_holds_for_all_its_views() -> None:
-    """One count for all views of the blueprint and of those within it; views elsewhere are free."""
+    """All views of the blueprint and its nested blueprints share one count. Other views are not limited."""
     app = blueprints()
     assert [ask(app, path).status_code for path in ("/shop/", "/shop/cart/", "/shop/cart/", "/shop/cart/")] == [
         200,
@@ -196,7 +196,7 @@ def test_a_limit_on_a_blueprint_holds_for_all_its_views() -> None:
 
 
 def test_a_limit_on_the_application_holds_for_every_view() -> None:
-    """An application can be marked like a blueprint, and a view be exempt from that."""
+    """A limit on an application applies like one on a blueprint, and a view can be exempt from it."""
     app = Flask("app")
     app.add_url_rule("/", view_func=hello)
     app.add_url_rule("/health", view_func=exempt(lambda: "fine"), endpoint="health")
@@ -205,8 +205,8 @@ def test_a_limit_on_the_application_holds_for_every_view() -> None:
     assert [statuses(app, path, 2) for path in ("/", "/health")] == [[200, 429], [200, 200]]
 
 
-def test_an_exempt_blueprint_is_left_alone() -> None:
-    """@exempt on a blueprint takes its views out of every rule, those of the settings included."""
+def test_an_exempt_blueprint_is_not_limited() -> None:
+    """@exempt on a blueprint removes its views from every rule, including those of the settings."""
     app, assets = Flask("app"), exempt(Blueprint("assets", "app"))
     assets.add_url_rule("/logo", view_func=hello)
     app.register_blueprint(assets)
@@ -215,8 +215,8 @@ def test_an_exempt_blueprint_is_left_alone() -> None:
     assert statuses(app, "/", 2) == [404, 429]
 
 
-def test_the_settings_retune_a_decorator() -> None:
-    """A rule that replaces one of a decorator changes the fields that it gives and leaves the rest."""
+def test_the_settings_override_a_decorator() -> None:
+    """A rule with ``overrides`` changes the fields that it sets and keeps the others of the decorator."""
     settings = {"rules": [{"overrides": "home", "limits": "3/minute"}]}
     app = app_of(still(settings), {"/": limit("1/minute", name="home", key=[])(lambda: "hello")})
     assert [ask(app, client=f"192.0.2.{i}").status_code for i in range(4)] == [200, 200, 200, 429]
@@ -242,7 +242,7 @@ def test_the_settings_retune_a_decorator() -> None:
     ],
 )
 def test_a_mistake_in_a_decorator_stops_the_application(settings: Any, view: Any, message: str) -> None:
-    """check() finds it at the start; without it, no request passes, neither the first nor the next."""
+    """check() reports it at the start. Without check(), every request raises the error."""
     app, limits = Flask("app"), RateLimiter(limiter=still(settings))
     limits.init_app(app)
     app.add_url_rule("/", view_func=view(lambda: "hello"), endpoint="home")
@@ -254,8 +254,8 @@ def test_a_mistake_in_a_decorator_stops_the_application(settings: Any, view: Any
         ask(app)
 
 
-def test_parameters_are_those_of_paths_defaults_and_of_functions_that_add_some() -> None:
-    """A limit may be by what a blueprint's prefix, a route's default or a preprocessor of values names."""
+def test_parameters_come_from_paths_defaults_and_preprocessors() -> None:
+    """A limit may use a parameter of a blueprint's prefix, a route's default or a url_value_preprocessor."""
     api = limit("1/minute", key=["path:town", "path:kind"])(Blueprint("api", "api", url_prefix="/<town>"))
     api.add_url_rule("/houses", "houses", hello, defaults={"kind": "house"})
     app = app_of()
@@ -270,8 +270,8 @@ def test_parameters_are_those_of_paths_defaults_and_of_functions_that_add_some()
 
 
 @pytest.mark.parametrize("target", [3, "view", functools.partial(hello)])
-def test_a_limit_on_nothing_is_an_error(target: Any) -> None:
-    """What is neither a function, a class nor a blueprint cannot be limited, and a path is not a view's to say."""
+def test_a_limit_on_another_object_is_an_error(target: Any) -> None:
+    """Only functions, classes and blueprints can be limited, and a view cannot have a path of its own."""
     with pytest.raises(ConfigError, match="expected a view"):
         limit("1/minute")(target)
     with pytest.raises(ConfigError, match="the path of its route"):
@@ -281,7 +281,7 @@ def test_a_limit_on_nothing_is_an_error(target: Any) -> None:
 
 
 def test_a_limit_without_the_extension_is_an_error() -> None:
-    """A limited view does not run where nobody decides, be it a function, a class or a method of one."""
+    """A limited function, class or method does not run without the extension."""
     limited = type("Limited", (Items,), {"get": limit("1/minute")(lambda self: "got")})
     views = [limit("1/minute")(hello), by_class(), by_list(), limited.as_view("items")]
     app = Flask("app")
@@ -295,22 +295,22 @@ def test_a_limit_without_the_extension_is_an_error() -> None:
             assert ask(app, f"/{number}").status_code == 200
 
 
-def test_what_was_decided_for_one_request_is_not_decided_for_the_next() -> None:
-    """A view called by itself, after a request in the same thread was decided, still misses the extension."""
+def test_a_decision_does_not_carry_over_to_the_next_request() -> None:
+    """A view called directly, after a decided request in the same thread, raises the error about the extension."""
     view = limit("5/minute")(lambda: "hello")
     assert ask(app_of(views={"/": view})).status_code == 200
     with pytest.raises(MissingMiddlewareError):
         view()
 
 
-def test_a_call_marks_one_route_only() -> None:
-    """A function of a module that a call limits on one route is free on another, where it is as it was."""
+def test_a_call_limits_only_one_route() -> None:
+    """A module function that a call of limit() limits on one route stays unlimited on another."""
     limited = app_of(views={"/": limit("1/minute")(hello)})
     assert [statuses(app, times=2) for app in (limited, app_of())] == [[200, 429], [200, 200]]
 
 
-def test_a_view_that_is_called_by_another_is_not_decided_twice() -> None:
-    """One request is one decision, also where its view calls another limited view that was decided with it."""
+def test_a_view_called_by_another_view_is_not_decided_twice() -> None:
+    """One request has one decision, also when its view calls another limited view."""
     inner = limit("2/minute", name="inner")(lambda: str(g.ratelimit.rules))
     outer = limit("2/minute", name="outer")(lambda: inner())
     app = app_of(views={"/inner": inner, "/outer": outer})
@@ -320,7 +320,7 @@ def test_a_view_that_is_called_by_another_is_not_decided_twice() -> None:
         ask(app, "/outer")
 
 
-def test_no_request_argument_is_asked_for() -> None:
+def test_a_view_needs_no_request_argument() -> None:
     """A view keeps its signature, its name and its parameters."""
 
     @limit("1/minute")
