@@ -12,14 +12,14 @@ class PerLoop(Generic[_Value]):
 
     def __init__(self, create: Callable[[], _Value]) -> None:
         self._create = create
-        self._values: dict[asyncio.AbstractEventLoop, _Value] = {}
+        self.values: dict[asyncio.AbstractEventLoop, _Value] = {}
 
     def get(self) -> _Value:
         """The value of the running event loop."""
         loop = asyncio.get_running_loop()
-        value = self._values.get(loop)
+        value = self.values.get(loop)
         if value is None:
-            for closed in [each for each in list(self._values) if each.is_closed()]:
-                self._values.pop(closed, None)
-            value = self._values[loop] = self._create()
+            for closed in [each for each in list(self.values) if each.is_closed()]:
+                self.values.pop(closed, None)
+            value = self.values[loop] = self._create()
         return value

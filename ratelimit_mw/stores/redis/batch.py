@@ -16,9 +16,9 @@ from typing import Any, Final, cast
 from redis import ResponseError
 
 from ...errors import StoreError
+from .client.cluster import slot_of
 from .client.errors import as_store_error, error_code, timed_out
 from .client.server import Target
-from .client.slots import slot_of
 from .message import Caller, Operation, RedisKeys
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time

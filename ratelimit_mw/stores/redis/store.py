@@ -7,11 +7,9 @@ of one event loop share calls. Nothing is sent twice, except after NOSCRIPT and 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...decision import Decision, Hit
@@ -19,16 +17,16 @@ from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
 from ..base import Store
+from ..per_loop import PerLoop
 from .address import Address
 from .batch import Batcher, SlotBatchers
-from .client.aconnection import AsyncRedisConnectionHolder, aconnect
+from .client.aconnection import loop_transport
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
-from .client.cluster import Cluster
+from .client.cluster import Cluster, slot_of
 from .client.connect import tls_context
-from .client.connection import RedisConnectionPool, connect, run_blocking
+from .client.connection import BLOCKING, run_blocking
 from .client.errors import as_store_error
-from .client.server import Server, Target, Transport
-from .client.slots import slot_of
+from .client.server import Server, Target
 from .message import PROBE, Caller, HitOperation, KeyOperation, RedisKeys
 from .script import PACKED
 from .steps import SteppedRequest
@@ -76,7 +74,7 @@ class RedisStore(Store):
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
         self._is_cluster = False
-        self._callers: dict[asyncio.AbstractEventLoop, Caller] = {}
+        self._callers = PerLoop(self._open_caller)
         self._open_async: Callable[[], Target] | None = None
         address = check_store_url(url)[1] if isinstance(url, str) else url
         self._keys = RedisKeys((address or Address()).prefix if prefix is None else prefix)
@@ -93,7 +91,7 @@ class RedisStore(Store):
             targets.append(ApplicationClient(client))
         if aclient is not None:
             shared = AsyncApplicationClient(aclient)
-            targets.append(LoopBridge(shared, self._callers))
+            targets.append(LoopBridge(shared, self._callers.values))
             self._open_async = lambda: shared
         self.name = targets[0].name
         self._blocking = Caller(targets[0], self._keys)
@@ -105,47 +103,40 @@ class RedisStore(Store):
         self._address = address = replace(address, credential_provider=provider, tls=tls)
         self._is_cluster = address.cluster
         target = Cluster if address.cluster else Server
-        transport = Transport(time.monotonic, nullcontext, nullcontext, connect, RedisConnectionPool)
-        self._blocking = Caller(target(address, transport), self._keys)
-        self._open_async = lambda: target(address, self._transport_of_loop())
-
-    def _transport_of_loop(self) -> Transport:
-        clock = asyncio.get_running_loop().time
-        return Transport(
-            clock, asyncio.timeout_at, asyncio.Lock, partial(aconnect, self._timeout), AsyncRedisConnectionHolder
-        )
+        self._blocking = Caller(target(address, BLOCKING), self._keys)
+        self._open_async = lambda: target(address, loop_transport(self._timeout))
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return run_blocking(self._apply(self._blocking, hits, now, consume))
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return await self._apply(self._caller(), hits, now, consume)
+        return await self._apply(self._callers.get(), hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return run_blocking(self._steps(self._blocking, now).correct(changes))
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self._steps(self._caller(), now).correct(changes)
+        return await self._steps(self._callers.get(), now).correct(changes)
 
     def forget(self, keys: Iterable[str]) -> None:
         run_blocking(self._steps(self._blocking).forget(list(keys)))
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        await self._steps(self._caller()).forget(list(keys))
+        await self._steps(self._callers.get()).forget(list(keys))
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
         run_blocking(self._ping(self._blocking, nullcontext))
 
     async def aping(self) -> None:
-        await self._ping(self._caller(), asyncio.timeout_at)
+        await self._ping(self._callers.get(), asyncio.timeout_at)
 
     def close(self) -> None:
         """Close idle connections. A client of the application stays open."""
         self._blocking.target.close()
 
     async def aclose(self) -> None:
-        caller = self._callers.pop(asyncio.get_running_loop(), None)
+        caller = self._callers.values.pop(asyncio.get_running_loop(), None)
         if caller is not None:
             caller.target.close()
             await asyncio.sleep(0)  # lets the loop close the transports
@@ -174,18 +165,10 @@ class RedisStore(Store):
         for key in keys:
             await caller.ask(KeyOperation(PROBE, [key]), deadline)
 
-    def _caller(self) -> Caller:
-        """The caller for the running event loop."""
-        loop = asyncio.get_running_loop()
-        caller = self._callers.get(loop)
-        if caller is None:
-            for closed in [each for each in list(self._callers) if each.is_closed()]:
-                self._callers.pop(closed, None)
-            if self._open_async is None:
-                raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-            kind = SlotBatchers if self._is_cluster else Batcher
-            caller = self._callers[loop] = kind(self._open_async(), self._keys)
-        return caller
+    def _open_caller(self) -> Caller:
+        if self._open_async is None:
+            raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
+        return (SlotBatchers if self._is_cluster else Batcher)(self._open_async(), self._keys)
 
     def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
         return SteppedRequest(caller, self._slot, now, self._timeout)

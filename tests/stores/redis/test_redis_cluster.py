@@ -19,7 +19,7 @@ from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Correction
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client.slots import slot_of
+from ratelimit_mw.stores.redis.client.cluster import slot_of
 from ratelimit_mw.testing import StoreSmoke
 from ratelimit_mw.testing.store_handles import StoreHandle
 from ratelimit_mw.testing.store_suite import WAYS

@@ -17,7 +17,7 @@ from servers import HOST, STEADY, Server, cluster_running
 from ratelimit_mw.decision import Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client.slots import slot_of
+from ratelimit_mw.stores.redis.client.cluster import slot_of
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from servers import HOST, Server, cluster_running, free_port, redis_running, wai
 from ratelimit_mw import Limiter, Rule, StoreError
 from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
-from ratelimit_mw.stores.redis.client.slots import slot_of
+from ratelimit_mw.stores.redis.client.cluster import slot_of
 
 WHO = {"ip": "192.0.2.7"}
 

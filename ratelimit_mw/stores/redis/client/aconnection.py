@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from hiredis import HiredisError, Reader, pack_command
 from ..address import Address
 from .connect import new_connection, open_stream
 from .errors import Command, error_code
+from .server import Transport
 
 _MORE: Final = object()
 _LOST: Final = "the connection was lost"
@@ -158,3 +160,9 @@ class AsyncRedisConnectionHolder:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
+
+
+def loop_transport(timeout: float) -> Transport:
+    """The transport of the running event loop. ``timeout`` is the budget of a call."""
+    clock, connect = asyncio.get_running_loop().time, partial(aconnect, timeout)
+    return Transport(clock, asyncio.timeout_at, asyncio.Lock, connect, AsyncRedisConnectionHolder)

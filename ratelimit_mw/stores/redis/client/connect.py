@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final
 
 from redis.asyncio import SSLConnection
@@ -30,16 +31,12 @@ def seconds_until(deadline: float) -> float:
 
 def open_socket(address: Address, host: str, port: int, deadline: float) -> socket.socket:
     """A connected socket, encrypted if the address asks for it."""
-    for count, resolved in _in_turn(_resolve(address, host, port).result(seconds_until(deadline))):
-        plain = _new_socket(resolved)
-        try:
+    addresses = _resolve(address, host, port).result(seconds_until(deadline))
+    for count, resolved in _in_turn(addresses):
+        with _new_socket(resolved, count) as plain:
             plain.settimeout(seconds_until(deadline) / count)
             plain.connect(resolved.end)
             return plain if address.tls is None else address.tls.wrap_socket(plain, server_hostname=host)
-        except BaseException as error:
-            plain.close()
-            if count == 1 or not isinstance(error, OSError):
-                raise
     raise OSError("the name has no address")
 
 
@@ -50,16 +47,11 @@ async def open_stream(
     loop = asyncio.get_running_loop()
     tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
     for count, resolved in _in_turn(await asyncio.wrap_future(_resolve(address, host, port))):
-        plain = _new_socket(resolved)
-        try:
+        with _new_socket(resolved, count) as plain:
             plain.setblocking(False)
             async with asyncio.timeout((deadline - loop.time()) / count):
                 await loop.sock_connect(plain, resolved.end)
                 return (await loop.create_connection(lambda: protocol, sock=plain, **tls))[0]
-        except BaseException as error:
-            plain.close()
-            if count == 1 or not isinstance(error, OSError):
-                raise
     raise OSError("the name has no address")
 
 
@@ -76,16 +68,25 @@ def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAd
     return zip(range(len(addresses), 0, -1), addresses, strict=True)
 
 
-def _new_socket(resolved: ResolvedAddress) -> socket.socket:
-    """A socket with keepalive, which detects a dead server also while no call is out."""
+@contextmanager
+def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket]:
+    """A socket with keepalive, which detects a dead server also while no call is out.
+
+    An error in the block closes the socket. It is raised unless another of the ``count`` addresses may accept.
+    """
     plain = socket.socket(resolved.family, socket.SOCK_STREAM)
-    if resolved.family != socket.AF_UNIX:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):  # not on every platform
-                plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return plain
+    try:
+        if resolved.family != socket.AF_UNIX:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _KEEPALIVE.items():
+                if hasattr(socket, name):  # not on every platform
+                    plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        yield plain
+    except BaseException as error:
+        plain.close()
+        if count == 1 or not isinstance(error, OSError):
+            raise
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:

@@ -8,7 +8,8 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar, cast
+from contextlib import nullcontext
+from typing import Any, Final, TypeVar, cast
 
 import redis
 from hiredis import pack_command
@@ -17,6 +18,7 @@ from ....forksafe import check_process, run_in_child
 from ..address import Address
 from .connect import SHORTEST, new_connection, open_socket
 from .errors import Command, error_code
+from .server import Transport
 
 T = TypeVar("T")
 
@@ -144,3 +146,6 @@ class RedisConnectionPool:
             connection.disconnect()
 
     retire = close
+
+
+BLOCKING: Final = Transport(time.monotonic, nullcontext, nullcontext, connect, RedisConnectionPool)
