@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import adecide
-from ..rules.marks import Mark, ViewMarks
+from ..rules.marks import Mark
 from .request import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:
@@ -34,11 +34,6 @@ class DependencyLimit:
     def __init__(self, mark: Mark, provides: Mapping[str, object]) -> None:
         self.mark = mark
         self.provides = provides
-
-    @property
-    def early_marks(self) -> ViewMarks:
-        """The part that is decided before the dependencies are called."""
-        return ViewMarks() if self.provides else ViewMarks((self.mark,))
 
 
 class DependencyDecisions:

@@ -89,44 +89,34 @@ class RateLimitMiddleware:
         limits, request = self.limits, ASGIRequest(scope)
         if self.routes.has_routes:
             self.routes.match(request)
-        plan = limits.plan(request, request.match.marks, scope["method"])
-        if plan.is_empty or DECIDED in scope:
-            rest = self._rest(plan, request, scope)
-            if rest is None:
-                await self._pass(request, scope, receive, send)
-                return
-            plan = rest
-        ahead: ReadAhead | None = None
-        admission: ASGIAdmission | None = None
+        matched = limits.plan(request, request.match.marks, scope["method"])
+        plan = self._rest(matched, request, scope) if matched.is_empty or DECIDED in scope else matched
+        if plan is None:
+            await self._pass(request, scope, receive, send)
+            return
         if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
-            ahead = ReadAhead(receive, limits.settings.body_limit, limits.settings.body_timeout)
-            receive = ahead.receive
+            await self._read_body(request, scope, receive, send)
+            return
+        if limits.may_wait:
+            verdict = await adecide(limits, plan, request)
+        else:
+            verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+        scope = _with_state(scope)
+        admission = ASGIAdmission(limits, request, plan, verdict, scope, scope["state"])
+        admission.scope, admission.server_send = scope, send
+        if not verdict.allowed:
+            await admission.reject(receive, send)
+            return
         try:
-            if ahead is not None:
-                scope = request.native = {**scope, BODY: await ahead.read(request)}
-            if limits.may_wait:
-                verdict = await adecide(limits, plan, request)
-            else:
-                verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
-            scope = _with_state(scope)
-            admission = ASGIAdmission(limits, request, plan, verdict, scope, scope["state"])
-            admission.scope, admission.server_send = scope, send
-            if not verdict.allowed:
-                await admission.reject(receive, send)
-                return
             if plan.may_delay and verdict.delay:
                 await asyncio.sleep(verdict.delay)
             app = self.app if request.index is None else self._app_with_limits(admission)
             await app(scope, receive, admission.send)
         except BaseException as error:
-            if admission is None or not await admission.handle(error, receive, send):
+            if not await admission.handle(error, receive, send):
                 raise
-        else:
-            if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
-                await admission.aend(admission.status or _ERROR)
-        finally:
-            if ahead is not None:
-                ahead.close()
+        if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
+            await admission.aend(admission.status or _ERROR)
 
     def _rest(self, plan: Plan, request: ASGIRequest, scope: Scope) -> Plan | None:
         """Return the part of a plan that no other middleware has decided; None without one, now or at a dependency."""
@@ -144,6 +134,14 @@ class RateLimitMiddleware:
         if reader.needs_body(plan) or not match.deferred:
             return reader.needs_body(plan)
         return reader.needs_body(self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks))
+
+    async def _read_body(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, and handle the request anew with it."""
+        ahead = ReadAhead(receive, self.limits.settings.body_limit, self.limits.settings.body_timeout)
+        try:
+            await self({**scope, BODY: await ahead.read(request)}, ahead.receive, send)
+        finally:
+            ahead.close()
 
     def _app_with_limits(self, admission: ASGIAdmission) -> ASGIApp:
         """Prepare the limits that the view and its dependencies check."""
@@ -175,10 +173,8 @@ class RateLimitMiddleware:
     async def _beside_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._websocket(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self.app(scope, receive, self._lifespan_sender(scope, send))
         else:
-            await self.app(scope, receive, send)
+            await self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
 
     def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
         """Return a ``send`` that reads the routes at the start and closes the limiter at the end."""

@@ -1,6 +1,6 @@
 """Limits in an OpenAPI description: limited operations get the response 429 and its headers."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 Operation = tuple[str, str]
@@ -24,28 +24,16 @@ _PROBLEM: Final = {"application/problem+json": {"schema": {"type": "object", "pr
 
 
 class OpenAPIWithLimits:
-    """Replaces ``openapi`` of a FastAPI application: the same description, with the limits."""
+    """Replaces ``openapi`` of a FastAPI application: the same description, with the response of limited operations."""
 
-    def __init__(self, openapi: Callable[[], dict[str, Any]], prefixes: Iterable[str]) -> None:
-        self._openapi = openapi
-        self._prefixes = tuple(prefixes)
-        self._limited: Collection[Operation] = ()
-        self._response: dict[str, Any] = {}
-
-    @classmethod
-    def describe(
-        cls,
-        app: Any,
-        prefixes: Iterable[str],
-        limited: Collection[Operation],
-        headers: Collection[str],
-        own_body: bool,
+    def __init__(
+        self, app: Any, prefixes: Collection[str], limited: Collection[Operation], response: dict[str, Any]
     ) -> None:
-        """Add the limited operations to the description of ``app``."""
-        if not isinstance(app.openapi, cls):
-            app.openapi = cls(app.openapi, prefixes)
-        app.openapi._limited = limited
-        app.openapi._response = _response(headers, own_body)
+        before = app.openapi
+        self._openapi: Callable[[], dict[str, Any]] = before._openapi if isinstance(before, type(self)) else before
+        self._prefixes = prefixes
+        self._limited = limited
+        self._response = response
 
     def __call__(self) -> dict[str, Any]:
         schema = self._openapi()
@@ -56,7 +44,8 @@ class OpenAPIWithLimits:
         return schema
 
 
-def _response(headers: Collection[str], own_body: bool) -> dict[str, Any]:
+def describe_response(headers: Collection[str], own_body: bool) -> dict[str, Any]:
+    """Return the response to a rejection, with the package's own body or without a description of it."""
     described = {
         title: {"description": meaning, "schema": {"type": kind}}
         for title, (meaning, kind) in _HEADERS.items()

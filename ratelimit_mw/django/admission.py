@@ -10,7 +10,7 @@ from typing import Any, Final
 from asgiref.sync import async_to_sync
 
 from ..decision import Verdict
-from ..http.admission import Admission, combine, decide
+from ..http.admission import Admission, combine
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
 
@@ -58,7 +58,7 @@ class DjangoAdmission(Admission):
 def resolve_verdict(limits: HttpLimiter, plan: Plan, request: Any) -> Verdict:
     """Decide a plan. The functions of features may be async."""
     features = {name: resolve(value) for name, value in limits.reader.read(plan, request).items()}
-    return decide(limits, plan, request, features)
+    return limits.limiter.decide(plan, features, None, True, request.framework_request)
 
 
 def resolve(value: Any) -> Any:

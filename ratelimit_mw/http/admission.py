@@ -13,10 +13,9 @@ from .rejection import Rejection, build_rejection
 from .request import Request
 
 
-def decide(limits: HttpLimiter, plan: Plan, request: Request, features: dict[str, Any] | None = None) -> Verdict:
-    """Return the verdict of a plan. ``features`` are those of the request, where the caller has read them."""
-    if features is None:
-        features = limits.reader.read(plan, request)
+def decide(limits: HttpLimiter, plan: Plan, request: Request) -> Verdict:
+    """Return the verdict of a plan."""
+    features = limits.reader.read(plan, request)
     return limits.limiter.decide(plan, features, None, True, request.framework_request or request)
 
 

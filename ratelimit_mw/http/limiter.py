@@ -49,11 +49,15 @@ class HttpLimiter:
             self.limiter.settings, **{name: getattr(overridden, name) for name in options}
         )
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
-        self._client_ip = ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix)
-        self._body_feature = partial(body_feature, limit=http.body_limit, email_field=http.email_field)
-        self._region = Region.from_settings(http)
-        self._own = features
-        self._adapter = adapter
+        self._build_reader = partial(
+            FeatureReader,
+            client_ip=ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix),
+            own=features,
+            adapter=adapter,
+            body_feature=partial(body_feature, limit=http.body_limit, email_field=http.email_field),
+            region=Region.from_settings(http),
+        )
+        self._has_own_ip = "ip" in features
         self._routes = routes
         self._provided: dict[Mark, Collection[str]] = {}
         self._prepare()
@@ -80,21 +84,13 @@ class HttpLimiter:
             for name in rule.source.needs:
                 if name not in provided.get(rule, ()):
                     needs.setdefault(name, f"rule {rule.name!r}")
-        if "ip" not in self._own:  # your own ip may be anything
+        if not self._has_own_ip:  # your own ip may be anything
             check_lists(rules.lists, self.settings.ipv6_prefix)
             for rule in rules.rules:
                 if "ip" not in provided.get(rule, ()):
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
         # The reader comes first: a request that meets the new rules can then read their features.
-        self.reader = FeatureReader(
-            needs,
-            self._client_ip,
-            self._own,
-            self._adapter,
-            self._routes,
-            self._body_feature,
-            self._region,
-        )
+        self.reader = self._build_reader(needs, routes=self._routes)
         self.may_wait = self.limiter.waits or self.reader.may_await
         """Whether a decision may wait, for the store or for a feature."""
         self.rules = rules

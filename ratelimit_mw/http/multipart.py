@@ -30,13 +30,8 @@ def parse_fields(content: bytes, content_type: str, max_fields: int) -> list[tup
         return None
     if parts.pop() not in (b"--", b"--\r\n"):
         return None
-    fields = []
-    for part in parts:
-        field = _field(part)
-        if field is None:
-            return None
-        fields.append(field)
-    return fields
+    fields = [field for part in parts if (field := _field(part)) is not None]
+    return fields if len(fields) == len(parts) else None
 
 
 def _field(part: bytes) -> tuple[str, str | None] | None:

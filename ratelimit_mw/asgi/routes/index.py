@@ -15,7 +15,7 @@ from ...http.limiter import HttpLimiter
 from ...http.route_checks import check_parameters
 from ...rules.marks import ViewMarks
 from ..error_handlers import RejectionHandler, find_handler, handles_status
-from ..openapi import OpenAPIWithLimits
+from ..openapi import OpenAPIWithLimits, describe_response
 from .reader import RouteReader, application_behind
 from .tree import FULL, Lookup, RouteMatch, RouteNode, path_below
 
@@ -188,8 +188,8 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     names = [name.decode("ascii") for name in limits.writer.names]
     for app in {id(owner): owner for _, owner in reader.owners if hasattr(owner, "openapi_schema")}.values():
         prefixes = [prefix for prefix, owner in reader.owners if owner is app]
-        own_body = limits.reject is None and not handles_status(app, 429)
-        OpenAPIWithLimits.describe(app, prefixes, limited, names, own_body)
+        response = describe_response(names, own_body=limits.reject is None and not handles_status(app, 429))
+        app.openapi = OpenAPIWithLimits(app, prefixes, limited, response)
 
 
 def _is_limited(limits: HttpLimiter, node: RouteNode, method: str) -> bool:

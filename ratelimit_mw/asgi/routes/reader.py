@@ -56,7 +56,7 @@ class RouteReader:
 
     def __init__(self, app: object) -> None:
         self.lists: list[list[Any]] = []
-        self.owners: list[tuple[str, object]] = []
+        self.owners: list[tuple[str, Any]] = []
         self.nodes: list[RouteNode] = []
         self.limits: list[DependencyLimit] = []
         self.by_host = False
@@ -202,8 +202,9 @@ def _read_marks(nodes: Sequence[RouteNode]) -> None:
     """Read the marks of all routes into their nodes."""
     registered = {id(form) for node in nodes for form in _forms_of(node.target)}
     for node in nodes:
-        early = [call.early_marks if isinstance(call, DependencyLimit) else call for call in node.calls]
-        node.views = ViewMarksByMethod(_marked_view(node.target, registered), [*early, *_partials_of(node.target)])
+        early = [ViewMarks((limit.mark,)) for limit in node.limits if not limit.provides]
+        outer = [*early, *node.calls, *_partials_of(node.target)]
+        node.views = ViewMarksByMethod(_marked_view(node.target, registered), outer)
         messages = [message for marks in node.views.all() for message in marks.messages]
         if messages and node.kind != "websocket":
             raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
