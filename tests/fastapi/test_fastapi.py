@@ -1,6 +1,6 @@
-"""FastAPI: views keep their signatures, and are limited with what the file says, before they are called."""
+"""FastAPI views keep their signatures, and the middleware decides before FastAPI calls them."""
 
-from __future__ import annotations  # so all annotations below are text, as in many an application
+from __future__ import annotations  # so all annotations below are text, as in many applications
 
 import importlib
 import sys
@@ -35,7 +35,7 @@ User = Annotated[str | None, Depends(current_user)]
 
 
 def application() -> FastAPI:
-    """Views with everything that FastAPI hands to views, and without what it does not need to."""
+    """Return an application whose views use the parameters that FastAPI injects, and no extra ones."""
     app = FastAPI()
 
     @app.get("/sync/{id}")
@@ -72,16 +72,16 @@ def application() -> FastAPI:
 
 
 @pytest.mark.parametrize("path", ["/sync/7", "/async/7", "/above/7"])
-def test_views_with_annotations_that_are_text_are_limited(path: str) -> None:
-    """``from __future__ import annotations``, ``Annotated`` and ``Depends`` work under the decorator and above it."""
+def test_views_with_text_annotations_are_limited(path: str) -> None:
+    """``from __future__ import annotations``, ``Annotated`` and ``Depends`` work above and below the decorator."""
     app = limited(application())
     answers = [ask(app, path, headers={"x-user": "ann"}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert {"id": 7, "user": "ann"}.items() <= answers[0].json().items()
 
 
-def test_parameters_are_read_and_rejected_as_before() -> None:
-    """A decorated view has the parameters that it has: paths, queries, bodies, and what FastAPI hands in."""
+def test_parameters_are_validated_as_before() -> None:
+    """A decorated view keeps its path, query and body parameters, and those that FastAPI injects."""
     app = limited(application())
     assert ask(app, "/sync/7?q=x").json() == {"id": 7, "user": None, "q": "x"}
     assert ask(app, "/sync/seven").status_code == 422
@@ -92,13 +92,13 @@ def test_parameters_are_read_and_rejected_as_before() -> None:
 
 
 def test_a_stream_arrives_whole() -> None:
-    """A streamed response has its headers once and all its parts."""
+    """A streamed response has its headers once and all its chunks."""
     answer = ask(limited(application()), "/stream")
     assert (answer.text, answer.headers["x-ratelimit-remaining"]) == ("012", "1")
 
 
 def test_views_that_return_dictionaries_have_headers() -> None:
-    """No view needs a response parameter for the headers to be there."""
+    """The headers need no response parameter in the view."""
     answer = ask(limited(application()), "/async/7")
     assert (answer.headers["x-ratelimit-limit"], answer.headers["ratelimit-policy"].partition(";")[2]) == (
         "2",
@@ -106,7 +106,7 @@ def test_views_that_return_dictionaries_have_headers() -> None:
     )
 
 
-def test_the_description_of_a_view_is_its_own() -> None:
+def test_openapi_shows_the_description_of_the_view() -> None:
     """Name, docstring and signature in OpenAPI are those of the view, not of the decorator."""
     app = FastAPI()
 
@@ -121,8 +121,8 @@ def test_the_description_of_a_view_is_its_own() -> None:
     assert [parameter["name"] for parameter in operation["parameters"]] == ["q"]
 
 
-def test_marks_and_rules_are_one_question_to_the_store() -> None:
-    """File, view and dependency limits of one request are decided in one call."""
+def test_limits_of_all_sources_are_decided_together() -> None:
+    """Limits of the file, the view and the dependencies of one request need one call of the store."""
     store = SharedStore()
     limiter = Limiter([Rule(name="all", limits="9/minute")], store=store, clock=ManualClock(1_000_000.0))
     app = limited(application(), limiter=limiter)
@@ -131,7 +131,7 @@ def test_marks_and_rules_are_one_question_to_the_store() -> None:
 
 
 def test_a_rejected_request_runs_no_dependency() -> None:
-    """What a rejected request would have cost is not consumed: neither view nor dependency is called."""
+    """A rejected request calls neither its view nor its dependencies."""
     called: list[str] = []
     app = FastAPI(dependencies=[Depends(lambda: called.append("dependency"))])
 
@@ -145,8 +145,8 @@ def test_a_rejected_request_runs_no_dependency() -> None:
     assert called == ["dependency", "view"]
 
 
-def test_exemptions_hold() -> None:
-    """A view is left alone by all rules, or by those that it names."""
+def test_exempt_removes_a_view_from_rules() -> None:
+    """Without names, no rule applies to the view. With names, those rules do not."""
     app = FastAPI()
 
     @app.get("/health")
@@ -159,7 +159,7 @@ def test_exemptions_hold() -> None:
 
 
 def test_errors_of_a_view_are_counted_by_their_status() -> None:
-    """A rule on outcomes sees what FastAPI makes of an exception."""
+    """A rule with count_when sees the status that FastAPI makes of an exception."""
     app = FastAPI()
 
     @app.post("/login")
@@ -174,8 +174,8 @@ def test_errors_of_a_view_are_counted_by_their_status() -> None:
     assert tried == [200, 200, 401, 429]
 
 
-def test_the_applications_handler_answers() -> None:
-    """An exception handler of FastAPI's answers rejections."""
+def test_the_handler_of_the_application_replaces_the_rejection() -> None:
+    """A FastAPI exception handler makes the response to rejections."""
     app = application()
 
     @app.exception_handler(RateLimitExceeded)
@@ -189,8 +189,8 @@ def test_the_applications_handler_answers() -> None:
     assert (answer.json(), answer.headers["retry-after"]) == ({"wait": 20.0}, "20")
 
 
-def test_a_view_without_the_middleware_rejects_to_run() -> None:
-    """The middleware that is missing is named, for views of both kinds; the switch for tests lets them run."""
+def test_a_view_without_the_middleware_does_not_run() -> None:
+    """The error names the missing middleware for sync and async views. In limits_off() the views run."""
     app = application()
     for path in ("/sync/7", "/async/7"):
         with pytest.raises(MissingMiddlewareError, match="Add RateLimitMiddleware"):
@@ -199,8 +199,8 @@ def test_a_view_without_the_middleware_rejects_to_run() -> None:
             assert ask(app, path).status_code == 200
 
 
-def test_a_path_that_the_server_puts_before_is_no_part_of_the_route() -> None:
-    """With a root path routes are found, and templates stay the same."""
+def test_the_root_path_is_no_part_of_the_route() -> None:
+    """With a root path, the routes match and the templates stay the same."""
     app = FastAPI()
     app.get("/items/{id}")(limit("2/minute", key=["endpoint"])(lambda id: id))  # noqa: A006 - a path parameter
     limited(app)
@@ -209,7 +209,7 @@ def test_a_path_that_the_server_puts_before_is_no_part_of_the_route() -> None:
 
 
 def test_fastapi_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it the error is the line that installs it."""
+    """Without FastAPI, the error shows the command that installs it."""
     monkeypatch.setitem(sys.modules, "fastapi.params", None)
     monkeypatch.delitem(sys.modules, "ratelimit_mw.fastapi")
     with pytest.raises(MissingExtraError, match=r'pip install "ratelimit-mw\[fastapi\]"'):

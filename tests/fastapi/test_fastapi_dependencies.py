@@ -1,4 +1,4 @@
-"""``RateLimit`` as a dependency of routes, routers and applications is decided with all other limits."""
+"""The middleware decides ``RateLimit`` dependencies of routes, routers and applications with all other limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ratelimit_mw.testmode import limits_off
 
 
 def test_dependencies_of_routes_routers_and_applications_are_limits() -> None:
-    """Wherever FastAPI takes dependencies, ``RateLimit`` is a limit, once where one object stands twice."""
+    """``RateLimit`` works wherever FastAPI takes dependencies. One object that appears twice is one limit."""
     everywhere = RateLimit("9/minute", name="app")
     router = APIRouter(prefix="/r", dependencies=[Depends(RateLimit("4/minute", name="router")), Depends(everywhere)])
     router.add_api_route("/a", view, dependencies=[Depends(RateLimit("2/minute", name="route"))])
@@ -41,8 +41,8 @@ def test_dependencies_of_routes_routers_and_applications_are_limits() -> None:
     assert statuses(app, "/r/a", "/r/a", "/r/b", "/r/b", "/c") == [200, 429, 200, 429, 200]
 
 
-def test_everything_is_one_question_to_the_store() -> None:
-    """File, decorator and dependencies are decided in one call, before any dependency runs, all or nothing."""
+def test_limits_of_all_sources_are_decided_together() -> None:
+    """File, decorator and dependencies need one store call before any dependency runs, and are all or nothing."""
     ran: list[str] = []
     store = SharedStore()
     limiter = Limiter([Rule(name="file", limits="9/minute")], store=store, clock=ManualClock(1_000_000.0))
@@ -54,8 +54,8 @@ def test_everything_is_one_question_to_the_store() -> None:
     assert remaining(limiter, "view", ip="192.0.2.7") == [3]
 
 
-def test_one_object_is_one_count_and_endpoint_tells_routes_apart() -> None:
-    """Routes of a router share what stands on the router, unless its key names the endpoint."""
+def test_one_object_has_one_count_without_endpoint_in_its_key() -> None:
+    """Routes of a router share the count of the router's limit, unless its key names the endpoint."""
     for key, expected in (("ip", [200, 429, 429]), (["endpoint", "ip"], [200, 200, 429])):
         app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=key))])
         app.add_api_route("/a/{x}", view)
@@ -65,7 +65,7 @@ def test_one_object_is_one_count_and_endpoint_tells_routes_apart() -> None:
 
 
 def test_a_limit_in_the_parameters_of_a_view_gives_its_verdict() -> None:
-    """As a parameter it is the verdict, which can be told what the request cost in truth."""
+    """As a parameter it is the verdict, on which the view can settle the true cost."""
     app = FastAPI()
 
     @app.get("/")
@@ -80,7 +80,7 @@ def test_a_limit_in_the_parameters_of_a_view_gives_its_verdict() -> None:
 
 
 def test_a_dependency_of_a_dependency_is_a_limit() -> None:
-    """A limit deep among the dependencies is found, and so is a dependency that is decorated itself."""
+    """The middleware finds a limit in nested dependencies and on a decorated dependency."""
 
     @limit("2/minute", name="decorated")
     def session(_: Annotated[Any, Depends(RateLimit("9/minute", name="deep"))]) -> str:
@@ -93,8 +93,8 @@ def test_a_dependency_of_a_dependency_is_a_limit() -> None:
     assert statuses(app, "/", "/") == [200, 429]
 
 
-def test_names_come_from_the_module_unless_given() -> None:
-    """Limits without a name are called by the module that makes them, numbered in their order."""
+def test_default_names_come_from_the_module() -> None:
+    """Limits without a name are named after their module and numbered in order."""
     app = FastAPI(dependencies=[Depends(RateLimit("9/minute"))])
     app.add_api_route("/", view, dependencies=[Depends(RateLimit("8/minute"))])
     limited(app)
@@ -102,8 +102,8 @@ def test_names_come_from_the_module_unless_given() -> None:
     assert ask(app).headers["ratelimit-policy"] == expected
 
 
-def test_the_settings_retune_a_dependency() -> None:
-    """A rule of the file replaces numbers of a dependency's by its name."""
+def test_the_settings_override_a_dependency() -> None:
+    """A rule of the file with ``overrides`` changes the limits of a dependency by its name."""
     app = FastAPI(dependencies=[Depends(RateLimit("9/minute", name="app"))])
     app.add_api_route("/", view)
     limited(app, limiter=Limiter.from_settings({"rules": [{"overrides": "app", "limits": "1/hour"}]}))
@@ -111,7 +111,7 @@ def test_the_settings_retune_a_dependency() -> None:
 
 
 def test_dependencies_limit_handshakes() -> None:
-    """On a WebSocket route a limit rejects the handshake, whether it is decided first or on the way."""
+    """On a WebSocket route a limit rejects the handshake, whether it is decided before or in a dependency."""
     app = FastAPI()
 
     @app.websocket("/first", dependencies=[Depends(RateLimit("1/minute"))])
@@ -139,8 +139,8 @@ def test_dependencies_limit_handshakes() -> None:
         assert [asyncio.run(connect(path)) for _ in range(2)] == [["websocket.accept"], ["websocket.close"]]
 
 
-def test_without_the_middleware_a_dependency_rejects_to_run() -> None:
-    """Both kinds name the missing middleware; the switch for tests lets them pass with an empty verdict."""
+def test_a_dependency_without_the_middleware_does_not_run() -> None:
+    """The error names the missing middleware for both kinds. In limits_off() they return an empty verdict."""
     app = FastAPI()
     app.add_api_route("/first", view, dependencies=[Depends(RateLimit("1/minute"))])
     app.add_api_route("/later", view, dependencies=[Depends(by_user())])
@@ -151,8 +151,8 @@ def test_without_the_middleware_a_dependency_rejects_to_run() -> None:
             assert ask(app, path).status_code == 200
 
 
-def test_without_limits_a_dependency_lets_everything_pass() -> None:
-    """With limits off nothing is counted, whenever it would have been decided."""
+def test_limits_off_turns_dependencies_off() -> None:
+    """In limits_off() no limit counts, whether it is decided before or in a dependency."""
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute")), Depends(by_user("1/minute"))])
     app.add_api_route("/", view)
     limited(app)
@@ -162,8 +162,8 @@ def test_without_limits_a_dependency_lets_everything_pass() -> None:
 
 if hasattr(FastAPI, "frontend"):
 
-    def test_files_of_a_frontend_are_limited_by_the_applications_dependencies(tmp_path: Path) -> None:
-        """Where FastAPI serves files when no route matches, the limits of the application are met there."""
+    def test_dependencies_of_the_application_limit_served_files(tmp_path: Path) -> None:
+        """Files that FastAPI serves when no route matches have the limits of the application."""
         (tmp_path / "index.html").write_text("front")
         app = FastAPI(dependencies=[Depends(RateLimit("3/minute", name="app")), Depends(by_user("2/minute"))])
         app.add_api_route("/api", view)
@@ -192,14 +192,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_what_cannot_work_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
-    """A dependency that cannot mean anything is an error where it is written."""
+def test_an_invalid_dependency_is_rejected_when_built(arguments: dict[str, Any], message: str) -> None:
+    """A dependency without a meaning raises an error at its line."""
     with pytest.raises(ConfigError, match=message):
         RateLimit(**arguments)
 
 
-def test_the_class_in_place_of_an_object_is_a_mistake() -> None:
-    """``Depends(RateLimit)`` would be a limit that asks the client for its numbers."""
+def test_the_class_instead_of_an_object_is_a_mistake() -> None:
+    """``Depends(RateLimit)`` would take the options of the limit from the query of the client."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(RateLimit)])
     with pytest.raises(ConfigError, match=r'expected Depends\(RateLimit\("5/minute"\)\); got Depends\(RateLimit\)'):

@@ -1,4 +1,4 @@
-"""A limit whose key only a dependency knows is decided when it is known, and gives back what was consumed before."""
+"""A limit by a key of a dependency is decided in that dependency, and its rejection refunds earlier costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ratelimit_mw.testing import ManualClock
 
 
 def test_a_user_from_a_dependency_is_the_key() -> None:
-    """Users are counted apart, requests without a user are left alone, and every allowed response has the headers."""
+    """Users have their own counts, requests without a user are not limited, and allowed responses have the headers."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user())])
     limited(app)
@@ -29,8 +29,8 @@ def test_a_user_from_a_dependency_is_the_key() -> None:
     assert answers[3].headers["retry-after"] == "20"
 
 
-def test_what_was_consumed_before_comes_back_with_a_rejection() -> None:
-    """When the later decision rejects, the request has consumed nothing."""
+def test_a_later_rejection_refunds_earlier_costs() -> None:
+    """When the later decision rejects, the request consumes nothing."""
     limiter = Limiter([Rule(name="file", limits="9/minute")], clock=ManualClock(1_000_000.0))
     first = RateLimit("9/minute", key=["user"], features={"user": current_user}, name="first")
     app = FastAPI()
@@ -41,8 +41,8 @@ def test_what_was_consumed_before_comes_back_with_a_rejection() -> None:
     assert [left, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [8, 8, 0]
 
 
-def test_a_limit_that_fastapi_calls_twice_counts_once() -> None:
-    """Neither ``use_cache=False`` nor scopes make a request consume a limit again that it has met."""
+def test_a_dependency_called_twice_counts_once() -> None:
+    """With ``use_cache=False`` or scopes, FastAPI calls the dependency twice, and the request consumes once."""
     users, everyone = by_user("2/minute"), RateLimit("9/minute", name="everyone")
     app = FastAPI(dependencies=[Depends(users), Depends(everyone)])
     again = [Depends(users, use_cache=False), Security(users, scopes=["read"]), Security(everyone, scopes=["read"])]
@@ -52,8 +52,8 @@ def test_a_limit_that_fastapi_calls_twice_counts_once() -> None:
     assert ask(app).headers["x-ratelimit-remaining"] == "6"
 
 
-def test_a_feature_that_is_given_is_asked_of_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
-    """The middleware's own function, and a word on users that are missing, are for limits that are given nobody."""
+def test_a_feature_of_a_dependency_uses_no_other_source(caplog: pytest.LogCaptureFixture) -> None:
+    """The middleware does not call its own function, and does not log a missing source of users."""
     asked: list[str] = []
 
     async def other(request: Any) -> str:
@@ -69,8 +69,8 @@ def test_a_feature_that_is_given_is_asked_of_nobody_else(caplog: pytest.LogCaptu
     assert (asked, [record.getMessage() for record in caplog.records if "user" in record.getMessage()]) == ([], [])
 
 
-def test_a_later_rejection_passes_middleware_of_the_application() -> None:
-    """It is answered outside of middleware that is made of functions, and what stands around this one sees a 429."""
+def test_a_later_rejection_passes_through_middleware() -> None:
+    """The rejection passes through function middleware inside, and middleware outside sees a 429."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
 
@@ -92,8 +92,8 @@ def test_a_later_rejection_passes_middleware_of_the_application() -> None:
 
 
 @pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that answers errors"])
-def test_a_later_rejection_in_a_mounted_application_is_no_error(mounted: str) -> None:
-    """Starlette answers what a mounted application raises with 500; of a rejection nobody sees that."""
+def test_a_later_rejection_in_a_mounted_application_is_a_429(mounted: str) -> None:
+    """Starlette sends a 500 for errors of a mounted application, but the client receives the rejection."""
     inner, app = FastAPI(), FastAPI()
     inner.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
     if mounted == "with a handler for errors":
@@ -114,8 +114,8 @@ def test_a_later_rejection_in_a_mounted_application_is_no_error(mounted: str) ->
     assert (answers[1].headers["retry-after"], answers[1].json()["violated-policies"]) == ("20", ["users"])
 
 
-def test_errors_of_a_mounted_application_are_answered_as_ever() -> None:
-    """Only what becomes of a rejection is hidden."""
+def test_errors_of_a_mounted_application_stay_unchanged() -> None:
+    """Only the error of a rejection is hidden."""
     inner, app = FastAPI(), FastAPI()
 
     @inner.get("/", dependencies=[Depends(by_user("9/minute"))])
@@ -132,8 +132,8 @@ def test_errors_of_a_mounted_application_are_answered_as_ever() -> None:
     )
 
 
-def test_allowed_responses_tell_all_decisions() -> None:
-    """The headers show the limit with the least left, wherever it was decided."""
+def test_headers_show_the_limits_of_all_decisions() -> None:
+    """The headers show the limit with the fewest remaining requests, wherever it was decided."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user("5/minute"))])
     limited(app, Rule(name="file", limits="3/minute"))
@@ -142,8 +142,8 @@ def test_allowed_responses_tell_all_decisions() -> None:
     assert ask(app, headers={"x-user": "bob"}).headers["ratelimit"] == '"file";r=1;t=50'
 
 
-def test_slots_and_outcomes_of_later_decisions_end_with_the_request() -> None:
-    """A later limit may be on what is in flight or on outcomes: both end as they do elsewhere."""
+def test_slots_and_outcomes_of_later_decisions_are_settled() -> None:
+    """A later limit on concurrent requests or outcomes is settled at the end of the request."""
     limiter = Limiter(clock=ManualClock(1_000_000.0))
     options = {"key": ["user"], "features": {"user": current_user}}
     slots = RateLimit("1 concurrent", name="slots", **options)
@@ -168,8 +168,8 @@ def test_slots_and_outcomes_of_later_decisions_end_with_the_request() -> None:
     assert remaining(limiter, "slots", user="ann") == [1]
 
 
-def test_a_request_that_is_cancelled_gives_its_slots_back() -> None:
-    """What a later decision holds comes back when the server gives a request up."""
+def test_a_cancelled_request_releases_its_slots() -> None:
+    """The slot of a later decision is released when the server cancels the request."""
     limiter = Limiter(clock=ManualClock(1_000_000.0))
     slots = RateLimit("1 concurrent", key=["user"], features={"user": current_user}, name="slots")
     app = FastAPI(dependencies=[Depends(slots)])
@@ -193,16 +193,16 @@ def test_a_request_that_is_cancelled_gives_its_slots_back() -> None:
     assert remaining(limiter, "slots", user="ann") == [1]
 
 
-def test_a_dependency_that_rejects_first_is_answered_first() -> None:
-    """Where the user is not let in, no limit by user is asked."""
+def test_an_earlier_dependency_may_reject_first() -> None:
+    """When the user dependency rejects the request, the limit by user is not decided."""
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
     limited(app)
     assert statuses(app, *["/"] * 3, headers={"x-user": "stranger"}) == [401, 401, 401]
 
 
-def test_the_applications_handler_answers_later_rejections() -> None:
-    """A handler registered for the error answers, with the headers; without one the middleware does."""
+def test_the_handler_of_the_application_replaces_later_rejections() -> None:
+    """A handler for the error makes the response, with the headers. Without a handler the middleware does."""
     app = FastAPI()
 
     @app.exception_handler(RateLimitExceeded)
@@ -217,7 +217,7 @@ def test_the_applications_handler_answers_later_rejections() -> None:
 
 
 def test_any_feature_may_come_from_a_dependency() -> None:
-    """A feature of your own, several of them, and given as ``Depends``; other features are read as ever."""
+    """Custom and several features, also given as ``Depends``, come from dependencies. Others come from the request."""
 
     async def tenant(x_tenant: Annotated[str, Header()]) -> str:
         return x_tenant
@@ -231,8 +231,8 @@ def test_any_feature_may_come_from_a_dependency() -> None:
     assert found == [200, 200, 200, 429, 429]
 
 
-def test_a_feature_that_one_limit_is_given_is_not_known_to_others() -> None:
-    """Another rule that needs it would never apply: that is a mistake at the start, as without the dependency."""
+def test_a_feature_of_one_limit_is_missing_for_others() -> None:
+    """Another rule by this feature would never apply, so it is a mistake at the start, as without the dependency."""
     features = {"tenant": current_user}
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=["tenant"], features=features, name="given"))])
     app.add_api_route("/", view, dependencies=[Depends(RateLimit("1/minute", key=["tenant"], name="other"))])
@@ -241,7 +241,7 @@ def test_a_feature_that_one_limit_is_given_is_not_known_to_others() -> None:
 
 
 def test_later_decisions_respect_methods_and_exemptions() -> None:
-    """A later limit has the conditions of a rule, and a view that is exempt is exempt from it."""
+    """A later limit has the match of a rule, and does not apply to an exempt view."""
     app = FastAPI(dependencies=[Depends(by_user("1/minute", match={"methods": ["POST"]}))])
     app.add_api_route("/", view, methods=["GET", "POST"])
     app.add_api_route("/free", exempt("users")(view), methods=["POST"])
@@ -252,7 +252,7 @@ def test_later_decisions_respect_methods_and_exemptions() -> None:
 
 
 def test_a_later_limit_may_need_the_body() -> None:
-    """A field of the body is read ahead for it, and the view has the body all the same."""
+    """The middleware reads the body ahead for the limit, and the view receives the body."""
     app = FastAPI()
     by_both = RateLimit("1/minute", key=["user", "json:name"], features={"user": current_user})
 
@@ -265,7 +265,7 @@ def test_a_later_limit_may_need_the_body() -> None:
     assert [(answer.status_code, answer.text[:3]) for answer in asked] == [(200, '"a"'), (200, '"b"'), (429, '{"t')]
 
 
-def test_a_queue_lets_requests_wait_on_their_way() -> None:
+def test_a_queue_delays_requests_in_a_dependency() -> None:
     """A leaky-bucket queue delays a request when its key is known."""
     app = FastAPI()
     queue = by_user("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})

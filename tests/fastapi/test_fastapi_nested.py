@@ -1,4 +1,4 @@
-"""Limits in applications put together at random: each route is rejected when its own limits say so, and no other is."""
+"""In randomly nested applications, each route is rejected by its own limits only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _dependency(amount: int) -> Any:
 
 
 class Made:
-    """An application, and how many requests pass at each of its paths; None: all."""
+    """An application and the number of requests that pass at each of its paths. None means all."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -84,8 +84,8 @@ class Made:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_limits_hold_on_their_routes_and_nowhere_else(seed: int) -> None:
-    """Decorators and dependencies of both kinds, on routes and routers, included twice, nested and mounted."""
+def test_limits_hold_only_on_their_routes(seed: int) -> None:
+    """Decorators and dependencies of both kinds are on routes and routers, included twice, nested and mounted."""
     made = Made(seed)
 
     async def all_statuses() -> dict[str, list[int]]:
@@ -95,6 +95,6 @@ def test_limits_hold_on_their_routes_and_nowhere_else(seed: int) -> None:
     for path, statuses in found.items():
         passing = made.passing[path]
         passing = ENOUGH if passing is None else passing
-        # FastAPI leaves out what an included router mounts.
+        # FastAPI leaves out the mounts of an included router.
         assert statuses in ([200] * passing + [429] * (ENOUGH - passing), [404] * ENOUGH), path
     assert any(429 in statuses for statuses in found.values())

@@ -1,4 +1,4 @@
-"""The OpenAPI description tells which operations are limited, and what a rejection looks like."""
+"""The OpenAPI description shows the limited operations and the form of a rejection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def schema_of(app: Any, path: str = "/openapi.json") -> dict[str, Any]:
 
 
 def limited_in(schema: dict[str, Any]) -> set[str]:
-    """The operations that say they may answer 429."""
+    """Return the operations that document a 429."""
     return {
         f"{method} {path}"
         for path, item in schema["paths"].items()
@@ -33,8 +33,8 @@ def limited_in(schema: dict[str, Any]) -> set[str]:
     }
 
 
-def test_limited_operations_say_so() -> None:
-    """Decorated views, views with dependencies of both kinds and those that a rule looks at have a 429; others none."""
+def test_limited_operations_document_a_429() -> None:
+    """Operations with a decorator, a dependency of either kind or a matching rule have a 429. Others have none."""
     router, app = APIRouter(prefix="/r"), FastAPI()
     router.add_api_route("/decorated/{id}", limit("5/minute")(view))
     router.add_api_route("/dependency", view, dependencies=[Depends(RateLimit("5/minute"))], methods=["PUT"])
@@ -65,8 +65,8 @@ def test_limited_operations_say_so() -> None:
         ([], set()),
     ],
 )
-def test_the_headers_described_are_those_that_are_sent(families: list[str], expected: set[str]) -> None:
-    """The 429 is described with the very headers that it has."""
+def test_the_documented_headers_are_those_of_the_response(families: list[str], expected: set[str]) -> None:
+    """The documented 429 has the same headers as the response."""
     app = FastAPI()
     app.get("/")(limit("1/minute")(view))
     limited(app, headers=families)
@@ -78,8 +78,8 @@ def test_the_headers_described_are_those_that_are_sent(families: list[str], expe
     assert set(properties) == set(rejected.json())
 
 
-def test_an_own_answer_is_not_described_as_ours() -> None:
-    """Where the application answers rejections itself, nothing is said of the body."""
+def test_a_custom_rejection_has_no_documented_body() -> None:
+    """When the application makes the rejection itself, the description has no body for it."""
     for handled in (RateLimitExceeded, 429, 403, None):
         app = FastAPI()
         app.get("/")(limit("1/minute")(view))
@@ -91,8 +91,8 @@ def test_an_own_answer_is_not_described_as_ours() -> None:
         assert ("content" in schema_of(app)["paths"]["/"]["get"]["responses"]["429"]) == (handled == 403)
 
 
-def test_what_the_application_says_of_429_stays() -> None:
-    """A response that the application describes itself is not touched."""
+def test_a_documented_429_of_the_application_stays() -> None:
+    """A 429 that the application documents itself stays unchanged."""
     app = FastAPI()
     app.get("/", responses={429: {"description": "Slow down"}})(limit("1/minute")(view))
     limited(app)
@@ -100,7 +100,7 @@ def test_what_the_application_says_of_429_stays() -> None:
 
 
 def test_mounted_applications_describe_their_own_limits() -> None:
-    """Each application's description tells of its own operations, by its own paths."""
+    """Each application documents its own operations under its own paths."""
     app, inner = FastAPI(), FastAPI()
     inner.get("/items/{id}")(limit("1/minute")(view))
     inner.get("/free")(view)
@@ -111,8 +111,8 @@ def test_mounted_applications_describe_their_own_limits() -> None:
     assert limited_in(schema_of(app, "/inner/openapi.json")) == {"get /items/{id}"}
 
 
-def test_a_description_of_ones_own_is_kept() -> None:
-    """An application that has replaced its description is asked for it, and the limits are added."""
+def test_a_custom_openapi_function_is_kept() -> None:
+    """The description of a replaced ``openapi`` function gains the limits."""
     app = FastAPI()
     app.get("/")(limit("1/minute")(view))
     described = app.openapi
@@ -126,8 +126,8 @@ def test_a_description_of_ones_own_is_kept() -> None:
     assert (schema["x-own"], limited_in(schema)) == (True, {"get /"})
 
 
-def test_the_limits_are_there_when_the_application_has_started() -> None:
-    """Before any request, and where somebody has asked for the description too early."""
+def test_the_limits_are_documented_after_the_start() -> None:
+    """The limits are there before any request, also when code calls ``openapi`` too early."""
     for early in (False, True):
         app, found = FastAPI(), list[set[str]]()
         app.get("/")(limit("1/minute")(view))
@@ -141,7 +141,7 @@ def test_the_limits_are_there_when_the_application_has_started() -> None:
         assert found == [{"get /"}]
 
 
-def test_routes_that_come_later_are_described() -> None:
+def test_routes_added_later_are_documented() -> None:
     """A route that is added after the first request is in the description with its limit."""
     app = FastAPI()
     limited(app)

@@ -1,4 +1,4 @@
-"""FastAPI's routes: included, nested, mounted and added late, each is found with its whole template."""
+"""Included, nested, mounted and late FastAPI routes are found with their whole template."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def template_of(app: Any, path: str, method: str = "GET") -> str:
 
 
 def items(key: Any = "ip", **options: Any) -> APIRouter:
-    """A router with one limited and one free view."""
+    """Return a router with one limited and one free view."""
     router = APIRouter(prefix="/items")
 
     @router.get("/{id}")
@@ -88,7 +88,7 @@ plans = st.recursive(
 
 
 def _filled(router: Any, plan: Any, above: str = "") -> Any:
-    """A router, or application, with the routes of a plan, and below it the routers that it includes."""
+    """Return a router or application with the routes of a plan and the routers that it includes."""
     _, own, included = plan
     for path, kind in own:
         _add(router, path, kind)
@@ -100,8 +100,8 @@ def _filled(router: Any, plan: Any, above: str = "") -> Any:
 
 @examples(150)
 @given(plans, st.lists(asked, min_size=1, max_size=5), st.sampled_from(["GET", "HEAD", "POST"]), st.booleans())
-def test_the_index_goes_where_fastapi_goes(plan: Any, requests: list[str], method: str, socket: bool) -> None:
-    """Whatever includes what, with whatever prefix, the index knows the endpoint that FastAPI calls."""
+def test_the_index_agrees_with_fastapi(plan: Any, requests: list[str], method: str, socket: bool) -> None:
+    """For any includes and prefixes, the index finds the endpoint that FastAPI calls."""
     app = _filled(FastAPI(openapi_url=None, redirect_slashes=False), plan)
     index, kind = index_of(app), "websocket" if socket else "http"
     for path in requests:
@@ -116,7 +116,7 @@ def test_the_index_goes_where_fastapi_goes(plan: Any, requests: list[str], metho
 
 
 def test_included_routers_have_their_prefixes() -> None:
-    """Prefixes of the router, of the including router and of the include are all in the template."""
+    """The template has the prefixes of the router, of the including router and of the include."""
     app, v1 = FastAPI(), APIRouter(prefix="/v1")
     v1.include_router(items(), prefix="/shop")
     app.include_router(v1, prefix="/api")
@@ -124,7 +124,7 @@ def test_included_routers_have_their_prefixes() -> None:
 
 
 def test_a_router_that_is_included_twice_has_two_templates() -> None:
-    """Two versions of one router are limited apart by endpoint, and together without."""
+    """Two includes of one router have separate counts by endpoint, and one count without endpoint."""
     for key, expected in ((["endpoint"], [200, 200, 429, 200]), ([], [200, 200, 429, 429])):
         app, router = FastAPI(), items(key)
         app.include_router(router, prefix="/v1")
@@ -134,7 +134,7 @@ def test_a_router_that_is_included_twice_has_two_templates() -> None:
 
 
 def test_rules_for_all_apply_to_included_routers_too() -> None:
-    """A rule of the file looks at routes that are included exactly as at others."""
+    """A rule of the file matches included routes like other routes."""
     app = FastAPI()
     app.get("/direct")(_view())
     app.include_router(items(), prefix="/v1")
@@ -144,8 +144,8 @@ def test_rules_for_all_apply_to_included_routers_too() -> None:
 
 
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
-def test_mounted_applications_are_looked_into(outer: Any) -> None:
-    """An application that is mounted, under a parameter too, has its templates behind the mount's."""
+def test_mounted_applications_have_whole_templates(outer: Any) -> None:
+    """The template of a mounted application follows that of its mount, also with a parameter."""
     inner = FastAPI()
     inner.include_router(items(["endpoint"]), prefix="/v1")
     app = outer()
@@ -159,7 +159,7 @@ def test_mounted_applications_are_looked_into(outer: Any) -> None:
 
 
 def test_a_mounted_application_may_have_the_middleware() -> None:
-    """The middleware of the inner application alone limits its routes, by whole templates."""
+    """A middleware of the inner application limits its routes by whole templates."""
     inner = limited(FastAPI())
     inner.include_router(items(["endpoint"]), prefix="/v1")
     app = FastAPI()
@@ -168,7 +168,7 @@ def test_a_mounted_application_may_have_the_middleware() -> None:
 
 
 def test_unmatched_requests_share_one_endpoint() -> None:
-    """Paths of scanners are one endpoint, inside mounted applications too, and are decided."""
+    """All unmatched paths are one endpoint, also inside mounted applications."""
     app, inner = FastAPI(), FastAPI()
     app.mount("/inner", inner)
     assert {template_of(app, path) for path in ("/.env", "/inner/.env", "/wp-admin/")} == {UNMATCHED}
@@ -176,19 +176,19 @@ def test_unmatched_requests_share_one_endpoint() -> None:
     assert statuses(app, "/a", "/inner/b", "/c") == [404, 404, 429]
 
 
-def test_routes_that_are_included_later_are_limited() -> None:
-    """A router that is included after the first request, and a route that it gets later still, are found."""
+def test_routes_included_later_are_limited() -> None:
+    """A router included after the first request, and a route added to it later, have their limits."""
     app, late = limited(FastAPI()), APIRouter()
     assert statuses(app, "/late") == [404]
     app.include_router(late, prefix="/late")
     late.add_api_route("/x", limit("1/minute")(_view()))
     if not hasattr(app.routes[-1], "original_router"):
-        app.include_router(late, prefix="/late")  # FastAPI before 0.137 copies what is there when it includes
+        app.include_router(late, prefix="/late")  # FastAPI before 0.137 copies the routes when it includes a router.
     assert statuses(app, "/late/x", "/late/x") == [200, 429]
 
 
 def test_exemptions_hold_in_included_routers() -> None:
-    """A view that is exempt stays so, wherever its router is included."""
+    """An exempt view stays exempt in every router that includes it."""
     router, app = APIRouter(), FastAPI()
     router.add_api_route("/health", exempt(_view()))
     app.include_router(router, prefix="/deep")
@@ -197,15 +197,15 @@ def test_exemptions_hold_in_included_routers() -> None:
 
 
 class ByHeader(APIRoute):
-    """A route of one's own that looks at a header, as FastAPI's documentation has them."""
+    """A custom route that checks a header, as in FastAPI's documentation."""
 
     def matches(self, scope: Any) -> Any:
         match, child = super().matches(scope)
         return (match, child) if (b"x-beta", b"1") in scope["headers"] else (Match.NONE, {})
 
 
-def test_route_classes_of_ones_own_are_asked() -> None:
-    """A route class that decides by a header is asked with its prefix, in included routers too."""
+def test_custom_route_classes_are_called() -> None:
+    """A route class that checks a header is called with its prefix, also in included routers."""
     router, app = APIRouter(route_class=ByHeader), FastAPI()
     router.add_api_route("/x", limit("1/minute")(_view()))
     app.include_router(router, prefix="/v1")
@@ -215,8 +215,8 @@ def test_route_classes_of_ones_own_are_asked() -> None:
     assert [ask(app, "/v1/x", headers=headers).status_code for headers in (beta, {}, beta, {})] == [200, 200, 429, 200]
 
 
-def test_no_difference_to_fastapi_is_found() -> None:
-    """What FastAPI says at the response is where the limits were decided, for every kind of route."""
+def test_no_mismatch_with_fastapi_is_logged() -> None:
+    """For every kind of route, the endpoint at the response is the one that was limited."""
     app, inner = FastAPI(), FastAPI()
     app.include_router(items(), prefix="/v1")
     app.mount("/inner", inner)

@@ -1,4 +1,4 @@
-"""A limit in an annotation that is kept as text is one limit, however many routes read the text."""
+"""A limit in a text annotation is one limit, for any number of routes that evaluate the text."""
 
 from __future__ import annotations  # so all annotations below are text
 
@@ -19,7 +19,7 @@ def shared(verdict: Annotated[Verdict, Depends(RateLimit("2/minute", name="share
 
 
 def nameless(verdict: Annotated[Verdict, Depends(RateLimit("2/minute"))]) -> None:
-    """A dependency with a limit that is called by its module."""
+    """A dependency with a limit that is named after its module."""
 
 
 def by_user(
@@ -28,7 +28,7 @@ def by_user(
         Depends(RateLimit("2/minute", key="user", cost=lambda request: 1, features={"user": lambda: "ann"})),
     ],
 ) -> None:
-    """A dependency with a limit that is decided on the way, and in whose text functions are made."""
+    """A dependency with a limit by a dependency, whose annotation creates functions."""
 
 
 def of_view(verdict: Annotated[Verdict, Depends(RateLimit("2/minute", name="view"))]) -> None:
@@ -36,14 +36,14 @@ def of_view(verdict: Annotated[Verdict, Depends(RateLimit("2/minute", name="view
 
 
 def of_nameless_view(verdict: Annotated[Verdict, Depends(RateLimit("2/minute"))]) -> None:
-    """A view with a limit that is called by its module."""
+    """A view with a limit that is named after its module."""
 
 
 class Views:
     """A view that is a method."""
 
     def view(self, verdict: Annotated[Verdict, Depends(RateLimit("2/minute", name="method"))]) -> None:
-        """The limit is that of all routes."""
+        """Use a limit that all routes share."""
 
 
 def free() -> None:
@@ -56,7 +56,7 @@ VIEWS = pytest.mark.parametrize("view", [of_view, of_nameless_view, by_user, Vie
 
 @DEPENDENCIES
 def test_a_dependency_of_two_routes_counts_both(dependency: Any) -> None:
-    """Routes that depend on one function share the limit in its parameters."""
+    """Routes with one dependency share the limit in its parameters."""
     app = FastAPI()
     for path in ("/a", "/b"):
         app.add_api_route(path, free, dependencies=[Depends(dependency)])
@@ -64,8 +64,8 @@ def test_a_dependency_of_two_routes_counts_both(dependency: Any) -> None:
 
 
 @VIEWS
-def test_a_view_on_two_routes_is_one_count(view: Any) -> None:
-    """The limit of a view's parameter is shared by all its routes."""
+def test_a_view_on_two_routes_has_one_count(view: Any) -> None:
+    """All routes of a view share the limit of its parameter."""
     app = FastAPI()
     for path in ("/a", "/b"):
         app.add_api_route(path, view)
@@ -73,8 +73,8 @@ def test_a_view_on_two_routes_is_one_count(view: Any) -> None:
 
 
 @VIEWS
-def test_a_router_included_twice_is_one_count(view: Any) -> None:
-    """A router that is included twice has its limits once."""
+def test_a_router_included_twice_has_one_count(view: Any) -> None:
+    """Two includes of a router share its limits."""
     router, app = APIRouter(), FastAPI()
     router.add_api_route("/", view)
     for prefix in ("/a", "/b"):
@@ -82,8 +82,8 @@ def test_a_router_included_twice_is_one_count(view: Any) -> None:
     assert statuses(limited(app), "/a/", "/b/", "/a/", "/b/") == [200, 200, 429, 429]
 
 
-def test_a_route_that_comes_first_later_shares_the_count() -> None:
-    """A route that is put before the others while the application runs counts with them."""
+def test_a_route_inserted_first_later_shares_the_count() -> None:
+    """A route that is inserted before the others at run time shares their count."""
     app = FastAPI()
     app.add_api_route("/a", of_view)
     limited(app)
@@ -93,8 +93,8 @@ def test_a_route_that_comes_first_later_shares_the_count() -> None:
     assert statuses(app, "/b", "/a", "/b") == [200, 429, 429]
 
 
-def test_two_dependencies_of_a_request_that_share_a_limit_consume_it_once() -> None:
-    """A request that meets one limit by two ways is counted once."""
+def test_two_dependencies_with_one_limit_consume_it_once() -> None:
+    """A request that reaches one limit through two dependencies consumes it once."""
 
     def one(_: Annotated[None, Depends(by_user)]) -> None: ...
 
@@ -107,7 +107,7 @@ def test_two_dependencies_of_a_request_that_share_a_limit_consume_it_once() -> N
 
 
 def test_two_functions_are_two_limits() -> None:
-    """Equal texts in the parameters of two functions are counted apart, and so are two parameters of one."""
+    """Equal texts in the parameters of two functions, or in two parameters of one, have separate counts."""
 
     def first(verdict: Annotated[Verdict, Depends(RateLimit("1/minute"))]) -> None: ...
 
@@ -127,7 +127,7 @@ def test_two_functions_are_two_limits() -> None:
 
 
 def test_two_functions_with_one_name_are_rejected() -> None:
-    """A name stands for one limit: that of two functions is a mistake, in text as anywhere."""
+    """Two functions must not use one limit name, in text annotations as elsewhere."""
 
     def other(verdict: Annotated[Verdict, Depends(RateLimit("2/minute", name="shared"))]) -> None: ...
 
@@ -138,8 +138,8 @@ def test_two_functions_with_one_name_are_rejected() -> None:
         ask(limited(app))
 
 
-def test_a_mistake_in_a_text_names_its_file() -> None:
-    """What cannot work is told with the file that it stands in; nobody knows the line of a text."""
+def test_a_mistake_in_a_text_annotation_names_its_file() -> None:
+    """The error names the file. The line of a text annotation is not known."""
 
     def mistaken(verdict: Annotated[Verdict, Depends(RateLimit("5/fortnight"))]) -> None: ...
 
@@ -151,11 +151,11 @@ LIMITS = "1/minute"
 
 
 def changing(verdict: Annotated[Verdict, Depends(RateLimit(LIMITS))]) -> None:
-    """A view whose text does not mean the same each time."""
+    """A view whose text annotation changes its meaning."""
 
 
-def test_a_text_that_means_something_else_is_another_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where names in the text have changed their meaning, each route has the limit that was meant for it."""
+def test_a_text_annotation_with_a_new_meaning_is_another_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When names in the text change their meaning, each route has the limit at its definition."""
     app = FastAPI()
     app.add_api_route("/a", changing)
     monkeypatch.setattr(f"{__name__}.LIMITS", "2/minute")
@@ -164,7 +164,7 @@ def test_a_text_that_means_something_else_is_another_limit(monkeypatch: pytest.M
 
 
 def test_the_verdict_of_a_shared_limit_can_be_settled() -> None:
-    """On each route the value of the parameter is the verdict of the limit that all share."""
+    """On each route the parameter is the verdict of the shared limit."""
 
     def costly(verdict: Annotated[Verdict, Depends(RateLimit("10/minute", name="costly"))]) -> None:
         verdict.settle(3)
@@ -177,7 +177,7 @@ def test_the_verdict_of_a_shared_limit_can_be_settled() -> None:
 
 
 def test_a_callable_object_without_a_hash_is_limited() -> None:
-    """An object that nobody can look up is limited like any other."""
+    """An object that is not hashable is limited like any other."""
 
     class View:
         __hash__ = None  # type: ignore[assignment]

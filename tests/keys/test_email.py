@@ -1,4 +1,4 @@
-"""One address has one spelling, however it is written, and no text breaks the reading of it."""
+"""Every spelling of an email address has one normalized form, and no text raises an error."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ANN = "ann@xn--bcher-kva.example"
         "\u00a0ann@b\u00fccher.example\u3000",
     ],
 )
-def test_every_spelling_of_an_address_is_one(text: str) -> None:
-    """Case, width, composition, A-labels, other dots, spaces around it and what nobody sees make no other address."""
+def test_every_spelling_of_an_email_address_is_one(text: str) -> None:
+    """Case, width, composition, A-labels, other dots, outer spaces and invisible characters do not matter."""
     assert normalized_email(text) == ANN
 
 
@@ -52,8 +52,8 @@ def test_every_spelling_of_an_address_is_one(text: str) -> None:
         ("a@\u03b2\u03cc\u03bb\u03bf\u03c2.example", "a@xn--nxasmm1c.example"),
     ],
 )
-def test_look_alikes_share_a_spelling(one: str, other: str) -> None:
-    """What compatibility and case make equal is equal, for a text and for the A-label of it alike."""
+def test_look_alikes_have_one_spelling(one: str, other: str) -> None:
+    """Texts that are equal under compatibility and case rules share a spelling, also as A-labels."""
     assert normalized_email(one) == normalized_email(other)
 
 
@@ -69,7 +69,7 @@ def test_look_alikes_share_a_spelling(one: str, other: str) -> None:
     ],
 )
 def test_different_mailboxes_stay_different(one: str, other: str) -> None:
-    """Only spellings are merged; what some providers deliver to one mailbox are two to everybody else."""
+    """Only spellings are merged. Addresses that some providers deliver to one mailbox stay separate."""
     assert normalized_email(one) != normalized_email(other)
 
 
@@ -92,13 +92,13 @@ def test_different_mailboxes_stay_different(one: str, other: str) -> None:
         ("a@\U0001f600.example", "a@xn--e28h.example"),
     ],
 )
-def test_what_is_no_address_has_a_spelling_too(text: str, spelling: str) -> None:
-    """A form is not rejected for what stands in it: that is the application's to say."""
+def test_text_that_is_no_email_address_has_a_spelling_too(text: str, spelling: str) -> None:
+    """The application validates forms, so normalization rejects no text."""
     assert normalized_email(text) == spelling
 
 
 def test_the_length_is_bounded() -> None:
-    """320 characters are read, more are not, whether they are written or come of normalising; spaces do not count."""
+    """Up to 320 characters are accepted, before and after normalization. Outer spaces do not count."""
     domain = "@example.com"
     longest = "a" * (320 - len(domain)) + domain
     assert normalized_email(f"  {longest}  ") == longest
@@ -111,8 +111,8 @@ labels = st.text(st.characters(categories=["Ll", "Lo", "Nd"], max_codepoint=0x2F
 
 
 @given(labels)
-def test_domains_are_the_a_labels_of_the_standard(label: str) -> None:
-    """Where IDNA (UTS 46, as browsers apply it to what people write) knows a label, its A-label is the one here."""
+def test_domains_become_the_a_labels_of_the_standard(label: str) -> None:
+    """When IDNA (UTS 46, as in browsers) accepts a label, the normalized form is its A-label."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
     try:
         expected = idna.encode(folded, uts46=True).decode()
@@ -125,14 +125,14 @@ def test_domains_are_the_a_labels_of_the_standard(label: str) -> None:
 @given(
     st.text(max_size=40), st.text(st.sampled_from("xn-abc09.@\u00fc\u00ad\uff0e\u3002\u0345\u1160\u0130"), max_size=40)
 )
-def test_a_spelling_is_its_own(local: str, domain: str) -> None:
-    """Nothing breaks it, and normalising twice changes nothing, so that spellings cannot drift apart."""
+def test_normalization_is_idempotent(local: str, domain: str) -> None:
+    """No text raises an error, and a second normalization changes nothing."""
     found = normalized_email(f"{local}@xn--{domain}")
     assert found is INVALID or normalized_email(found) == found
 
 
-def test_a_limiter_called_by_hand_can_be_given_the_same() -> None:
-    """Who hands an address to the limiter counts it where the middleware does."""
+def test_a_direct_call_of_the_limiter_counts_with_the_middleware() -> None:
+    """An email address in a direct call has the same count as in the middleware."""
     limiter = Limiter([Rule(limits="1/minute", key="email")], clock=ManualClock(1.0))
     sent = [limiter.hit({"email": normalized_email(text)}).allowed for text in ("Ann@x.org", "ann@X.ORG ", "bob@x.org")]
     assert sent == [True, False, True]
@@ -142,8 +142,8 @@ def test_a_limiter_called_by_hand_can_be_given_the_same() -> None:
 
 
 @pytest.mark.parametrize("key", [["email"], ["user|email"]])
-def test_limits_of_single_addresses_may_be_written_in_any_spelling(key: list[str]) -> None:
-    """What somebody writes into the settings is found where the middleware has normalised, and where nobody has."""
+def test_limits_by_email_match_any_spelling(key: list[str]) -> None:
+    """A table of limits matches emails from the middleware and from direct calls."""
     table = {
         "Ann@B\u00fccher.example": "9/minute",
         "bob@x.org": "8/minute",
@@ -155,8 +155,8 @@ def test_limits_of_single_addresses_may_be_written_in_any_spelling(key: list[str
     assert list(found.values()) == [9, 9, 8, 7, 6, 1]
 
 
-def test_matches_and_lists_may_be_written_in_any_spelling() -> None:
-    """Addresses of mail and countries alike: an entry that never matches would be a limit that silently is none."""
+def test_matches_and_lists_accept_any_spelling() -> None:
+    """This holds for emails and countries. An entry that never matches would disable its limit."""
     rule = {"limits": "1/minute", "key": [], "match": {"email": ["Ann@X.org"], "region": ["de", "AT"]}}
     rule["per"] = {"region": {"at": "5/minute"}, "email": {"ANN@x.org": "4/minute"}}
     limiter = Limiter.from_settings({"rules": [rule], "lists": {"deny": {"email": "Mallory@X.org", "region": ["fr"]}}})

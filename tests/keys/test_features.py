@@ -1,4 +1,4 @@
-"""Features and keys: no two different requests share a key, and nothing a client sends makes a limit vanish."""
+"""Different requests never share a key, and no client input makes a limit disappear."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def key_of(entries: Any, **values: Any) -> str | None:
     ],
 )
 def test_names_of_features(name: str, known_as: str) -> None:
-    """Built-in names, families and any word of your own; header names are alike in any case."""
+    """Names are built in, families or any word of your own. Header names ignore case."""
     assert checked_name(name) == known_as
 
 
@@ -80,8 +80,8 @@ def test_names_of_features(name: str, known_as: str) -> None:
         (7, "got 7"),
     ],
 )
-def test_a_name_that_is_nearly_one_is_rejected(name: Any, message: str) -> None:
-    """A slip of the pen must not become a feature that is never known, and a rule that never applies."""
+def test_a_misspelt_feature_name_is_rejected(name: Any, message: str) -> None:
+    """A typo would otherwise be a feature that is always missing and a rule that never applies."""
     with pytest.raises(ConfigError, match=message):
         checked_name(name)
 
@@ -96,7 +96,7 @@ def test_a_name_that_is_nearly_one_is_rejected(name: Any, message: str) -> None:
         (["ip|"], "\\[0\\]: expected a feature"),
     ],
 )
-def test_a_key_that_means_nothing_is_rejected(key: Any, message: str) -> None:
+def test_an_invalid_key_is_rejected(key: Any, message: str) -> None:
     """The error shows the entry."""
     with pytest.raises(ConfigError, match=message):
         parse_key(key)
@@ -114,7 +114,7 @@ values = st.one_of(
 
 
 def meaning(entries: Any, known: dict[str, Any]) -> Any:
-    """What a key stands for: of each entry the first feature that is known, and its value."""
+    """Return what a key means: for each entry the first feature that is present, and its value."""
     found: list[Any] = []
     for entry in entries:
         names = [name for name in entry.split("|") if known.get(name) not in (None, "")]
@@ -132,8 +132,8 @@ def meaning(entries: Any, known: dict[str, Any]) -> Any:
     st.sampled_from([["user", "tenant"], ["user|ip", "tenant"], ["user|tenant"], ["user", "tenant|ip", "group"], []]),
     st.lists(st.fixed_dictionaries(dict.fromkeys(("user", "tenant", "ip", "group"), values)), min_size=2, max_size=6),
 )
-def test_keys_are_equal_exactly_when_they_mean_the_same(entries: list[str], known: list[dict[str, Any]]) -> None:
-    """No choice of values makes two different sets of features share a key, nor one set have two."""
+def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], known: list[dict[str, Any]]) -> None:
+    """No values give two different sets of features one key, or one set two keys."""
     found = [(key_of(entries, **some), meaning(entries, some)) for some in known]
     for key, means in found:
         for other_key, other_means in found:
@@ -156,23 +156,23 @@ def test_keys_are_equal_exactly_when_they_mean_the_same(entries: list[str], know
         ({"user": "caf\u00e9", "tenant": "b"}, {"user": "cafe\u0301", "tenant": "b"}),
     ],
 )
-def test_look_alikes_do_not_share_a_key(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """Values that run into each other, look like each other or are cut are still two."""
+def test_similar_values_do_not_share_a_key(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Values that run together, look alike or are truncated have different keys."""
     for entries in (["user", "tenant"], ["tenant", "user"]):
         assert key_of(entries, **one) != key_of(entries, **other)
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_long_or_strange_value_is_one_key_of_bounded_length(value: str) -> None:
-    """A value over 64 bytes is replaced by a hash of 128 bits; any other is taken as it is."""
+def test_a_long_or_unusual_value_has_a_key_of_bounded_length(value: str) -> None:
+    """A 128-bit hash replaces a value over 64 bytes. Other values stay as they are."""
     key = key_of(["tenant", "user"], user=value, tenant=value)
     assert key is not None
     assert len(key.encode("utf-8", "surrogatepass")) <= 2 * (64 + len("tenant=99:&"))
     assert (value in key) == (len(value) <= 64)
 
 
-def test_the_short_way_makes_the_same_keys() -> None:
-    """A key of one short ASCII part is made without the general code, and is the same."""
+def test_the_fast_path_makes_the_same_keys() -> None:
+    """One short ASCII part takes a fast path, which makes the same key."""
     for entries in (["user"], ["ip"], ["user|ip"], ["user", "ip"], [], ["endpoint"]):
         maker = KeyMaker(parse_key(entries), "/login")
         short = maker.with_prefix("prefix|")
@@ -183,16 +183,16 @@ def test_the_short_way_makes_the_same_keys() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), lambda request: "x", type("Person", (), {})()])
-def test_a_value_without_a_text_of_its_own_is_an_error(value: Any) -> None:
-    """An object whose text is its address would make every request a stranger, and the limit vanish."""
+def test_a_value_without_a_text_form_is_an_error(value: Any) -> None:
+    """The default text of an object is its memory address, so each request would have a new key."""
     rate = limiter(key=["user"])
     with pytest.raises(TypeError, match="the feature 'user' must be a text"):
         rate.hit({"user": value})
     assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
 
 
-def test_an_unknown_address_is_one_value_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Requests without an address are limited together, and the log says so once."""
+def test_a_missing_ip_address_is_one_value_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Requests without an IP address share one count, and the log reports it once."""
     rate = limiter("2/minute", key=["user|ip"])
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
         allowed = [rate.hit(some).allowed for some in ({}, {"ip": None}, {"ip": ""}, {"ip": "unknown"}, {"user": "a"})]
@@ -202,8 +202,8 @@ def test_an_unknown_address_is_one_value_with_one_warning(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
-def test_each_limiter_warns_of_an_unknown_address_once(caplog: pytest.LogCaptureFixture, secret: str | None) -> None:
-    """Whoever has two limiters, one of them wrong, hears of it; the rules of one share the warning."""
+def test_each_limiter_warns_of_a_missing_ip_address_once(caplog: pytest.LogCaptureFixture, secret: str | None) -> None:
+    """Each limiter logs its own warning. All rules of one limiter share it."""
     rules = [{"name": "a", "limits": "9/m"}, {"name": "b", "limits": "9/m", "key": ["endpoint", "user|ip"]}]
     rates = [Limiter.from_settings({"rules": rules, "secret": secret}) for _ in range(2)]
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
@@ -217,8 +217,8 @@ def test_each_limiter_warns_of_an_unknown_address_once(caplog: pytest.LogCapture
 )
 @pytest.mark.parametrize("secret", [None, "correct horse battery staple"])
 @pytest.mark.parametrize("key", [["ip"], ["endpoint", "user|ip"]])
-def test_an_address_has_one_key_in_every_form(same: str, secret: str | None, key: list[str]) -> None:
-    """An IPv4 address in IPv6 form is that client's, with its limits, also where features are given by hand."""
+def test_an_ip_address_has_one_key_in_every_form(same: str, secret: str | None, key: list[str]) -> None:
+    """An IPv4-mapped address is the IPv4 client with its limits, also in direct calls."""
     rules = [{"name": "api", "limits": "2/minute", "key": key, "per": {"ip": {"::ffff:192.0.2.8": "1/minute"}}}]
     rate = Limiter.from_settings({"rules": rules, "secret": secret})
     assert [rate.hit({"ip": text}).allowed for text in (same, "192.0.2.7", same)] == [True, True, False]
@@ -230,21 +230,21 @@ def test_an_address_has_one_key_in_every_form(same: str, secret: str | None, key
 
 
 @pytest.mark.parametrize("text", ["2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999])
-def test_other_addresses_and_what_is_none_are_counted_as_they_are(text: str) -> None:
-    """Only what is surely the same client is made one; the value of another feature is never touched."""
+def test_other_addresses_and_text_stay_unchanged(text: str) -> None:
+    """Only equivalent forms of one IP address are merged. Values of other features never change."""
     assert counted_as("ip", text) == text
     assert key_of(["user"], user="::ffff:192.0.2.7") == "user=::ffff:192.0.2.7"
 
 
-def test_an_endpoint_is_never_unknown() -> None:
-    """Where no route is known the rule's own pattern stands for it, else one constant; raw paths never do."""
+def test_an_endpoint_is_never_missing() -> None:
+    """Without a route, the endpoint is the rule's own pattern or a constant, never the raw path."""
     for match, endpoint in (({"path": "/items/{id}"}, "/items/{id}"), ({}, "unmatched")):
         rate = limiter("1/minute", key=["endpoint"], match=match)
         found = [rate.hit({"path": f"/items/{i}"}).decisions[0].hit[1] for i in range(2)]
         assert {key.rpartition("|")[2] for key in found} == {f"endpoint={endpoint}"}
 
 
-def test_alternatives_after_an_endpoint_are_never_asked() -> None:
-    """``endpoint`` ends the search, for it is always known."""
+def test_alternatives_after_an_endpoint_are_never_used() -> None:
+    """``endpoint`` is never missing, so it ends the search."""
     assert key_of(["endpoint|user"], user="ann") == "endpoint=unmatched"
     assert key_of(["user|endpoint"], user="ann") == "user=ann"

@@ -1,4 +1,4 @@
-"""With a secret the store holds digests in place of personal features, and nothing shows the secret."""
+"""With a secret the store contains digests of personal features, and no output shows the secret."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def limiter(key: Any, **settings: Any) -> Limiter:
 
 
 def key_of(key: Any, features: dict[str, Any], **settings: Any) -> str:
-    """What a store is given, without the prefix of the limit."""
+    """Return the key in the store without the prefix of the limit."""
     return limiter(key, **settings).peek(features).decisions[0].hit[1].rpartition("|")[2]
 
 
@@ -41,14 +41,14 @@ def key_of(key: Any, features: dict[str, Any], **settings: Any) -> str:
 
 @pytest.mark.parametrize("key", [["email"], ["user"], ["ip"], ["user|ip"], ["email", "ip"], ["path", "email", "user"]])
 def test_no_personal_value_reaches_the_store(key: list[str]) -> None:
-    """Where there is a secret, each part of a key that is personal is a name and 32 hexadecimal digits."""
+    """With a secret, each personal part of a key is a name and 32 hexadecimal digits."""
     found = key_of(key, {**PEOPLE, "path": "/login"}, secret=TEXT)
     assert not any(value in found for value in PEOPLE.values())
     assert re.fullmatch(r"(path=6:/login&)?((email|user|ip)#[0-9a-f]{32})+", found)
 
 
-def test_what_is_not_personal_stays_readable() -> None:
-    """Only the features that are named are keyed; ``keyed`` names others."""
+def test_other_features_stay_readable() -> None:
+    """Only personal features are keyed by default. ``keyed`` names others."""
     features = {**PEOPLE, "header:x-api-key": "k1", "path": "/a"}
     assert key_of(["path"], features, secret=TEXT) == "path=/a"
     assert key_of(["user"], features, secret=TEXT, keyed=[]) == "user=ann"
@@ -59,29 +59,29 @@ def test_what_is_not_personal_stays_readable() -> None:
 
 
 def test_the_same_secret_makes_the_same_key_everywhere() -> None:
-    """Workers that share a store share its counts: the digest depends on nothing but secret, name and value."""
+    """Workers with one store share its counts: the digest depends only on secret, name and value."""
     assert key_of(["ip"], PEOPLE, secret=TEXT) == "ip#7467ce9ae3160d08175a88807684ce9c"
     assert key_of(["ip"], PEOPLE, secret=TEXT + "r") != key_of(["ip"], PEOPLE, secret=TEXT)
     assert Secret.from_text(TEXT) == SECRET != Secret.from_text(TEXT + "r")
 
 
-def test_one_value_of_two_features_has_two_digests() -> None:
-    """The store does not tell that a user and an address of mail are one person."""
+def test_one_value_in_two_features_has_two_digests() -> None:
+    """The store does not reveal that a user and an email are one person."""
     same = {"user": "ann@example.com", "email": "ann@example.com"}
     user, email = (key_of([name], same, secret=TEXT) for name in same)
     assert user.removeprefix("user") != email.removeprefix("email")
 
 
 def test_a_long_value_is_digested_with_the_secret() -> None:
-    """Who reads the store cannot try out what a digest stands for, of any feature."""
+    """A reader of the store cannot guess the value of a digest, for any feature."""
     features = {"query:q": "x" * 65}
     found = {key_of(["query:q"], features, **settings) for settings in ({}, {"secret": TEXT}, {"secret": TEXT * 2})}
     assert len(found) == 3
     assert all(re.fullmatch("query:q#[0-9a-f]{32}", key) for key in found)
 
 
-def test_without_a_secret_keys_are_as_they_were() -> None:
-    """Counts in a shared store survive the version that brought secrets."""
+def test_without_a_secret_keys_do_not_change() -> None:
+    """Counts in a shared store survived the version that added secrets."""
     assert key_of(["email", "ip"], PEOPLE) == "email=15:ann@example.com&ip=192.0.2.7"
     assert key_of(["user"], {"user": "x" * 65}) == "user#ede3537ca3db143f2b5ecdf2ccbf6ac5"
 
@@ -92,8 +92,8 @@ sets = st.lists(st.fixed_dictionaries(dict.fromkeys(names, values)), min_size=2,
 
 
 @given(st.sampled_from([["user"], ["user|ip"], ["user", "tenant"], ["tenant", "user"], ["user", "tenant|ip"]]), sets)
-def test_keyed_keys_are_equal_exactly_when_open_ones_are(key: list[str], known: list[dict[str, Any]]) -> None:
-    """A secret changes what is written and not what is counted together; the short way makes the same keys."""
+def test_keyed_keys_are_equal_exactly_when_plain_keys_are(key: list[str], known: list[dict[str, Any]]) -> None:
+    """A secret changes the stored text but not the counts, on the fast path too."""
     entries = parse_key(key)
     hidden, shown = KeyMaker(entries, secret=SECRET), KeyMaker(entries)
     pairs = [(hidden.build(some), shown.build(some)) for some in known]
@@ -104,15 +104,15 @@ def test_keyed_keys_are_equal_exactly_when_open_ones_are(key: list[str], known: 
     assert [after(some) for some in known] == [None if one is None else f"p|{one}" for one, _ in pairs]
 
 
-def test_a_value_that_looks_like_a_digest_is_none() -> None:
-    """A client cannot name another one's count by sending what the store holds."""
+def test_a_value_that_looks_like_a_digest_is_not_one() -> None:
+    """A client cannot reach the count of another client by sending a digest."""
     digest = key_of(["user"], PEOPLE, secret=TEXT)
     for forged in (digest, digest.removeprefix("user#"), Digest(digest.removeprefix("user#"))):
         assert key_of(["user"], {"user": forged}, secret=TEXT) != digest
 
 
-def test_all_else_works_with_a_secret() -> None:
-    """Limits by client, invalid and unknown values, a number, and forgetting a key."""
+def test_other_functions_work_with_a_secret() -> None:
+    """Limits by client, invalid and missing values, numbers, and reset of a key work."""
     rule = {"limits": "1/minute", "key": "user", "per_key": {"ann": "9/minute"}}
     rate = Limiter.from_settings({"rules": [rule], "secret": TEXT}, clock=ManualClock(1.0))
     assert [d.limit for d in rate.peek({"user": "ann"}).decisions] == [9]
@@ -128,8 +128,8 @@ def test_all_else_works_with_a_secret() -> None:
 # -- where the secret comes from ---------------------------------------------------------------------------
 
 
-def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
-    """Beside the settings file; white space around it is none of it."""
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    """The path starts at the settings file, and outer white space is removed."""
     (tmp_path / "key.txt").write_text(f"\n{TEXT}\n")
     path = tmp_path / "r.toml"
     path.write_text('secret_file = "key.txt"')
@@ -149,8 +149,8 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
         ({"secret": TEXT, "keyed": ["emial"]}, "keyed\\[0\\]: unknown feature 'emial'"),
     ],
 )
-def test_a_mistake_is_named_and_no_secret_is_shown(settings: dict[str, Any], message: str) -> None:
-    """Too short, too many, not there, useless: an error with its place, and without the secret."""
+def test_an_invalid_secret_is_an_error_that_does_not_show_it(settings: dict[str, Any], message: str) -> None:
+    """A secret that is too short, given twice, missing or unused raises an error with its place."""
     with pytest.raises(ConfigError, match=message) as caught:
         load_settings(settings)
     assert str(settings.get("secret") or TEXT) not in str(caught.value)
@@ -158,7 +158,7 @@ def test_a_mistake_is_named_and_no_secret_is_shown(settings: dict[str, Any], mes
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 20])
 def test_a_file_without_a_secret_is_an_error(tmp_path: Path, content: bytes) -> None:
-    """An empty file, one that was cut short and one that is no text cannot silently mean: no secret."""
+    """An empty, truncated or binary file raises an error instead of disabling the secret."""
     (tmp_path / "key").write_bytes(content)
     with pytest.raises(ConfigError, match=r"secret_file: .*expected (a secret of|text in UTF-8)"):
         load_settings({"secret_file": str(tmp_path / "key")})
@@ -166,10 +166,10 @@ def test_a_file_without_a_secret_is_an_error(tmp_path: Path, content: bytes) -> 
 
 @pytest.mark.parametrize("broken", [f'secret: "{TEXT}', f"secret: {TEXT}: x", f"secret: {TEXT}\n bad: ["])
 @pytest.mark.parametrize("with_libyaml", [True, False])
-def test_a_file_that_cannot_be_read_shows_no_secret(
+def test_an_error_in_a_settings_file_shows_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str, with_libyaml: bool
 ) -> None:
-    """PyYAML quotes a broken line when it parses by itself; the error says where the line is, and no more."""
+    """PyYAML quotes a broken line in its own errors. This error shows only the line number."""
     if not with_libyaml:
         monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     for name in ("r.yaml", "r.toml", "r.json"):
@@ -179,8 +179,8 @@ def test_a_file_that_cannot_be_read_shows_no_secret(
         assert "horse" not in str(caught.value)
 
 
-def test_nothing_shows_the_secret() -> None:
-    """Neither settings nor a limiter hold its text, nor does any text of theirs show the key made from it."""
+def test_no_output_shows_the_secret() -> None:
+    """Neither settings nor a limiter keep the secret, and their repr does not show the derived key."""
     settings = load_settings({"secret": TEXT})
     shown = [repr(settings), str(settings), repr(settings.secret), repr(Limiter.from_settings(settings).__dict__)]
     for text in shown:
@@ -196,8 +196,8 @@ def test_nothing_shows_the_secret() -> None:
 # -- commands ----------------------------------------------------------------------------------------------
 
 
-def test_explain_shows_the_key_that_the_store_has(tmp_path: Path) -> None:
-    """Whoever is asked about a person can look the count up, by the address in any spelling."""
+def test_explain_shows_the_key_in_the_store(tmp_path: Path) -> None:
+    """An operator can look up the count of a person by any spelling of the email address."""
     rule = {"name": "api", "key": "email", "limits": "5/minute"}
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"rules": [rule], "secret": TEXT}))
@@ -209,7 +209,7 @@ def test_explain_shows_the_key_that_the_store_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
 def test_check_shows_no_secret(tmp_path: Path, as_json: list[str]) -> None:
-    """The command that shows what a file comes to keeps its secret to itself."""
+    """The command that prints the resolved settings does not print the secret."""
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"rules": [{"key": "email", "limits": "5/minute"}], "secret": TEXT}))
     result = run("check", str(path), *as_json)

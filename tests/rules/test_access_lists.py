@@ -1,4 +1,4 @@
-"""Allow and deny lists: decided before every rule, on every request, by what the client cannot choose."""
+"""Allow and deny lists take precedence over rules on every request, by features that a client cannot choose."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def limiter() -> Limiter:
     [
         {"ip": "10.1.2.3"},
         {"ip": "2001:db8:1:2::/64"},
-        {"ip": "10.6.6.6"},  # on both: allow goes first
+        {"ip": "10.6.6.6"},  # on both lists: allow takes precedence
         {"ip": "::ffff:10.1.2.3"},
         {"ip": "2001:db8:1:2::3%eth0"},
-        {"ip": "172.16.0.9"},  # listed in the form of IPv6
+        {"ip": "172.16.0.9"},  # listed in IPv6 form
         {"ip": "192.0.2.7", "user": "monitoring"},
         {"ip": "203.0.113.9", "user": "monitoring"},
     ],
     ids=str,
 )
-def test_who_is_allowed_is_never_limited(limiter: Limiter, features: dict[str, str]) -> None:
-    """No rule looks at them, nothing is consumed."""
+def test_an_allowed_client_is_never_limited(limiter: Limiter, features: dict[str, str]) -> None:
+    """No rule applies, and nothing is consumed."""
     for _ in range(3):
         verdict = limiter.hit({**features, "path": "/api"})
         assert verdict
@@ -53,8 +53,8 @@ def test_who_is_allowed_is_never_limited(limiter: Limiter, features: dict[str, s
 @pytest.mark.parametrize(
     "features", [{"ip": "203.0.113.9"}, {"ip": "192.0.2.7", "header:x-api-key": "stolen"}], ids=str
 )
-def test_who_is_denied_is_never_served(limiter: Limiter, features: dict[str, str]) -> None:
-    """Also where no rule matches; waiting does not help, and nothing is consumed."""
+def test_a_denied_client_is_never_served(limiter: Limiter, features: dict[str, str]) -> None:
+    """This holds when no rule matches, too. Waiting does not help, and nothing is consumed."""
     for path in ("/api", "/other"):
         verdict = limiter.hit({**features, "path": path})
         assert (verdict.allowed, verdict.denied, verdict.retry_after, verdict.rules) == (False, True, None, ())
@@ -65,8 +65,8 @@ def test_who_is_denied_is_never_served(limiter: Limiter, features: dict[str, str
     assert not limiter.peek(features)
 
 
-def test_others_are_limited_as_ever(limiter: Limiter) -> None:
-    """A client on no list, an unknown one, and one whose address cannot be read meet the rules."""
+def test_other_clients_are_limited_as_usual(limiter: Limiter) -> None:
+    """Rules apply to a client on no list, without an address, or with an invalid address."""
     for features in ({"ip": "192.0.2.7"}, {}, {"ip": "somewhere"}):
         assert limiter.hit({**features, "path": "/api"})
         verdict = limiter.hit({**features, "path": "/api"})
@@ -85,7 +85,7 @@ def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
 
 @pytest.mark.parametrize(("peer", "status"), [("203.0.113.9", 403), ("10.1.2.3", 200), ("192.0.2.7", 200)])
 def test_denied_is_403_in_applications(peer: str, status: int) -> None:
-    """On any path, by ASGI and WSGI alike; the answer tells of no limit and when to come back."""
+    """On any path, under ASGI and WSGI, the response has no rate limit headers and no Retry-After."""
 
     async def ask() -> httpx.Response:
         guarded = RateLimitMiddleware(app, settings=SETTINGS)
@@ -120,19 +120,19 @@ def test_denied_is_403_in_applications(peer: str, status: int) -> None:
     ids=str,
 )
 def test_a_mistake_in_a_list_is_an_error(lists: dict[str, Any], message: str) -> None:
-    """It names the place in the file."""
+    """The error names the place in the file."""
     with pytest.raises(ConfigError, match=message):
         load_settings({"lists": lists})
 
 
-def test_a_feature_that_only_a_list_needs_must_be_there() -> None:
-    """Nothing gives the feature, so the list could never match: the middleware is not built."""
+def test_a_feature_of_a_list_needs_a_source() -> None:
+    """Without a source of the feature, the list would never match, so the middleware raises an error."""
     with pytest.raises(ConfigError, match="tenant"):
         RateLimitMiddleware(app, settings={"lists": {"deny": {"tenant": ["x"]}}})
 
 
-def test_there_are_two_lists() -> None:
-    """A third one, or a mistyped one, would never be looked at."""
+def test_an_unknown_list_is_an_error() -> None:
+    """Only the lists allow and deny exist, so a misspelt list would never apply."""
     with pytest.raises(ConfigError, match=r"unknown list 'alow'\. Did you mean 'allow'"):
         AccessLists({"alow": {"user": "ann"}})
     lists = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}})

@@ -1,4 +1,4 @@
-"""Addresses that no client can have are rejected where it is known how clients are told apart."""
+"""IP addresses that no client can have raise an error when the key of the rule is known."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize(("rule", "message"), WRONG)
-def test_an_address_that_is_nobody_is_rejected(rule: dict[str, Any], message: str) -> None:
-    """In settings with its path, in the rules of a limiter by the middleware, in decorators by the first request."""
+def test_an_impossible_ip_address_is_rejected(rule: dict[str, Any], message: str) -> None:
+    """Settings show the path. The middleware checks the rules of a limiter, and the first request checks decorators."""
     with pytest.raises(ConfigError, match=rf"^rules\[1\]: {message}"):
         load_settings({"rules": [{"limits": "1/s"}, given(rule)]})
     limiter = Limiter([Rule(name="api", **given(rule))])
@@ -68,8 +68,8 @@ def test_an_address_that_is_nobody_is_rejected(rule: dict[str, Any], message: st
 
 
 @pytest.mark.parametrize(("rule", "message"), WRONG)
-def test_an_address_that_is_nobody_is_rejected_in_what_replaces_a_rule(rule: dict[str, Any], message: str) -> None:
-    """When settings are loaded where they tell the key, and else when the decorator does."""
+def test_an_impossible_ip_address_in_an_override_is_rejected(rule: dict[str, Any], message: str) -> None:
+    """The check runs when settings are loaded, if they set the key, or else with the decorator."""
     replacing = {"rules": [{"overrides": "login", "key": "ip", **rule}]}
     with pytest.raises(ConfigError, match=rf"^rules\[0\] .login.: {message}"):
         load_settings(replacing)
@@ -82,8 +82,8 @@ def test_an_address_that_is_nobody_is_rejected_in_what_replaces_a_rule(rule: dic
         )
 
 
-def test_a_replaced_rule_may_have_a_key_of_other_texts() -> None:
-    """A table that replaces the decorator's is for the decorator's key."""
+def test_an_override_may_have_a_key_with_other_values() -> None:
+    """A table in an override belongs to the key of the decorator."""
     settings = {"rules": [{"overrides": "login", "per_key": {"2001:db8::1": "2/s"}}]}
     view = limit("1/s", name="login", key="header:x-net")(hello)
     app = application([Route("/", view)], limiter=Limiter.from_settings(settings))
@@ -91,15 +91,15 @@ def test_a_replaced_rule_may_have_a_key_of_other_texts() -> None:
 
 
 @pytest.mark.parametrize("rule", RIGHT)
-def test_what_a_client_or_another_feature_can_be_is_taken(rule: dict[str, Any]) -> None:
-    """Only what parses as an address is looked at, and only where addresses are meant."""
+def test_possible_values_of_features_are_accepted(rule: dict[str, Any]) -> None:
+    """The check applies only to text that parses as an IP address, and only for IP features."""
     assert load_settings({"rules": [given(rule)]}).rules
     features = {"net": lambda request: None}
     assert RateLimitMiddleware(app, limiter=Limiter([Rule(**given(rule))]), features=features)
 
 
-def test_the_prefix_is_that_of_the_settings() -> None:
-    """With 128 every address is a client of its own, and no network is one."""
+def test_the_check_uses_the_prefix_of_the_settings() -> None:
+    """With prefix 128 every IPv6 address is its own client, and a network is none."""
     rule = given({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
     assert load_settings({"ipv6_prefix": 128, "rules": [rule]}).rules
     with pytest.raises(ConfigError, match=r"per_key\['2001:db8::/64'\]: '2001:db8::/64' is a network"):
@@ -121,15 +121,15 @@ def test_the_prefix_is_that_of_the_settings() -> None:
         ),
     ],
 )
-def test_the_middlewares_own_prefix_counts(middleware: Any, settings: dict[str, Any], message: str) -> None:
-    """A list or a rule that the argument would switch off stops the start."""
+def test_the_prefix_of_the_middleware_counts(middleware: Any, settings: dict[str, Any], message: str) -> None:
+    """A list or rule that the argument would disable stops the start."""
     with pytest.raises(ConfigError, match=f"^{message}"):
         middleware(app, settings=settings, ipv6_prefix=48)
     assert middleware(app, settings=settings, ipv6_prefix=64)
 
 
-def test_an_ip_of_your_own_may_be_any_text() -> None:
-    """Who reads addresses by a function, or gives them by a dependency, tells clients apart as they like."""
+def test_a_custom_ip_feature_may_be_any_text() -> None:
+    """A feature function or a dependency for ``ip`` may return any text."""
     rule = given({"match": {"ip": "2001:db8::1"}})
     own = {"ip": lambda request: "2001:db8::1"}
     guarded = RateLimitMiddleware(app, limiter=Limiter([Rule(**rule)]), features=own)

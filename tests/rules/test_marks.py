@@ -1,4 +1,4 @@
-"""The decorators by themselves: what they may stand on, and that nothing marked runs undecided."""
+"""The decorators accept only views, and a decorated view never runs without a decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ratelimit_mw.rules.marks import marks_of
 
 @pytest.mark.parametrize("names", [(5,), ("api", None), (["api"],)])
 def test_an_exemption_names_rules(names: tuple[Any, ...]) -> None:
-    """Anything else is a mistake at the start."""
+    """Any other argument is an error at the start."""
     line = sys._getframe().f_lineno + 2
     with pytest.raises(ConfigError, match=rf"^@exempt at {__file__}:{line}: expected names of rules; got "):
         exempt(*names)
@@ -33,10 +33,10 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("framework", ["rules.decorators", "starlette", "fastapi", "flask", "django"])
 @pytest.mark.parametrize(("limits", "options", "message"), MISTAKES)
-def test_a_limit_that_means_nothing_is_an_error_in_its_line(
+def test_an_invalid_limit_is_an_error_in_its_line(
     framework: str, limits: str, options: dict[str, Any], message: str
 ) -> None:
-    """It is rejected when it is written, before it stands on any view, and names the file and line."""
+    """The error names the file and line before the decorator is on any view."""
     limited = importlib.import_module(f"ratelimit_mw.{framework}").limit
     line = sys._getframe().f_lineno + 2
     with pytest.raises(ConfigError, match=rf"^@limit at {__file__}:{line}: {message}"):
@@ -45,8 +45,8 @@ def test_a_limit_that_means_nothing_is_an_error_in_its_line(
 
 @pytest.mark.parametrize("framework", ["rules.decorators", "starlette", "fastapi", "flask", "django"])
 @pytest.mark.parametrize("decorator", ["limit", "exempt"])
-def test_a_decorator_on_what_is_no_view_is_an_error_in_its_line(framework: str, decorator: str) -> None:
-    """Neither a limit nor an exemption is silently of no use."""
+def test_a_decorator_on_another_object_is_an_error_in_its_line(framework: str, decorator: str) -> None:
+    """A limit or an exemption that could never apply raises an error."""
     decorate = getattr(importlib.import_module(f"ratelimit_mw.{framework}"), decorator)
     line = sys._getframe().f_lineno + 2
     with pytest.raises(ConfigError, match=rf"^@{decorator} at {__file__}:{line}: expected a view, .*; got 3$"):
@@ -54,7 +54,7 @@ def test_a_decorator_on_what_is_no_view_is_an_error_in_its_line(framework: str, 
 
 
 def test_mistakes_of_messages_are_errors_in_their_line() -> None:
-    """A mistyped ``over`` and a number that is no view, as with ``@limit``."""
+    """A misspelt ``over`` or a number instead of a view raises an error, as with ``@limit``."""
     line = sys._getframe().f_lineno + 2
     with pytest.raises(ConfigError, match=rf"^@messages at {__file__}:{line}: over: expected 'close' or 'drop'; got "):
         messages("5/minute", over="clos")
@@ -63,7 +63,7 @@ def test_mistakes_of_messages_are_errors_in_their_line() -> None:
 
 
 def test_one_limit_on_two_views_is_two_rules() -> None:
-    """A limit that was made once may stand on several views; each counts by itself."""
+    """One limit object may be on several views, and each view has its own count."""
     thrice = limit("3/minute")
     views = [thrice(lambda: None), thrice(lambda: 1)]
     rate = Limiter()
@@ -73,16 +73,16 @@ def test_one_limit_on_two_views_is_two_rules() -> None:
 
 
 @pytest.mark.parametrize("view", [len, [].append, {"a": 1}.get])
-def test_a_view_that_is_no_function_of_python_is_guarded_too(view: Any) -> None:
-    """A built-in or a method of one keeps its name and rejects to run undecided."""
+def test_a_builtin_as_a_view_is_guarded_too(view: Any) -> None:
+    """A built-in function or method keeps its name and does not run without a decision."""
     marked = limit("5/minute")(view)
     assert marked.__name__ == view.__name__
     with pytest.raises(MissingMiddlewareError):
         marked("a")
 
 
-def test_a_replacement_gives_no_path() -> None:
-    """A view has the path of its route, also where a settings file retunes its rule."""
+def test_an_override_sets_no_path() -> None:
+    """A view has the path of its route, also when a settings file overrides its rule."""
     limiter = Limiter.from_settings({"rules": [{"overrides": "login", "match": {"path": "/login"}}]})
     with pytest.raises(ConfigError, match=r"^rules\[0\]\.match\.path: the view of 'login' has the path of its route"):
         limiter.adopt([make_mark("5/minute", {"name": "login"}, "views.login")])
@@ -92,8 +92,8 @@ REPLACING = {"rules": [{"name": "api", "limits": "5/minute"}, {"overrides": "log
 NOBODY = r"^rules\[1\]\.overrides: no decorator has a rule named 'login'\. There is none$"
 
 
-def test_nothing_is_decided_while_a_replaced_rule_is_missing() -> None:
-    """A settings rule that changes a decorator's is never silently left out, however the limiter is asked."""
+def test_no_decision_is_made_while_an_override_has_no_rule() -> None:
+    """An override in the settings without its decorator raises an error in every method of the limiter."""
     limiter = Limiter.from_settings(REPLACING)
     for ask in (limiter.hit, limiter.peek, limiter.match, lambda some: limiter.slot(some).__enter__()):
         for _ in range(2):
@@ -109,15 +109,15 @@ def test_nothing_is_decided_while_a_replaced_rule_is_missing() -> None:
     assert str(limiter.rules.by_name["login"].source.quotas[0]) == "1/minute"
 
 
-def test_a_missing_replaced_rule_is_named_among_those_there_are() -> None:
-    """A slip in a name is found with what it should have been."""
+def test_an_override_without_its_rule_suggests_similar_names() -> None:
+    """The error lists the existing rules, so a typo is easy to find."""
     limiter = Limiter.from_settings(REPLACING)
     with pytest.raises(ConfigError, match=r"no decorator has a rule named 'login'\. Did you mean 'logon'"):
         limiter.adopt([make_mark("5/minute", {"name": "logon"}, "views.login")])
 
 
-def test_a_name_that_a_decorator_and_the_settings_give_names_both_places() -> None:
-    """So do two decorators."""
+def test_a_name_in_a_decorator_and_the_settings_names_both_places() -> None:
+    """A name in two decorators names both places, too."""
     limiter = Limiter.from_settings({"rules": [{"name": "a", "limits": "5/minute"}]})
     with pytest.raises(ConfigError, match=r"^the limit on shop\.a: the name 'a' is already used by rules\[0\]. "):
         limiter.adopt([make_mark("5/minute", {"name": "a"}, "shop.a")])

@@ -1,4 +1,4 @@
-"""What rules are called that nobody named: a view may have any name, and its limits are told and referred to."""
+"""Automatic rule names work for views of any name, in headers, messages and references."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = r"test_names.gr\xf6\xdfe"
 
 
 def limited(view: Any) -> Any:
-    """The view under a name of its own language, with a limit that nobody named."""
+    """Return the view under a non-ASCII name with an unnamed limit."""
     view.__name__ = view.__qualname__ = "größe"
     return limit("2/minute", algorithm="sliding-window-log")(view)
 
@@ -55,8 +55,8 @@ def in_django() -> list[tuple[int, Any]]:
 
 
 @pytest.mark.parametrize("answers", [in_fastapi, in_flask, in_django])
-def test_a_view_of_any_name_is_served_and_limited(answers: Any) -> None:
-    """Its policy has the name escaped, as the fields of HTTP are ASCII, in allowed and in rejected answers."""
+def test_a_view_with_any_name_is_served_and_limited(answers: Any) -> None:
+    """The policy has the name in escaped form, because HTTP fields are ASCII, in every response."""
     found = answers()
     assert [status for status, _ in found] == [200, 200, 429]
     for _, headers in found:
@@ -64,8 +64,8 @@ def test_a_view_of_any_name_is_served_and_limited(answers: Any) -> None:
         assert [name for name, _ in parsed(headers["ratelimit"])] == [SHOWN]
 
 
-def test_a_blueprint_of_any_name_is_served_and_limited() -> None:
-    """A rejection tells the same name in its body."""
+def test_a_blueprint_with_any_name_is_served_and_limited() -> None:
+    """The body of a rejection has the same name."""
     app, blueprint = Flask("app"), limit("1/minute", algorithm="sliding-window-log")(Blueprint("größe", "shop"))
     blueprint.add_url_rule("/", view_func=lambda: "42")
     app.register_blueprint(blueprint)
@@ -80,7 +80,7 @@ class Größe:
 
 
 def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spelling() -> None:
-    """Whatever a view is called; what is shown can be written in ``overrides``, ``@exempt`` and ``reset``."""
+    """``overrides``, ``@exempt`` and ``reset`` accept the shown form of the name of any view."""
     name = r"test_names.Gr\xf6\xdfe"
     for written in ("test_names.Größe", name):
         limiter = Limiter.from_settings({"rules": [{"overrides": written, "limits": "1/minute"}]})
@@ -99,8 +99,8 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         assert limiter.decide(limiter.rules.plan("GET", "/", view=left), {}).allowed
 
 
-def test_a_rule_is_replaced_once_in_any_spelling() -> None:
-    """The name as it is and as it is shown are one."""
+def test_a_rule_is_overridden_once_in_any_spelling() -> None:
+    """The original and the shown form are one name."""
     twice = [{"overrides": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
     with pytest.raises(ConfigError, match=r"^rules\[1\] '?.*: overrides: .* is already overridden above"):
         load_settings({"rules": twice})
@@ -110,6 +110,6 @@ def test_a_rule_is_replaced_once_in_any_spelling() -> None:
     ("name", "shown"),
     [("a.b", "a.b"), ("größe", r"gr\xf6\xdfe"), ("数\n", r"\u6570\n"), ("\x7f\ud800😀", r"\x7f\ud800\U0001f600")],
 )
-def test_what_is_not_printable_in_ascii_is_escaped(name: str, shown: str) -> None:
-    """Control characters and halves of characters, too; nothing is escaped twice."""
+def test_characters_outside_of_printable_ascii_are_escaped(name: str, shown: str) -> None:
+    """Control characters and surrogates are escaped, too, and no text is escaped twice."""
     assert printable(name) == printable(shown) == shown

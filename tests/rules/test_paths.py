@@ -1,4 +1,4 @@
-"""Path patterns: one tree for all of them gives what a regular expression for each would, and no path is slow."""
+"""The tree of path patterns gives the results of regular expressions, and no path is slow."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pattern_matches(pattern: str, path: str) -> bool:
 
 
 def naive(pattern: str, path: str) -> bool:
-    """The definition, segment by segment, with a regular expression that knows nothing of trees."""
+    """Match segment by segment with a regular expression, without a tree."""
     path = re.sub("/+", "/", path)
     path = path[:-1] if path != "/" and path.endswith("/") else path
     expression = ""
@@ -63,14 +63,14 @@ def naive(pattern: str, path: str) -> bool:
 @example(["/a/**/b", "/**/a/**", "/a/{rest:path}"], "/a/b")
 @example(["/a/**/**/b"], "/a/b")
 def test_the_tree_agrees_with_a_regular_expression_for_each_pattern(found: list[str], path: str) -> None:
-    """For any patterns and path the tree finds exactly those that match one by one, in rising order."""
+    """For any patterns and path the tree finds the same patterns as separate matches, in ascending order."""
     expected = tuple(i for i, pattern in enumerate(found) if naive(pattern, path))
     assert PathTree(enumerate(found)).match(path) == expected
 
 
 @given(patterns, paths)
-def test_slashes_do_not_tell_paths_apart(pattern: str, path: str) -> None:
-    """Doubled slashes, one at the end, or none at the start change no answer."""
+def test_extra_slashes_do_not_matter(pattern: str, path: str) -> None:
+    """Doubled slashes, a trailing slash or a missing leading slash do not change the result."""
     spellings = [path, path + "/", path.replace("/", "//"), path.lstrip("/"), "//" + path]
     assert len({pattern_matches(pattern, spelling) for spelling in spellings}) == 1
 
@@ -96,7 +96,7 @@ def test_slashes_do_not_tell_paths_apart(pattern: str, path: str) -> None:
     ],
 )
 def test_patterns_by_example(pattern: str, matching: list[str], others: list[str]) -> None:
-    """Stars stay within a segment, double stars cross them, parameters are segments, and all else is itself."""
+    """A star stays within a segment, a double star crosses segments, and a parameter is one segment."""
     assert checked_pattern(pattern) == pattern
     assert [path for path in matching if not pattern_matches(pattern, path)] == []
     assert [path for path in others if pattern_matches(pattern, path)] == []
@@ -115,8 +115,8 @@ def test_patterns_by_example(pattern: str, matching: list[str], others: list[str
         ("/a/./b", "/a/./b"),
     ],
 )
-def test_paths_have_one_spelling(path: str, expected: str) -> None:
-    """``normalize_path`` collapses slashes and drops one at the end; it resolves no dots, as frameworks do not."""
+def test_paths_are_normalized(path: str, expected: str) -> None:
+    """``normalize_path`` collapses slashes and drops a trailing one. It resolves no dots, like the frameworks."""
     assert normalize_path(path) == expected
     assert normalize_path(expected) == expected
 
@@ -145,7 +145,7 @@ def test_paths_have_one_spelling(path: str, expected: str) -> None:
     ],
 )
 def test_a_pattern_that_cannot_match_is_rejected(pattern: object, message: str) -> None:
-    """A pattern that could never match, or not what its author meant, is an error that shows it."""
+    """A pattern that could never match, or not as intended, raises an error that shows it."""
     with pytest.raises(ConfigError, match=message):
         checked_pattern(pattern)
 
@@ -160,7 +160,7 @@ HOSTILE = {
 
 
 def steps(pattern: str, path: str) -> int:
-    """How many lines of Python a match takes; a regular expression that tries everything would not come back."""
+    """Count the executed lines of a match. A regular expression that backtracks would not return."""
     count = 0
 
     def trace(*_: object) -> object:
@@ -169,7 +169,7 @@ def steps(pattern: str, path: str) -> int:
         return trace
 
     tree = PathTree((i, pattern) for i in range(3))
-    before = sys.gettrace()  # coverage has its own
+    before = sys.gettrace()  # Coverage has its own trace function.
     sys.settrace(trace)
     try:
         tree.match(path)
@@ -181,8 +181,8 @@ def steps(pattern: str, path: str) -> int:
 @pytest.mark.parametrize(
     "pattern", ["/api/**", "/**/a/**/a/**/a/**/b", "/**/edit/**/edit", "/*.*.*.*.bak", "/*-*-*-*-*y"]
 )
-def test_no_path_takes_more_than_its_length(pattern: str) -> None:
-    """Work grows with the length of the path and no faster, whatever the pattern and the path."""
+def test_the_work_grows_linearly_with_the_path(pattern: str) -> None:
+    """For any pattern and path, the number of steps is linear in the length of the path."""
     for path in HOSTILE.values():
         half, whole = steps(pattern, path[: len(path) // 2]), steps(pattern, path)
         assert whole <= 2.2 * half + 200

@@ -1,4 +1,4 @@
-"""What rules make of requests through the limiter: shadows, plans, unknown keys, costs, queues."""
+"""The limiter applies shadow rules, plans, missing keys, costs and queues."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ratelimit_mw.testmode import limits_off
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Any:
-    """A limiter's methods, blocking or awaited."""
+    """Return the methods of a limiter, blocking or awaited."""
     return request.param
 
 
-def test_a_rule_that_watches_rejects_nobody(way: Any) -> None:
-    """A shadow rule decides beside the others; what it would have said is in the verdict, and delays nobody."""
+def test_a_shadow_rule_rejects_no_request(way: Any) -> None:
+    """A shadow rule decides with the others. Its decision is in the verdict and causes no delay."""
     rate = limiter(rule("1/minute", "shadow", mode="shadow"), rule("3/minute", "real"))
     seen = [way(rate).hit(ANN) for _ in range(4)]
     assert [verdict.allowed for verdict in seen] == [True, True, True, False]
@@ -31,7 +31,7 @@ def test_a_rule_that_watches_rejects_nobody(way: Any) -> None:
 
 
 def test_limits_by_key_and_by_feature(way: Any) -> None:
-    """A client's own limits come first, then those of its plan or group, then the rule's."""
+    """Limits of a single client take precedence over those of its plan or group, and these over the rule's."""
     rate = limiter(
         rule(
             "1/minute",
@@ -56,8 +56,8 @@ def test_limits_by_key_and_by_feature(way: Any) -> None:
     assert found == [quotas for _, quotas in asked]
 
 
-def test_who_changes_the_plan_keeps_what_was_consumed(way: Any) -> None:
-    """Limits of one period share their count, so an upgrade gives the difference and a downgrade no fresh start."""
+def test_a_new_plan_keeps_the_consumed_cost(way: Any) -> None:
+    """Limits of one period share a count, so an upgrade adds the difference and a downgrade does not reset."""
     rate = limiter(rule("1/minute", key=["user"], per={"plan": {"free": "2/minute", "pro": "5/minute"}}))
     assert [way(rate).hit({"user": "ann", "plan": "free"}).allowed for _ in range(3)] == [True, True, False]
     assert [way(rate).hit({"user": "ann", "plan": "pro"}).allowed for _ in range(4)] == [True, True, True, False]
@@ -65,8 +65,8 @@ def test_who_changes_the_plan_keeps_what_was_consumed(way: Any) -> None:
 
 
 @pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
-def test_an_unknown_key_is_left_alone_or_rejected(way: Any, limits: str) -> None:
-    """Nobody signed in: the rule does not apply, or rejects for good; a shadow rule does neither."""
+def test_a_missing_key_skips_the_rule_or_rejects(way: Any, limits: str) -> None:
+    """Without a user the rule does not apply or rejects permanently. A shadow rule does neither."""
     nobody = {"ip": "192.0.2.7"}
     assert way(limiter(rule(limits, key=["user"]))).hit(nobody).rules == ()
     rejecting = rule(limits, key=["user"], when_missing="reject")
@@ -78,8 +78,8 @@ def test_an_unknown_key_is_left_alone_or_rejected(way: Any, limits: str) -> None
     assert way(limiter(shadow)).hit(nobody).rules == ()
 
 
-def test_a_rejection_for_an_unknown_key_consumes_nothing(way: Any) -> None:
-    """All or nothing holds for it, too, and there is nothing to give back."""
+def test_a_rejection_for_a_missing_key_consumes_nothing(way: Any) -> None:
+    """All or nothing applies to it, too, and the refund is empty."""
     rate = limiter(rule("9/minute", "first"), rule(key=["user"], when_missing="reject"))
     verdict = way(rate).hit({"ip": "192.0.2.7"})
     way(rate).refund(verdict)
@@ -87,7 +87,7 @@ def test_a_rejection_for_an_unknown_key_consumes_nothing(way: Any) -> None:
 
 
 def test_costs_are_numbers_or_functions(way: Any) -> None:
-    """A rule's cost, a function of the features, or what ``hit`` is given, which comes before both."""
+    """A cost is that of the rule, a function of the features, or the argument of ``hit``, which takes precedence."""
     rate = limiter(
         rule("100/minute", "fixed", cost=3),
         rule("100/minute", "function", cost=lambda features: len(features["user"])),
@@ -100,8 +100,8 @@ def test_costs_are_numbers_or_functions(way: Any) -> None:
 
 @pytest.mark.parametrize("limits", ["5/minute", "5/minute; 9/hour"])
 @pytest.mark.parametrize("cost", [-1, 1.5, True, "1", 10**12 + 1])
-def test_a_cost_that_is_none_is_an_error(way: Any, limits: str, cost: Any) -> None:
-    """Given to ``hit``, to ``settle``, or by a function."""
+def test_an_invalid_cost_is_an_error(way: Any, limits: str, cost: Any) -> None:
+    """The cost comes from ``hit``, from ``settle`` or from a function."""
     rate = limiter(rule(limits))
     verdict = rate.hit(ANN)
     calls: list[Callable[[], Any]] = [
@@ -130,13 +130,13 @@ async def _awaited(request: Any) -> int:
     ],
 )
 def test_a_cost_function_that_cannot_be_called_is_an_error_at_once(cost: Any, message: str) -> None:
-    """It is found when the rule is built, not at the first request."""
+    """The error appears when the rule is built, not with the first request."""
     with pytest.raises(ConfigError, match=message):
         rule("5/minute", cost=cost)
 
 
 def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
-    """Only rules that match look; what is not given is unknown."""
+    """Only matching rules apply. A missing feature matches nothing."""
     rate = limiter(
         rule(name="post", match={"methods": ["POST"]}),
         rule(name="login", match={"path": "/login"}),
@@ -150,8 +150,8 @@ def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
     ]
 
 
-def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
-    """``delay`` is the longest of the decisions'; rejected and shadow decisions delay nobody."""
+def test_a_queue_returns_the_delay(way: Any) -> None:
+    """``delay`` is the longest delay of the decisions. Rejected and shadow decisions cause no delay."""
     queue = {"name": "leaky-bucket", "mode": "queue"}
     rate = limiter(
         rule("60/minute burst 3", "a", algorithm=queue),
@@ -161,8 +161,8 @@ def test_a_queue_tells_how_long_to_wait(way: Any) -> None:
     assert [way(rate).hit(ANN).delay for _ in range(4)] == [0.0, 2.0, 4.0, 0.0]
 
 
-def test_with_limits_off_nobody_looks(way: Any) -> None:
-    """The testmode for tests of applications lets everything pass and counts nothing."""
+def test_limits_off_allows_every_hit(way: Any) -> None:
+    """In limits_off() every hit is allowed and nothing is counted."""
     rate = limiter(rule("1/minute"))
     with limits_off():
         assert [way(rate).hit(ANN).rules for _ in range(3)] == [()] * 3

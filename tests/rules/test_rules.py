@@ -1,4 +1,4 @@
-"""Rules: which requests they take, what they need, and that nonsense is rejected with its place when they are built."""
+"""Rules match requests, list the features they need, and reject invalid options with their place."""
 
 from __future__ import annotations
 
@@ -61,26 +61,26 @@ SHOP = named(
         ("", "", ["every"]),
     ],
 )
-def test_all_rules_that_match_apply_together_in_their_order(method: str, path: str, expected: list[str]) -> None:
-    """By path and method, each rule on its own; GET takes HEAD along, OPTIONS is taken only by name."""
+def test_all_matching_rules_apply_in_their_order(method: str, path: str, expected: list[str]) -> None:
+    """Path and method match for each rule separately. GET includes HEAD, and OPTIONS matches only by name."""
     assert rules_for(SHOP, method, path) == expected
 
 
 @pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "REPORT", "SEARCH", "LOCK", "M-SEARCH", "X_Y", "brew"])
 def test_any_method_may_be_named(method: str) -> None:
-    """A method that is not HTTP's own is a method, unless it looks like a slip of one that is."""
+    """A custom method is valid, unless it looks like a typo of a standard one."""
     assert rules_for(named(r={"methods": method}), method.upper()) == ["r"]
 
 
 def test_the_same_rules_are_the_same_plan() -> None:
-    """Requests with the same rules share one compiled plan, however they were found."""
+    """Requests with the same rules share one compiled plan, for any way to it."""
     rules = RuleSet(SHOP)
     assert rules.plan("GET", "/a") is rules.plan("BREW", "/b") is rules.plan("GET", "/a")
     assert rules.plan("GET", "/a") is not rules.plan("POST", "/a")
 
 
-def test_no_client_can_make_the_matcher_remember_without_bound() -> None:
-    """Paths and methods are remembered up to a bound, long paths never, and answers stay right."""
+def test_the_match_cache_is_bounded() -> None:
+    """The cache holds a bounded number of paths and methods, never long paths, and results stay correct."""
     rules = RuleSet(SHOP)
     for i in range(10_050):
         assert [rule.name for rule in rules.plan("GET", f"/api/{i}").rules] == ["every", "api"]
@@ -99,8 +99,8 @@ def test_no_client_can_make_the_matcher_remember_without_bound() -> None:
     assert len(rules._plans) <= 4
 
 
-def test_no_client_can_make_plans_without_bound() -> None:
-    """Patterns that match apart from each other have as many plans as combinations; few of them are remembered."""
+def test_the_plan_cache_is_bounded() -> None:
+    """Independent patterns have as many plans as combinations. The cache holds a bounded number of them."""
     rules = RuleSet(Rule(limits="1/minute", match={"path": f"/**/{i}/**"}) for i in range(14))
     reader = FeatureReader({"ip": "rule 'all'"}, ClientIP(), {}, {"user": lambda request: None})
     request = WSGIRequest({"REMOTE_ADDR": "192.0.2.7"})
@@ -134,7 +134,7 @@ HOSTS = named(
     ],
 )
 def test_hosts(host: str, path: str, expected: list[str]) -> None:
-    """A rule may be about hosts, one by one or all below a name; the name itself is not below it."""
+    """A rule may match single hosts, or all subdomains of a name without the name itself."""
     assert rules_for(HOSTS, path=path, host=host) == expected
     assert RuleSet(HOSTS).needs_host
     assert not RuleSet(SHOP).needs_host
@@ -160,13 +160,13 @@ def test_hosts(host: str, path: str, expected: list[str]) -> None:
     ],
 )
 def test_features_are_compared_as_text(match: dict[str, Any], features: dict[str, Any], applies: bool) -> None:
-    """Every feature named must have one of its values; what is unknown has none, what is invalid may have any."""
+    """Each feature in a match must have one of its values. A missing feature does not match, an invalid one may."""
     limiter = Limiter([Rule(name="r", limits="1/minute", match=match, key=[])], clock=ManualClock(1.0))
     assert bool(limiter.hit(features).rules) == applies
 
 
-def test_what_a_rule_needs() -> None:
-    """Features of key, match and tables, each once; method, path and host come with every request."""
+def test_the_needed_features_of_a_rule() -> None:
+    """These are the features of key, match and tables, each once. Method, path and host are always there."""
     rule = Rule(
         limits="1/minute",
         key=["endpoint", "user|ip"],
@@ -177,8 +177,8 @@ def test_what_a_rule_needs() -> None:
     assert RuleSet([rule, Rule(limits="1/s", key="ip")]).needs == rule.needs
 
 
-def test_limits_in_every_form_mean_the_same() -> None:
-    """Text, a list of texts, quotas and a mixture are one set of limits."""
+def test_limits_in_every_form_are_equal() -> None:
+    """A text, a list of texts, quotas and a mixture give the same limits."""
     five, twenty = Quota(5, 60), Quota(20, 3600)
     forms: list[Any] = ["5/minute; 20/hour", ["5/minute", "20/hour"], [five, twenty], (five, "20/hour")]
     assert {Rule(limits=form).quotas for form in forms} == {(five, twenty)}
@@ -186,7 +186,7 @@ def test_limits_in_every_form_mean_the_same() -> None:
 
 
 def test_rules_without_a_name_are_numbered() -> None:
-    """A name is needed in headers and keys, so a rule without one is called by its place."""
+    """Headers and keys need a name, so a rule without one is named by its position."""
     rules = RuleSet([Rule(limits="1/s"), Rule(limits="1/s", name="x"), Rule(limits="1/s; 2/minute")])
     assert list(rules.by_name) == ["rule-1", "x", "rule-3"]
     assert [limit.policy for limit in rules.rules[2].limits] == ["rule-3", "rule-3-2"]
@@ -201,13 +201,13 @@ def test_rules_without_a_name_are_numbered() -> None:
     ],
 )
 def test_names_are_unique(names: list[str | None], limits: str, message: str) -> None:
-    """Two rules of one name, or two policies, would share their counts and their header."""
+    """Two rules or policies with one name would share their counts and header."""
     with pytest.raises(ConfigError, match=message):
         RuleSet(Rule(name=name, limits=limits) for name in names)
 
 
-def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
-    """One plain limit is decided without a list of hits; anything else about the rule takes the long way."""
+def test_the_fast_path_is_used_only_for_a_plain_limit() -> None:
+    """One plain limit is decided without a list of hits. Any other option of the rule takes the slow path."""
     plain = {"limits": "1/minute"}
     others: list[dict[str, Any]] = [
         {"limits": "1/minute; 2/hour"},
@@ -298,51 +298,51 @@ def test_the_short_way_is_taken_only_where_there_is_nothing_to_ask() -> None:
     ],
 )
 def test_every_mistake_names_its_place(wrong: dict[str, Any], message: str) -> None:
-    """The error names the rule, the field and the entry, what was found and what was expected."""
+    """The error names the rule, the field and the entry, the value given and the expected one."""
     with pytest.raises(ConfigError, match=message) as caught:
         Rule(**{"name": "login", "limits": "5/minute", **wrong})
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_place_in_a_file_says_more_than_a_name() -> None:
-    """Seen from a file the error has the file's path in it, and no name besides."""
+def test_an_error_in_a_file_has_the_path_of_the_file() -> None:
+    """The error has the path in the file and no rule name besides."""
     with pytest.raises(ConfigError) as caught:
         Rule(name="login", limits="5/minute", cost=-1)
     assert str(caught.value.within("rules[1]")).startswith("rules[1].cost: expected a cost")
 
 
-def test_a_rule_is_not_changed_afterwards() -> None:
-    """Rules are shared by all requests."""
+def test_a_rule_is_immutable() -> None:
+    """All requests share the rules."""
     rule = Rule(limits="1/s")
     with pytest.raises(AttributeError):
         rule.cost = 2  # type: ignore[misc]
     assert Rule(limits="1/s") == rule != Rule(limits="2/s")
 
 
-def test_an_empty_match_takes_everything() -> None:
-    """What is left out does not choose."""
+def test_an_empty_match_matches_every_request() -> None:
+    """A condition that is left out matches every value."""
     assert Match.parse({}) == Match()
     assert Match().takes_features({})
     assert Match().takes_host("any")
 
 
-def test_one_of_a_few_words() -> None:
-    """A word that is none of them is shown beside them."""
+def test_an_unknown_word_is_shown_with_the_valid_words() -> None:
+    """The error lists the valid words."""
     assert one_of("a", "a", "b") == "a"
     with pytest.raises(ConfigError, match="expected 'a' or 'b'; got 'c'"):
         one_of("c", "a", "b")
 
 
-def test_a_rule_for_networks_knows_mapped_addresses() -> None:
-    """IPv4 in IPv6 form is unwrapped before it is compared, in the rule and in the request."""
+def test_a_match_by_network_unwraps_mapped_addresses() -> None:
+    """IPv4-mapped addresses are unwrapped before the comparison, in the rule and in the request."""
     for network in ("10.0.0.0/8", "::ffff:10.0.0.0/104"):
         rate = Limiter([Rule(name="inside", limits="9/minute", match={"ip": [network]})])
         found = [rate.hit({"ip": ip}).rules for ip in ("::ffff:10.1.1.1", "10.1.1.1", "::ffff:11.1.1.1", "::a01:101")]
         assert found == [("inside",), ("inside",), (), ()]
 
 
-def test_a_rule_for_networks() -> None:
-    """``match = { ip = [...] }`` takes addresses and networks, in both families, and nobody without an address."""
+def test_a_match_by_network() -> None:
+    """``match = { ip = [...] }`` accepts addresses and networks of both families. A missing address does not match."""
     rule = Rule(limits="1/minute", key=[], match={"ip": ["10.0.0.0/8", "2001:db8::/32", "192.0.2.7"]})
     limiter = Limiter([rule])
     looked = [bool(limiter.peek({"ip": ip}).rules) for ip in ("10.1.2.3", "2001:db8:1:2::/64", "192.0.2.7")]
@@ -352,13 +352,13 @@ def test_a_rule_for_networks() -> None:
         Rule(limits="1/minute", match={"ip": "10.0.0.1/8"})
 
 
-def test_a_rule_shows_its_limits_and_what_is_not_a_default() -> None:
-    """So that a rule in a message or a test can be read."""
+def test_the_repr_of_a_rule_shows_its_limits_and_changed_options() -> None:
+    """The repr makes messages and test failures readable."""
     assert repr(Rule(limits="5/minute", name="a", cost=1)) == "Rule(limits='5/minute', name='a')"
 
 
 def test_equal_options_are_equal_rules() -> None:
-    """An option that is given with its default changes nothing."""
+    """An option with its default value changes nothing."""
     assert Rule(limits="5/minute", mode="enforce") == Rule(limits="5/minute") != Rule(limits="5/minute", mode="shadow")
 
 
@@ -374,7 +374,7 @@ def test_equal_options_are_equal_rules() -> None:
         (("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "DE"}), ""),
     ],
 )
-def test_the_first_condition_that_a_request_does_not_meet_is_the_reason(request_of: Any, reason: str) -> None:
+def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: str) -> None:
     """Without features only method, path and host are compared."""
     match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
     rules = RuleSet([Rule(limits="5/minute", match=match)])
@@ -383,7 +383,7 @@ def test_the_first_condition_that_a_request_does_not_meet_is_the_reason(request_
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
-    """A class is the same as its name; a class that is not registered is unknown."""
+    """A class is the same as its name. An unregistered class is an error."""
     assert Rule(limits="5/minute", algorithm=Gcra, lease="2%").lease_percent == 2
     assert RuleSet([Rule(limits="5/minute", algorithm=Gcra)]).rules[0].limits[0].algorithm.name == "gcra"
     unregistered = type("Own", (Gcra,), {"name": "own"})

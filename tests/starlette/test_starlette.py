@@ -1,4 +1,4 @@
-"""Starlette: rules of the file and views marked by decorators are decided together, by the middleware alone."""
+"""The Starlette middleware decides rules of the file and views with decorators together."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
 
 
-def test_a_request_is_decided_once_for_file_and_view() -> None:
-    """The rules of the file and those on the view are one question to the store, all or nothing."""
+def test_rules_of_file_and_view_are_decided_together() -> None:
+    """The rules of the file and of the view need one call of the store and are all or nothing."""
     store = SharedStore()
     limiter = Limiter([Rule(name="all", limits="10/minute")], store=store, clock=ManualClock(1_000_000.0))
     app = application([Route("/", asynchronous), Route("/free", hello)], limiter=limiter)
@@ -32,15 +32,15 @@ def test_a_request_is_decided_once_for_file_and_view() -> None:
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
-def test_a_rule_of_the_file_retunes_the_one_on_a_view() -> None:
-    """``overrides`` gives a decorator's rule other numbers, by the name it was given or has from its view."""
+def test_a_rule_of_the_file_overrides_a_decorator() -> None:
+    """``overrides`` gives a decorator's rule other limits, by its explicit name or the name from its view."""
     table = {"overrides": "starlette_apps.asynchronous", "limits": "1/minute"}
     limiter = Limiter.from_settings({"rules": [table]}, clock=ManualClock(1_000_000.0))
     assert statuses(application([Route("/", asynchronous)], limiter=limiter), "/", "/") == [200, 429]
 
 
 def test_the_view_reads_the_verdict() -> None:
-    """The whole verdict, marks included, is at ``request.state.ratelimit``."""
+    """The verdict with all decisions, including those of decorators, is ``request.state.ratelimit``."""
 
     @limit("3/minute", name="own")
     async def view(request: Any) -> Response:
@@ -50,8 +50,8 @@ def test_the_view_reads_the_verdict() -> None:
     assert ask(app).text == "{'all': 8, 'own': 2}"
 
 
-def test_a_key_that_nobody_can_give_is_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    """A rule by user where nobody finds out who that is would never apply: the log says so, once."""
+def test_a_rule_by_user_without_a_source_of_users_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A rule by user without authentication would never apply, so the log reports it once."""
     asgi_request._warn_of_missing_users.cache_clear()
     app = application([Route("/", hello)], Rule(limits="1/minute", key=["user"]))
     assert statuses(app, *["/"] * 3) == [200, 200, 200]
@@ -60,8 +60,8 @@ def test_a_key_that_nobody_can_give_is_no_secret(caplog: pytest.LogCaptureFixtur
     assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in said[0]
 
 
-def test_the_user_of_the_authentication_middleware_is_the_user() -> None:
-    """Users count apart where Starlette's authentication ran before, whatever their address is."""
+def test_the_user_is_the_user_of_the_authentication_middleware() -> None:
+    """Users have their own counts when Starlette's AuthenticationMiddleware runs outside, from any IP address."""
 
     class ByHeader(AuthenticationBackend):
         async def authenticate(self, conn: Any) -> Any:
@@ -74,23 +74,23 @@ def test_the_user_of_the_authentication_middleware_is_the_user() -> None:
     assert asked == [200, 200, 429, 200, 200]
 
 
-def test_clients_are_apart_by_default() -> None:
-    """Without a word on the key each address has its own count."""
+def test_clients_have_their_own_counts_by_default() -> None:
+    """Without a key in the rule, each IP address has its own count."""
     app = application([Route("/", asynchronous)])
     found = [ask(app, client=f"192.0.2.{i}").status_code for i in (1, 2, 3, 1, 2, 3, 1)]
     assert found == [200] * 6 + [429]
 
 
-def test_header_fields_stand_once() -> None:
-    """Rules of the file and of the view make one set of headers, on streams and rejections too."""
+def test_header_fields_appear_once() -> None:
+    """Rules of the file and of the view produce one set of headers, also on streams and rejections."""
     app = application([Route("/", asynchronous)], Rule(limits="9/minute"))
     for _ in range(3):
         names = [name for name, _ in ask(app).headers.multi_items()]
         assert len(names) == len(set(names))
 
 
-def test_a_dead_store_is_no_error_of_the_application() -> None:
-    """When the store does not answer, views are limited by the process alone: neither an error nor without limit."""
+def test_a_store_failure_is_no_error_of_the_application() -> None:
+    """When the store fails, each process limits views by itself: no request fails or goes unlimited."""
     store = SharedStore()
     store.down = True
     app = application([Route("/", asynchronous)], limiter=Limiter(store=store, clock=ManualClock(1_000_000.0)))
@@ -110,8 +110,8 @@ def _sync_teapot(request: Any, error: RateLimitExceeded) -> Response:
 
 @pytest.mark.parametrize("handler", [_teapot, _sync_teapot])
 @pytest.mark.parametrize("kind", [RateLimitExceeded, RateLimitError])
-def test_the_applications_handler_answers_rejections(handler: Any, kind: Any) -> None:
-    """A handler registered for the error, or for what it is a kind of, answers; the headers are added all the same."""
+def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kind: Any) -> None:
+    """A handler for the error or its base class makes the response, and the headers are added."""
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
     answer = [ask(app) for _ in range(3)][-1]
     assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
@@ -120,8 +120,8 @@ def test_the_applications_handler_answers_rejections(handler: Any, kind: Any) ->
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_handler_for_the_status_answers_rejections(is_async: bool) -> None:
-    """It is given the error that Starlette has for the status, with the verdict; the headers are added."""
+def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None:
+    """The handler receives Starlette's HTTPException for the status, with the verdict. The headers are added."""
 
     def handler(request: Any, error: Any) -> Response:
         told = (error.status_code, error.detail, error.verdict.rules)
@@ -136,8 +136,8 @@ def test_a_handler_for_the_status_answers_rejections(is_async: bool) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
 
 
-def test_a_handler_for_another_status_answers_no_rejection() -> None:
-    """Who is on a deny list is answered by the handler for 403, and too many requests as without it."""
+def test_a_handler_for_another_status_is_not_called() -> None:
+    """The handler for 403 responds to denied clients. Other rejections stay as they are."""
     app = application(
         [Route("/", asynchronous)],
         exception_handlers={403: _teapot},
@@ -147,8 +147,8 @@ def test_a_handler_for_another_status_answers_no_rejection() -> None:
     assert ask(app, headers={"x-who": "mallory"}).status_code == 418
 
 
-def test_the_handler_for_the_error_goes_before_that_for_the_status() -> None:
-    """What is told more exactly counts."""
+def test_the_handler_for_the_error_takes_precedence_over_the_status() -> None:
+    """The handler for the more specific class is called."""
 
     async def other(request: Any, error: Any) -> Response:
         return PlainTextResponse("other")
@@ -157,8 +157,8 @@ def test_the_handler_for_the_error_goes_before_that_for_the_status() -> None:
     assert statuses(app, "/", "/", "/") == [200, 200, 418]
 
 
-def test_the_middlewares_own_answer_comes_before_the_applications() -> None:
-    """``rejection`` given to the middleware is what answers, whatever handlers there are."""
+def test_the_rejection_of_the_middleware_takes_precedence_over_handlers() -> None:
+    """``rejection`` of the middleware makes the response, whatever handlers the application has."""
     app = application(
         [Route("/", asynchronous)],
         exception_handlers={RateLimitExceeded: _teapot},
@@ -167,8 +167,8 @@ def test_the_middlewares_own_answer_comes_before_the_applications() -> None:
     assert statuses(app, "/", "/", "/") == [200, 200, 503]
 
 
-def test_an_application_wrapped_by_hand_answers_too() -> None:
-    """A handler finds its application in the request, also where the middleware stands around it."""
+def test_a_wrapped_application_handles_rejections_too() -> None:
+    """A handler finds its application in the request, also when the middleware wraps the application."""
 
     async def handler(request: Any, error: Any) -> Response:
         return PlainTextResponse(type(request.app).__name__, status_code=418)
@@ -178,8 +178,8 @@ def test_an_application_wrapped_by_hand_answers_too() -> None:
     assert [ask(app).text for _ in range(3)] == ["async", "async", "Starlette"]
 
 
-def test_a_rejection_that_a_view_raises_is_answered() -> None:
-    """A limiter that the view asks itself rejects with the same answer; its consumed cost stays."""
+def test_a_rejection_raised_by_a_view_has_the_same_response() -> None:
+    """A limiter that the view calls itself rejects with the same response, and its consumed cost stays."""
     own = Limiter([Rule(name="inner", limits="1/hour")], clock=ManualClock(1_000_000.0))
 
     async def view(request: Any) -> Response:
@@ -195,7 +195,7 @@ def test_a_rejection_that_a_view_raises_is_answered() -> None:
 
 
 def test_a_rejection_after_the_response_has_begun_is_an_error() -> None:
-    """What has begun cannot be rejected any more: the error goes up, as any other."""
+    """A started response cannot be rejected, so the error reaches the server like any other."""
     own = Limiter([Rule(name="inner", limits="1/hour", cost=2)])
 
     async def view(scope: Any, receive: Any, send: Any) -> None:

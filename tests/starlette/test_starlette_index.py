@@ -1,4 +1,4 @@
-"""The index of routes goes where Starlette's own router goes, whatever the routes and whatever the path."""
+"""For any routes and path, the index of routes finds the same endpoint as Starlette's router."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Both(HTTPEndpoint):
 
 
 async def opaque(scope: Any, receive: Any, send: Any) -> None:
-    """An application that nobody can look into."""
+    """Return an application whose routes cannot be read."""
     if scope["type"] == "http":
         await PlainTextResponse("opaque")(scope, receive, send)
 
@@ -104,16 +104,16 @@ tables = st.lists(st.one_of(leaves, leaves, mounts, hosts), max_size=6)
     st.sampled_from(["testserver", "api.example.org", "api.example.org:80"]),
     st.sampled_from(["", "/root", "/a"]),
 )
-def test_the_index_goes_where_the_router_goes(
+def test_the_index_agrees_with_the_router_of_starlette(
     table: list[BaseRoute], requests: list[str], method: str, kind: str, host: str, root: str
 ) -> None:
-    """For every table of routes, path, method, host and protocol the index knows the endpoint that Starlette calls."""
+    """For any routes, path, method, host and protocol, the index finds the endpoint that Starlette calls."""
     app = Starlette(routes=table)
     index = index_of(app)
     for path in requests:
         more: Any = {"headers": [(b"host", host.encode())], "root_path": root}
         scope = asyncio.run(went_to(app.router, root + path, method, kind, **more))
-        for _ in range(2):  # found, and then remembered
+        for _ in range(2):  # The second lookup reads the cache.
             request = ASGIRequest(http_scope(type=kind, path=root + path, method=method, **more))
             found = index.find(request)
             assert found.target is scope.get("endpoint"), (path, table, found)
@@ -121,37 +121,37 @@ def test_the_index_goes_where_the_router_goes(
             assert index.params(request) == named, (path, table)
 
 
-def test_templates_have_their_prefixes_and_no_convertors() -> None:
-    """The template is whole: mounts three deep with parameters, a leading slash, no convertors."""
+def test_templates_have_prefixes_and_no_convertors() -> None:
+    """The template has all prefixes: mounts three deep with parameters, a leading slash, no convertors."""
     inner = Router([Route("/{x:int}/{rest:path}", endpoint("inner"))])
     app = Starlette(routes=[Mount("/v1", routes=[Mount("/{tenant}", routes=[Mount("/items", app=inner)])])])
     found = routed(app, "/v1/acme/items/7/a/b")
     assert found.endpoint == "/v1/{tenant}/items/{x}/{rest}"
 
 
-def test_an_application_without_routes_has_the_template_of_its_mount() -> None:
-    """What is mounted and cannot be looked into is one endpoint; what no route of a router takes is unmatched."""
+def test_a_mount_without_readable_routes_has_one_template() -> None:
+    """A mount whose routes cannot be read is one endpoint. A path that no route matches is unmatched."""
     app = Starlette(routes=[Mount("/files/{site}", app=opaque), Mount("/api", app=Router())])
     assert routed(app, "/files/a/b/c").endpoint == "/files/{site}/{path}"
     assert routed(app, "/api/x").endpoint == UNMATCHED
     assert routed(app, "/x").endpoint == UNMATCHED
 
 
-def test_parameters_are_read_as_the_route_reads_them() -> None:
-    """A number has one text, whatever zeros stand before it, so that nobody gets more than one count for it."""
+def test_parameters_have_the_value_of_the_convertor() -> None:
+    """A number has one text for any leading zeros, so a client cannot get more than one count for it."""
     index = index_of(Starlette(routes=[Route("/{x:int}", endpoint("x"))]))
     params = [index.params(ASGIRequest(http_scope(path=path))) for path in ("/7", "/007", "/" + "9" * 5000)]
     assert params == [{"x": "7"}, {"x": "7"}, {"x": "9" * 5000}]
 
 
-def test_a_line_feed_after_the_path_hides_no_route() -> None:
-    """Patterns that end in "$" take one line feed more, and so does the index."""
+def test_a_trailing_line_feed_hides_no_route() -> None:
+    """Patterns that end in "$" accept one more line feed, and so does the index."""
     found = routed(Starlette(routes=[Route("/login", endpoint("login"))]), "/login\n")
     assert found.endpoint == "/login"
 
 
 class ByVersion(Route):
-    """A route that looks at more than path and method, as in many an application."""
+    """A route that checks more than path and method."""
 
     def __init__(self, path: str, endpoint: Any, version: bytes) -> None:
         super().__init__(path, endpoint)
@@ -162,8 +162,8 @@ class ByVersion(Route):
         return (match, child) if (b"version", self.version) in scope["headers"] else (Match.NONE, {})
 
 
-def test_routes_that_decide_for_themselves_are_asked() -> None:
-    """A route with a ``matches`` of its own is asked each time, below a mount too, and nothing is remembered of it."""
+def test_a_route_with_its_own_matches_is_called() -> None:
+    """The index calls the ``matches`` of such a route for each request, also below a mount, and caches no result."""
     one, two = endpoint("one"), endpoint("two")
     index = index_of(Starlette(routes=[Mount("/v", routes=[ByVersion("/x", one, b"1"), ByVersion("/x", two, b"2")])]))
     asked = [b"1", b"2", b"1", b"3"]
@@ -173,14 +173,14 @@ def test_routes_that_decide_for_themselves_are_asked() -> None:
 
 
 class Anything(BaseRoute):
-    """A route of somebody's own, with nothing to look at."""
+    """A custom route without a pattern."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         return Match.FULL if scope["path"] == "/own" else Match.NONE, {"endpoint": endpoint("own")}
 
 
-def test_a_route_that_shows_nothing_is_asked_too() -> None:
-    """A route without a pattern takes what it takes; where it leads is its secret, and no difference is counted."""
+def test_a_route_without_a_pattern_is_called_too() -> None:
+    """Such a route accepts any path, its endpoint is unknown, and the middleware reports no mismatch."""
     last = endpoint("last")
     index = index_of(Starlette(routes=[Anything(), Route("/{x}", last)]))
     found = index.find(ASGIRequest(http_scope(path="/own")))
@@ -189,8 +189,8 @@ def test_a_route_that_shows_nothing_is_asked_too() -> None:
     assert index.find(ASGIRequest(http_scope(path="/other"))).target is last
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Ten thousand paths are remembered, long ones never."""
+def test_the_route_cache_is_bounded() -> None:
+    """The index caches up to ten thousand paths, and never a long one."""
     index = index_of(Starlette(routes=[Route("/{x}", endpoint("x"))]))
     for i in range(10_050):
         index.find(ASGIRequest(http_scope(path=f"/{i}")))
@@ -200,15 +200,15 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_an_application_that_mounts_itself_is_read_once() -> None:
-    """A circle of mounts ends."""
+    """The search ends at a mount that it has already read."""
     router = Router([Route("/x", endpoint("x"))])
     router.mount("/again", app=router)
     assert routed(Starlette(routes=[Mount("/", app=router)]), "/x").endpoint == "/x"
 
 
 @pytest.mark.parametrize("count", [3, 3000])
-def test_a_new_path_asks_few_routes(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many routes there are, a path that was never seen asks the patterns of those alone that it may be."""
+def test_a_new_path_is_compared_with_few_routes(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a path without a cache entry, the index tries only the patterns that can match, for any number of routes."""
     from ratelimit_mw.asgi.routes import tree
 
     calls: list[str] = []

@@ -1,4 +1,4 @@
-"""What happens when an application starts and stops: mistakes stop the start, and the store is closed at the end."""
+"""Mistakes stop the start of an application, and its shutdown closes the store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ratelimit_mw.testing import ManualClock
 
 
 class PendingCorrection(SharedStore):
-    """A store that notes when it is closed, and what was sent until then."""
+    """A store that records its close and the messages sent before."""
 
     def __init__(self, sent: list[str]) -> None:
         super().__init__()
@@ -37,8 +37,8 @@ class PendingCorrection(SharedStore):
         self.closed.append(list(self.sent))
 
 
-def test_the_store_is_closed_when_the_application_has_shut_down() -> None:
-    """The store is closed once the application is done with it, before the server goes, and opens again if asked."""
+def test_the_store_is_closed_after_the_shutdown() -> None:
+    """The store closes after the shutdown of the application and before the server ends. It opens again on use."""
     sent: list[str] = []
     store = PendingCorrection(sent)
     during: list[int] = []
@@ -65,8 +65,8 @@ def test_the_store_is_closed_when_the_application_has_shut_down() -> None:
     assert state == {"own": 7}
 
 
-def test_the_store_is_closed_when_the_start_has_failed() -> None:
-    """What was opened before it failed is not left open; a middleware that could not be built has nothing to close."""
+def test_the_store_is_closed_after_a_failed_start() -> None:
+    """A failed start closes an open store. A middleware that failed to build has none to close."""
     store = PendingCorrection([])
     limiter = Limiter([Rule(limits="2/minute")], store=store, clock=ManualClock(1_000_000.0))
 
@@ -99,7 +99,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("view", "settings", "message"), MISTAKES)
 def test_a_mistake_stops_the_start(view: Any, settings: Any, message: str) -> None:
-    """The server is told that the start failed and why, and what the application had opened is closed again."""
+    """The server receives the failed start with its reason, and the resources of the application are closed."""
     opened: list[str] = []
 
     @contextlib.asynccontextmanager
@@ -121,15 +121,15 @@ def test_a_mistake_stops_the_start(view: Any, settings: Any, message: str) -> No
 REPLACING = {"rules": [{"overrides": "view", "limits": "1/minute"}]}
 
 
-def test_a_function_has_no_views_whose_rules_could_be_replaced() -> None:
-    """Around an application that is a plain function, a rule that retunes one of nobody is rejected when built."""
+def test_an_override_around_a_plain_function_is_rejected_when_built() -> None:
+    """A plain function has no views, so a rule with ``overrides`` would never apply."""
     with pytest.raises(ConfigError, match="no decorator has a rule named 'view'"):
         RateLimitMiddleware(OK, settings=REPLACING)
 
 
 @pytest.mark.parametrize("place", ["application", "route", "mount", "router"])
-def test_a_function_of_a_framework_has_its_views(place: str) -> None:
-    """Where Starlette builds the middleware, around whatever function of its own, its routes come later."""
+def test_a_function_of_a_framework_may_have_views(place: str) -> None:
+    """When Starlette builds the middleware around a function of its own, the routes become known later."""
     ours = [Middleware(RateLimitMiddleware, settings=REPLACING)]
     view = limit("9/minute", name="view")(hello)
     inside: dict[str, Any] = {name: ours if name == place else None for name in ("route", "mount", "router")}
@@ -140,7 +140,7 @@ def test_a_function_of_a_framework_has_its_views(place: str) -> None:
 
 
 class Plain:
-    """An application of no framework that is started; its routes might be in what it gets until then."""
+    """An application without a framework that supports lifespan. Its routes could be in its scope."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -154,8 +154,8 @@ class Plain:
         ({"key": "path:id", "limits": "1/s"}, "uses the feature 'path:id'"),
     ],
 )
-def test_a_mistake_stops_the_start_of_any_application(rule: dict[str, Any], message: str) -> None:
-    """An application that has no routes when it has started cannot have what a rule needs: the server is told so."""
+def test_a_mistake_stops_the_start_of_a_plain_application(rule: dict[str, Any], message: str) -> None:
+    """An application without routes after its start cannot provide a path parameter, so the start fails."""
     sent: list[str] = []
     store, told = PendingCorrection(sent), load_settings({"rules": [rule]})
     app = RateLimitMiddleware(Plain(), limiter=Limiter(told.rules, store, None, told))
@@ -164,8 +164,8 @@ def test_a_mistake_stops_the_start_of_any_application(rule: dict[str, Any], mess
     assert store.closed == [[]]
 
 
-def test_routes_that_are_added_at_the_start_are_known() -> None:
-    """What the application adds while it starts is there when its routes are read: a mistake in it stops the start."""
+def test_routes_added_at_the_start_are_known() -> None:
+    """The middleware reads the routes after the start of the application, so a mistake in them stops the start."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -178,8 +178,8 @@ def test_routes_that_are_added_at_the_start_are_known() -> None:
     assert "unknown rule 'nobody'" in asyncio.run(run_lifespan(app, sent))
 
 
-def test_messages_of_any_application_pass_as_they_are() -> None:
-    """The application receives what the server sends, and the server what the application sends, in the same order."""
+def test_lifespan_messages_are_passed_through() -> None:
+    """The application and the server receive the same lifespan messages in the same order."""
     received: list[Any] = []
     messages = [{"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.failed", "message": "no"}]
 
@@ -203,14 +203,14 @@ def test_messages_of_any_application_pass_as_they_are() -> None:
     assert [(s is scope, message) for s, message in received] == [(True, message) for message in incoming]
 
 
-def test_the_middleware_around_an_application_hears_of_its_start() -> None:
-    """Wrapped by hand, too, the middleware reads the routes at the start and finds the mistakes there."""
+def test_a_wrapping_middleware_reads_the_routes_at_the_start() -> None:
+    """A middleware that wraps the application by hand finds mistakes at the start, too."""
     app = RateLimitMiddleware(Starlette(routes=[Route("/", mistyped)]), settings={})
     assert "unknown rule 'nobody'" in asyncio.run(run_lifespan(app, []))
 
 
-def test_an_application_that_nobody_starts_is_limited_all_the_same() -> None:
-    """Without a lifespan the routes are read at the first request."""
+def test_an_application_without_a_lifespan_is_limited() -> None:
+    """Without a lifespan the middleware reads the routes at the first request."""
     app = Starlette(routes=[Route("/", asynchronous)])
     app.add_middleware(RateLimitMiddleware, limiter=Limiter(clock=ManualClock(1.0)))
     assert [ask(app).status_code for _ in range(3)] == [200, 200, 429]
@@ -251,7 +251,7 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"
     ],
 )
 def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str, lifespan: str, tmp_path: Path) -> None:
-    """uvicorn ends and prints the mistake, in decorators or settings, also when it was told of no lifespan."""
+    """uvicorn prints the mistake of a decorator or setting and exits, also with ``--lifespan off``."""
     (tmp_path / "mistaken.py").write_text(program)
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "--lifespan", lifespan]
     ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""What ``@limit`` and ``@exempt`` mean where they stand: on functions, classes, methods, above and below decorators."""
+"""``@limit`` and ``@exempt`` on functions, classes and methods, above and below other decorators."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ratelimit_mw.testmode import limits_off
 
 
 @pytest.mark.parametrize("view", [asynchronous, synchronous, Whole, functools.partial(synchronous)])
-def test_a_marked_view_is_limited(view: Any) -> None:
-    """Functions of both kinds, classes and partial functions are limited where they are marked, and nothing else is."""
+def test_a_decorated_view_is_limited(view: Any) -> None:
+    """Sync and async functions, classes and partials are limited at their own route only."""
     app = application([Route("/limited", view), Route("/free", hello)])
     assert statuses(app, "/limited", "/limited", "/limited", "/free") == [200, 200, 429, 200]
     assert "x-ratelimit-limit" not in ask(app, "/free").headers
 
 
-def test_methods_of_a_class_are_limited_each() -> None:
-    """A mark on a method holds for requests of that method, HEAD going with GET."""
+def test_methods_of_a_class_have_their_own_limits() -> None:
+    """A limit on a method applies to requests with that method. HEAD counts with GET."""
     app = application([Route("/", ByMethod)])
     found = [ask(app, method=method).status_code for method in ("GET", "POST", "POST", "HEAD", "GET")]
     assert found == [200, 200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("calls_super", [False, True])
-def test_a_limit_on_a_method_holds_where_it_is_overridden(calls_super: bool) -> None:
-    """A subclass has the limits of the methods that it overrides, and its own on top."""
+def test_an_overriding_method_keeps_the_limit(calls_super: bool) -> None:
+    """A subclass has the limits of the methods that it overrides and its own limits."""
 
     class Overriding(ByMethod):
         @limit("5/minute", name="own")
@@ -48,8 +48,8 @@ def test_a_limit_on_a_method_holds_where_it_is_overridden(calls_super: bool) -> 
     assert answers[0].headers["ratelimit-policy"].endswith('"own";q=5;w=60')
 
 
-def test_methods_that_belong_to_an_object_are_limited() -> None:
-    """A bound method is marked where its function is."""
+def test_bound_methods_are_limited() -> None:
+    """The decorator of a bound method is on its function."""
 
     class Views:
         @limit("1/minute")
@@ -60,13 +60,13 @@ def test_methods_that_belong_to_an_object_are_limited() -> None:
 
 
 def test_head_counts_as_get() -> None:
-    """A client cannot double its quota by asking for heads."""
+    """A client cannot double its quota with HEAD requests."""
     app = application([Route("/", asynchronous)])
     assert [ask(app, method=method).status_code for method in ("GET", "HEAD", "HEAD", "GET")] == [200, 200, 429, 429]
 
 
-def test_stacked_limits_have_counts_of_their_own() -> None:
-    """Two limits on one view do not share a key, and what one rejects the other has not consumed."""
+def test_stacked_limits_have_their_own_counts() -> None:
+    """Two limits on one view have different keys, and a rejection by one consumes nothing of the other."""
     limiter = Limiter(clock=(clock := ManualClock(1_000_000.0)))
 
     @limit("2/minute", name="minute")
@@ -77,7 +77,7 @@ def test_stacked_limits_have_counts_of_their_own() -> None:
     app = application([Route("/", view)], limiter=limiter)
     assert statuses(app, *["/"] * 6) == [200, 200, 429, 429, 429, 429]
     left = {d.rule: d.remaining for d in limiter.peek({"ip": "192.0.2.7"}).decisions}
-    assert left == {}  # nothing but the view's own rules, so a request of no view meets none
+    assert left == {}  # Only the view has rules, so a request without a view matches none.
     clock.advance(120)
     assert ask(app).headers["ratelimit-policy"] == '"hour";q=100;w=3600, "minute";q=2;w=60'
     assert [d.remaining for d in _peek(limiter, "hour")] == [97]
@@ -89,8 +89,8 @@ def _peek(limiter: Limiter, rule: str) -> Any:
     return limiter.decide(plan, {"ip": "192.0.2.7"}, cost=0, consume=False).decisions
 
 
-def test_functions_of_one_name_do_not_pool_their_limits() -> None:
-    """Two views called the same count each for itself, and have names that tell them apart."""
+def test_functions_with_the_same_name_do_not_share_a_limit() -> None:
+    """Two views with one name have their own counts and unique rule names."""
 
     def view() -> Any:
         @limit("1/minute")
@@ -105,8 +105,8 @@ def test_functions_of_one_name_do_not_pool_their_limits() -> None:
     assert policies[1] == policies[0][:-1] + '#2"'
 
 
-def test_one_view_on_two_routes_counts_once_unless_its_key_names_the_endpoint() -> None:
-    """A limit belongs to its view; with ``endpoint`` in the key each route has a count of its own."""
+def test_a_view_on_two_routes_has_one_count_without_endpoint_in_its_key() -> None:
+    """A limit belongs to its view. With ``endpoint`` in the key, each route has its own count."""
 
     @limit("1/minute", key=["endpoint", "ip"])
     async def each(request: Any) -> Response:
@@ -120,8 +120,8 @@ def test_one_view_on_two_routes_counts_once_unless_its_key_names_the_endpoint() 
     assert statuses(app, "/a", "/b", "/a", "/b", "/c", "/d") == [200, 200, 429, 429, 200, 429]
 
 
-def test_a_decorator_above_the_one_that_takes_the_view_works() -> None:
-    """Who writes ``@limit`` above the decorator of the route is not left without a limit."""
+def test_a_limit_above_the_route_decorator_applies() -> None:
+    """``@limit`` above the decorator of the route limits the view, too."""
     routes: list[BaseRoute] = []
 
     def route(path: str) -> Any:
@@ -157,8 +157,8 @@ def test_a_decorator_above_the_one_that_takes_the_view_works() -> None:
     assert "ratelimit" not in ask(app, "/exempt").headers
 
 
-def test_a_function_with_a_free_and_a_limited_route_keeps_the_free_one() -> None:
-    """A function that is marked for one route on purpose is not limited on the other."""
+def test_a_function_can_have_a_free_and_a_limited_route() -> None:
+    """A function that a call of limit() limits for one route stays unlimited on the other."""
 
     async def view(request: Any) -> Response:
         return PlainTextResponse("view")
@@ -167,8 +167,8 @@ def test_a_function_with_a_free_and_a_limited_route_keeps_the_free_one() -> None
     assert statuses(app, "/limited", "/limited", "/free", "/free") == [200, 429, 200, 200]
 
 
-def test_marks_on_what_is_mounted_hold_below() -> None:
-    """A marked ASGI application is limited wherever it is mounted."""
+def test_a_limit_on_a_mounted_application_applies_below_the_mount() -> None:
+    """A decorated ASGI application is limited wherever it is mounted."""
 
     @limit("1/minute")
     async def mounted(scope: Any, receive: Any, send: Any) -> None:
@@ -181,8 +181,8 @@ def test_marks_on_what_is_mounted_hold_below() -> None:
 # -- who is exempt -----------------------------------------------------------------------------------------
 
 
-def test_exemptions() -> None:
-    """A view is left alone by all rules or by those it names; its own limits stay then."""
+def test_exempt_removes_a_view_from_rules() -> None:
+    """Without names, no rule applies to the view. With names, those rules do not, and its own limits stay."""
 
     @exempt
     async def health(request: Any) -> Response:
@@ -202,8 +202,8 @@ def test_exemptions() -> None:
     assert statuses(app, "/other") == [429]
 
 
-def test_a_view_that_is_left_alone_finds_a_verdict_too() -> None:
-    """Code that reads the verdict works on every view, also where the server hands all requests one state."""
+def test_an_exempt_view_has_a_verdict() -> None:
+    """Code can read the verdict in every view, also when the server shares one state between requests."""
     seen: list[Any] = []
 
     async def reads(request: Any) -> Response:
@@ -222,8 +222,8 @@ def test_a_view_that_is_left_alone_finds_a_verdict_too() -> None:
     assert [(verdict.allowed, len(verdict.decisions)) for verdict in seen] == [(True, 1), (True, 0), (True, 0)]
 
 
-def test_without_limits_nothing_is_limited() -> None:
-    """The testmode for tests silences marks as well, with the middleware and without it."""
+def test_limits_off_turns_decorators_off() -> None:
+    """limits_off() disables the limits of decorators, with and without the middleware."""
     app = application([Route("/", asynchronous), Route("/whole", Whole)], Rule(limits="1/minute"))
     bare = Starlette(routes=[Route("/", asynchronous), Route("/whole", Whole)])
     with limits_off():

@@ -1,4 +1,4 @@
-"""Messages of a WebSocket that are too many are dropped or end the connection, as its view says."""
+"""A limit on WebSocket messages drops excess messages or closes the connection."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
 
 
-def test_messages_too_many_end_the_connection() -> None:
-    """By default the connection is closed: try again later. Nothing that the view sends then reaches the server."""
+def test_excess_messages_close_the_connection() -> None:
+    """By default the connection closes with "try again later", and the server receives nothing more of the view."""
     ended: list[int] = []
 
     @messages("2/minute")
@@ -41,9 +41,9 @@ def test_messages_too_many_end_the_connection() -> None:
     assert ended == [1013, 1013]
 
 
-def test_messages_too_many_are_dropped_where_asked() -> None:
-    """With ``over="drop"`` the connection lasts, and messages pass again when there is room."""
-    clock = ManualClock(1_000_020.0)  # a full minute
+def test_excess_messages_are_dropped_with_over_drop() -> None:
+    """With ``over="drop"`` the connection stays open, and later messages pass again."""
+    clock = ManualClock(1_000_020.0)  # Uses up a full minute
 
     @messages("2/minute", key=["ip"], over="drop", algorithm="fixed-window")
     async def view(websocket: Any) -> None:
@@ -60,8 +60,8 @@ def test_messages_too_many_are_dropped_where_asked() -> None:
     assert kinds(connect(app, said=["wait", "wait", "c", "d", "e"])) == ["accept", "wait", "wait", "c", "d"]
 
 
-def test_what_a_view_sends_is_not_limited() -> None:
-    """A limit on messages is one on what comes in."""
+def test_sent_messages_are_not_limited() -> None:
+    """A limit on messages applies only to received messages."""
 
     @messages("1/minute")
     async def view(websocket: Any) -> None:
@@ -74,7 +74,7 @@ def test_what_a_view_sends_is_not_limited() -> None:
 
 @pytest.mark.parametrize("hides", [False, True])
 def test_two_middlewares_count_a_message_once(hides: bool) -> None:
-    """The outer one counts; where the routes are hidden from it, the inner one."""
+    """The outer middleware counts. When it cannot read the routes, the inner one counts."""
     limiter = Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))
     inner = Starlette(routes=[WebSocketRoute("/ws", messages("2/minute")(echo))])
     inner.add_middleware(RateLimitMiddleware, limiter=limiter)
@@ -88,7 +88,7 @@ def test_two_middlewares_count_a_message_once(hides: bool) -> None:
 
 
 def test_limits_on_messages_are_decided_together() -> None:
-    """Several limits on messages are all or nothing, and one that closes wins over one that drops."""
+    """Several limits on messages are all or nothing. A limit that closes takes precedence over one that drops."""
 
     @messages("3/minute", name="all", key=[])
     @messages("2/minute", name="each", key=["ip"], over="drop")
@@ -100,8 +100,8 @@ def test_limits_on_messages_are_decided_together() -> None:
     assert kinds(connect(app, said="de", client=("192.0.2.9", 1))) == ["accept", "d", 1013]
 
 
-def test_handshake_and_messages_are_limited_apart() -> None:
-    """A view may have both; the rules of the file look at handshakes alone, and so does an exemption by name."""
+def test_handshakes_and_messages_have_separate_limits() -> None:
+    """A view may have both. Rules of the file and exemptions by name apply only to handshakes."""
 
     @exempt("file")
     @limit("2/minute", name="handshakes")
@@ -114,7 +114,7 @@ def test_handshake_and_messages_are_limited_apart() -> None:
 
 
 def test_a_view_that_is_exempt_has_no_limit_on_messages() -> None:
-    """``@exempt`` leaves messages alone, too, and so does the switch for tests."""
+    """``@exempt`` and limits_off() turn limits on messages off, too."""
 
     @exempt
     @messages("1/minute")
@@ -131,8 +131,8 @@ def test_a_view_that_is_exempt_has_no_limit_on_messages() -> None:
         assert kinds(connect(app, "/limited", said="abc")) == ["accept", *"abc"]
 
 
-def test_a_queue_slows_messages_down() -> None:
-    """A leaky-bucket queue lets messages wait for their turn, and the sender behind them."""
+def test_a_queue_delays_messages() -> None:
+    """A leaky-bucket queue delays messages, and so the sender."""
     waited: list[float] = []
 
     @messages("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
@@ -166,14 +166,14 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_what_a_limit_on_messages_cannot_be(arguments: dict[str, Any], message: str) -> None:
-    """A limit on messages that cannot mean anything is an error where it stands."""
+def test_an_invalid_limit_on_messages_is_an_error(arguments: dict[str, Any], message: str) -> None:
+    """A limit on messages without a meaning raises an error at its decorator."""
     with pytest.raises(ConfigError, match=message):
         messages(**arguments)
 
 
-def test_a_limit_on_messages_of_a_page_is_a_mistake() -> None:
-    """A view that receives no messages cannot have a limit on them."""
+def test_a_limit_on_messages_of_an_http_view_is_a_mistake() -> None:
+    """An HTTP view receives no messages, so it cannot limit them."""
 
     @messages("1/s")
     async def page(request: Any) -> Any:
@@ -183,8 +183,8 @@ def test_a_limit_on_messages_of_a_page_is_a_mistake() -> None:
         ask(application([Route("/page", page)]), "/page")
 
 
-def test_other_messages_of_the_protocol_pass() -> None:
-    """Whatever is not a message of the client's reaches the view, and nothing of it is counted."""
+def test_other_messages_are_not_counted() -> None:
+    """A message of another type reaches the view without being counted."""
 
     @messages("1/minute")
     async def view(websocket: Any) -> None:

@@ -1,4 +1,4 @@
-"""No mistake ends in a missing limit: each is an error, and says what is wrong."""
+"""Every mistake that would disable a limit is an error that names the problem."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.starlette import exempt, limit
 
 
-def test_a_limited_view_without_the_middleware_rejects_to_run() -> None:
-    """Functions, classes and methods say that the middleware is missing: no limit is silently absent."""
+def test_a_limited_view_without_the_middleware_does_not_run() -> None:
+    """Functions, classes and methods raise an error about the missing middleware."""
     for view in (asynchronous, synchronous, Whole, ByMethod):
         with pytest.raises(MissingMiddlewareError, match="Add RateLimitMiddleware"):
             ask(Starlette(routes=[Route("/", view)]))
 
 
-def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why() -> None:
-    """A decorator that hides the mark is named as the cause, for the middleware is there."""
+def test_a_hidden_limit_is_an_error_with_its_reason() -> None:
+    """The middleware is installed, so the error names the decorator that hides the limit."""
 
     def hiding(view: Any) -> Any:
         async def called(request: Any) -> Response:
@@ -48,8 +48,8 @@ def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why() -> N
         (hello, {}, r'@limit on .*hello: expected @limit\("5/minute"\)'),
     ],
 )
-def test_a_limit_that_means_nothing_is_an_error_where_it_stands(limits: Any, options: Any, message: str) -> None:
-    """A mistyped limit is no missing limit: the module that has it cannot be imported."""
+def test_an_invalid_limit_is_an_error_at_its_decorator(limits: Any, options: Any, message: str) -> None:
+    """A module with an invalid limit cannot be imported."""
     with pytest.raises(ConfigError, match=message):
         limit(limits, **options)
 
@@ -79,15 +79,15 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("routes", "settings", "message"), MISTAKES)
 def test_mistakes_stop_every_request(routes: Any, settings: Any, message: str) -> None:
-    """Where nobody starts the application, a mistake is raised by each request: none is served without its limits."""
+    """Without a lifespan, every request raises the mistake, so none is served without its limits."""
     app = application(routes, limiter=Limiter.from_settings(load_settings(settings)))
     for _ in range(2):
         with pytest.raises(ConfigError, match=message):
             ask(app)
 
 
-def test_a_parameter_may_stand_in_a_mount_or_on_one_route_of_several() -> None:
-    """A limit by a parameter fits where some route has it, and a rule for all where it has something else to go by."""
+def test_a_parameter_may_come_from_a_mount_or_only_one_route() -> None:
+    """A limit by a parameter needs one route that has it. A rule for all routes needs an alternative in its key."""
     view = limit("1/minute", key=["path:tenant"])(hello)
     settings = {"rules": [{"name": "all", "key": ["path:nobody|ip"], "limits": "99/minute"}]}
     routes = [Mount("/t/{tenant}", routes=[Route("/x", view)]), Route("/plain", view)]
@@ -95,8 +95,8 @@ def test_a_parameter_may_stand_in_a_mount_or_on_one_route_of_several() -> None:
     assert statuses(app, "/t/a/x", "/t/b/x", "/t/a/x", "/plain", "/plain") == [200, 200, 429, 200, 200]
 
 
-def test_a_mistake_in_a_route_that_is_added_later_is_raised_until_it_is_gone() -> None:
-    """A late mistake is no reason to serve without limits."""
+def test_a_mistake_in_a_late_route_is_raised_until_it_is_fixed() -> None:
+    """A late mistake raises an error instead of disabling limits."""
     app = application([Route("/", hello)])
     assert statuses(app, "/") == [200]
     app.routes.append(Route("/late", _mistyped))

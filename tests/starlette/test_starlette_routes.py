@@ -1,4 +1,4 @@
-"""Which route a request is counted by, and where the middleware may stand."""
+"""The middleware finds the route of a request from any place in the stack."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ratelimit_mw.starlette import RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
 
 
-def test_identifiers_in_a_path_do_not_make_new_counts() -> None:
-    """All paths of a route share its count; a scanner's paths share the one of the unmatched."""
+def test_ids_in_a_path_share_a_count() -> None:
+    """All paths of a route share its count, and all unmatched paths share one count."""
     app = application([Route("/items/{id}", hello)], Rule(name="all", limits="2/minute", key=["endpoint", "ip"]))
     assert statuses(app, "/items/1", "/items/2", "/items/3") == [200, 200, 429]
     assert statuses(app, "/wp-admin", "/.git/config", "/admin.php") == [404, 404, 429]
 
 
 def test_path_parameters_are_features() -> None:
-    """``path:NAME`` counts by a parameter of the route; a route without it is left alone."""
+    """``path:NAME`` counts by a parameter of the route. A route without the parameter is not limited."""
     rule = Rule(name="by-id", limits="1/minute", key=["path:id"])
     app = application([Route("/a/{id:int}", hello), Route("/b/{id}", hello), Route("/c/{other}", hello)], rule)
     assert statuses(app, "/a/1", "/a/2", "/b/1", "/a/02", "/c/1", "/c/1") == [200, 200, 429, 429, 200, 200]
 
 
-def test_path_parameters_without_routes_are_a_mistake() -> None:
-    """An application that is no framework's has no path parameters: a rule that needs one would never apply."""
+def test_path_parameters_without_routes_are_an_error() -> None:
+    """An application without a framework has no path parameters, so a rule by one would never apply."""
 
     async def plain(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError("never called")
@@ -45,8 +45,8 @@ def test_path_parameters_without_routes_are_a_mistake() -> None:
             ask(app)
 
 
-def test_routes_that_are_added_later_are_limited() -> None:
-    """A route, and a route in a mounted router, that come after the first request are found with their limits."""
+def test_routes_added_later_are_limited() -> None:
+    """Routes, and routes of mounted routers, that are added after the first request have their limits."""
     inner = Router()
     app = application([Route("/", hello), Mount("/inner", app=inner)])
     assert statuses(app, "/", "/late", "/inner/late") == [200, 404, 404]
@@ -57,7 +57,7 @@ def test_routes_that_are_added_later_are_limited() -> None:
 
 
 class Rewrites:
-    """A middleware that sends requests elsewhere than they asked."""
+    """A middleware that changes the path of requests."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -68,8 +68,8 @@ class Rewrites:
         await self.app(scope, receive, send)
 
 
-def test_a_difference_to_the_framework_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Where another view answers than the one whose limits were decided, the log says so, once."""
+def test_a_mismatch_with_the_framework_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """When another view runs than the limited one, the log reports the mismatch once."""
     app = Starlette(routes=[Route("/old", hello), Route("/new", synchronous_free)])
     app.add_middleware(Rewrites)
     app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="9/minute")]))
@@ -94,8 +94,8 @@ def _layers(layer: Any) -> Iterator[Any]:
         layer = getattr(layer, "app", None)
 
 
-def test_a_replaced_route_is_found_again() -> None:
-    """A route that takes another's place is noticed when it answers, or rejects to, and no difference is counted."""
+def test_a_replaced_route_is_found() -> None:
+    """A route that replaces another is found at its response or error, and the log reports no mismatch."""
     app = application([Route("/", hello)], Rule(limits="9/minute"))
     assert statuses(app, "/") == [200]
     app.routes[0] = Route("/", exempt(synchronous_free))
@@ -111,8 +111,8 @@ def test_a_replaced_route_is_found_again() -> None:
 # -- where the middleware stands ---------------------------------------------------------------------------
 
 
-def test_a_mounted_application_with_its_own_middleware_knows_whole_templates() -> None:
-    """The middleware of an inner application counts by the whole template, whatever the mounts' parameters are."""
+def test_a_mounted_middleware_uses_whole_templates() -> None:
+    """The middleware of an inner application counts by the whole template, for any parameters of the mounts."""
 
     @limit("2/minute", key=["endpoint"])
     async def item(request: Any) -> Response:
@@ -124,8 +124,8 @@ def test_a_mounted_application_with_its_own_middleware_knows_whole_templates() -
     assert statuses(outer, "/u/items/1", "/") == [200, 200]
 
 
-def test_an_inner_application_that_cannot_be_seen_from_outside_knows_its_own_routes() -> None:
-    """Where a mount hides the application, its middleware goes by the application's own routes."""
+def test_a_hidden_inner_application_uses_its_own_routes() -> None:
+    """When a mount hides the application, the inner middleware uses the application's own routes."""
     inner = application([Route("/limited", asynchronous)])
 
     async def hiding(scope: Any, receive: Any, send: Any) -> None:
@@ -136,7 +136,7 @@ def test_an_inner_application_that_cannot_be_seen_from_outside_knows_its_own_rou
 
 
 def test_the_same_limiter_inside_and_outside_decides_once() -> None:
-    """Two middlewares over one limiter consume once a request, marks included."""
+    """Two middlewares with one limiter consume once per request, including decorators."""
     limiter = Limiter([Rule(name="all", limits="4/minute")], clock=ManualClock(1_000_000.0))
     inner = application([Route("/limited", asynchronous), Route("/free", hello)], limiter=limiter)
     outer = application([Mount("/in", app=inner)], limiter=limiter)
@@ -150,29 +150,29 @@ def test_the_same_limiter_inside_and_outside_decides_once() -> None:
     assert statuses(outer, "/in/free") == [429]
 
 
-def test_the_middleware_may_stand_around_the_application() -> None:
-    """Wrapped by hand, in other middleware too, the routes are found all the same."""
+def test_the_middleware_may_wrap_the_application() -> None:
+    """The middleware finds the routes when it wraps the application by hand, also inside other middleware."""
     app: Any = Rewrites(Starlette(routes=[Route("/", asynchronous)]))
     app = RateLimitMiddleware(app, limiter=Limiter(clock=ManualClock(1_000_000.0)))
     assert statuses(app, "/", "/", "/") == [200, 200, 429]
 
 
-def test_a_route_by_itself_may_be_wrapped() -> None:
-    """The middleware of one route, as Starlette lets a route have, decides that route's limits."""
+def test_a_route_may_have_its_own_middleware() -> None:
+    """The middleware of one route decides the limits of that route."""
     routes: list[BaseRoute] = [
         Mount("/m", app=RateLimitMiddleware(Router([Route("/", asynchronous)]), limiter=Limiter()))
     ]
     assert statuses(Starlette(routes=routes), "/m/", "/m/", "/m/") == [200, 200, 429]
 
 
-def test_a_method_that_a_route_does_not_take_is_decided_without_its_view() -> None:
-    """A 405 is decided by the rules of the file; the limits of a view that does not run are not touched."""
+def test_a_405_does_not_consume_the_limits_of_the_view() -> None:
+    """Only the rules of the file apply to a method that the route does not accept."""
     app = application([Route("/", asynchronous)], Rule(name="all", limits="3/minute"))
     assert [ask(app, method=method).status_code for method in ("POST", "POST", "GET", "GET")] == [405, 405, 200, 429]
 
 
-def test_what_no_rule_looks_at_is_handed_on_as_it_is() -> None:
-    """A request to a route without limits reaches the application as it was but for a verdict without decisions."""
+def test_a_request_that_matches_no_rule_is_passed_through() -> None:
+    """A request to a route without limits reaches the application unchanged except for an empty verdict."""
     seen: list[Any] = []
 
     class Sees(Rewrites):
@@ -189,7 +189,7 @@ def test_what_no_rule_looks_at_is_handed_on_as_it_is() -> None:
 
 
 def test_an_application_that_wraps_itself_has_no_routes() -> None:
-    """The search for routes ends, and the rules of the file hold."""
+    """The search for routes ends, and the rules of the file apply."""
 
     class Endless(Rewrites):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -202,8 +202,8 @@ def test_an_application_that_wraps_itself_has_no_routes() -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_what_the_outer_middleware_cannot_see_the_inner_one_decides(same: bool) -> None:
-    """Around a wrapper that hides the routes, rules of the file are decided outside and once, those of views inside."""
+def test_the_inner_middleware_decides_views_hidden_from_the_outer_one(same: bool) -> None:
+    """When a wrapper hides the routes, the outer middleware decides rules of the file and the inner one the views."""
     given = [Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))] * 2
     settings = load_settings({"rules": [{"name": "all", "limits": "9/minute"}]})
     if not same:

@@ -1,4 +1,4 @@
-"""WebSockets behind a real server: what a client sees of rejected handshakes and of messages too many."""
+"""WebSocket clients of a real server see rejected handshakes and limits on messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
 
 
 def serving(program: str, protocol: str, folder: Path) -> Any:
-    """uvicorn with one of the ways in which it speaks WebSocket."""
+    """Run uvicorn with one of its WebSocket implementations."""
     (folder / "sockets.py").write_text(program)
 
     def command(port: int) -> list[str]:
@@ -83,8 +83,8 @@ def opened(server: Server, path: str = "/ws") -> Any:
     return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=30)
 
 
-def test_a_client_is_told_why_its_handshake_was_rejected(server: Server) -> None:
-    """The accepted handshake says how much is left; the rejected one is a 429 that says when to come back."""
+def test_a_client_sees_the_reason_of_a_rejected_handshake(server: Server) -> None:
+    """The accepted handshake has the remaining requests. The rejected one is a 429 with Retry-After."""
     with opened(server) as accepted:
         assert accepted.response.headers["ratelimit-policy"] == '"handshakes";q=2;w=3600'
         assert accepted.response.headers["x-ratelimit-remaining"] == "1"
@@ -98,8 +98,8 @@ def test_a_client_is_told_why_its_handshake_was_rejected(server: Server) -> None
     assert b"handshakes" in answer.body
 
 
-def test_a_connection_with_messages_too_many_is_closed(server: Server) -> None:
-    """The client hears what was allowed, and then that it should try again later."""
+def test_excess_messages_close_the_connection(server: Server) -> None:
+    """The client receives the responses to allowed messages and then the close code "try again later"."""
     with opened(server) as socket:
         for text in "abc":
             socket.send(text)
@@ -109,8 +109,8 @@ def test_a_connection_with_messages_too_many_is_closed(server: Server) -> None:
     assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (1013, "Too many requests")
 
 
-def test_sockets_of_a_fastapi_router_share_their_counts_with_requests(protocol: str, tmp_path: Path) -> None:
-    """Handshakes consume the router's limit, by the room, and the file's, which requests over HTTP consume, too."""
+def test_websockets_of_a_fastapi_router_share_counts_with_requests(protocol: str, tmp_path: Path) -> None:
+    """Handshakes consume the router's limit by room, and the file's limit, which HTTP requests consume, too."""
     with serving(ROUTER, protocol, tmp_path) as server:
         with opened(server, "/v1/rooms/a") as socket:
             for text in "123":
@@ -118,7 +118,7 @@ def test_sockets_of_a_fastapi_router_share_their_counts_with_requests(protocol: 
             assert [socket.recv(30), socket.recv(30)] == ["a1", "a2"]
             socket.close()
             with pytest.raises(ConnectionClosed):
-                socket.recv(30)  # what was one too many is dropped: nothing came of it
+                socket.recv(30)  # The excess message was dropped without a response.
         with opened(server, "/v1/rooms/b"):
             pass
         with pytest.raises(InvalidStatus) as rejected, opened(server, "/v1/rooms/a"):
@@ -126,4 +126,4 @@ def test_sockets_of_a_fastapi_router_share_their_counts_with_requests(protocol: 
         left = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
     assert rejected.value.response.status_code == 429
     assert b'"violated-policies": ["rooms"]' in rejected.value.response.body
-    assert left.headers["x-ratelimit-remaining"] == "2"  # of five: two handshakes and this
+    assert left.headers["x-ratelimit-remaining"] == "2"  # Two handshakes and this request, of five.

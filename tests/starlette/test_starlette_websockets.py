@@ -1,4 +1,4 @@
-"""WebSockets: a handshake counts as the GET that it is, and is rejected before it is accepted."""
+"""A WebSocket handshake counts as a GET request, and a rejection comes before the connection is accepted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ratelimit_mw.starlette import RateLimitExceeded, RateLimitMiddleware, limit
 from ratelimit_mw.testing import ManualClock
 
 
-def test_a_handshake_is_counted_with_the_gets_of_its_path() -> None:
-    """HTTP and WebSocket requests of a path share the count of a rule, which says so when the socket is accepted."""
+def test_a_handshake_counts_with_get_requests() -> None:
+    """HTTP and WebSocket requests of a path share a count, and the accept message has the rate limit headers."""
 
     async def page(request: Any) -> Any:
         return PlainTextResponse("page")
@@ -34,8 +34,8 @@ def test_a_handshake_is_counted_with_the_gets_of_its_path() -> None:
     assert ask(app, "/ws").status_code == 429
 
 
-def test_a_rejected_handshake_is_answered_whole_where_the_server_can() -> None:
-    """With the denial-response extension the client gets the status, the headers and the body of a rejection."""
+def test_a_rejected_handshake_has_a_full_response_with_the_extension() -> None:
+    """With the denial-response extension, the client gets the status, headers and body of the rejection."""
     app = application([WebSocketRoute("/ws", echo)], Rule(name="ws", limits="1/minute"))
     connect(app)
     start, body = connect(app, extensions=DENIAL)
@@ -47,8 +47,8 @@ def test_a_rejected_handshake_is_answered_whole_where_the_server_can() -> None:
     assert b'"violated-policies": ["ws"]' in body["body"]
 
 
-def test_a_rejected_handshake_hears_the_client_first() -> None:
-    """The connect event is taken before anything is sent, as servers want it, and the view is not called."""
+def test_a_rejected_handshake_receives_the_connect_event_first() -> None:
+    """The middleware receives the connect event before it sends, as servers require, and does not call the view."""
     called: list[Any] = []
 
     async def view(websocket: Any) -> None:
@@ -69,8 +69,8 @@ def test_a_rejected_handshake_hears_the_client_first() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rejection", "starlette", "asgi"])
-def test_your_own_answer_rejects_handshakes(kind: str) -> None:
-    """What answers rejected requests answers rejected handshakes, in the words of that protocol."""
+def test_a_custom_rejection_applies_to_handshakes(kind: str) -> None:
+    """The custom rejection of requests rejects handshakes, too, with WebSocket messages."""
     start = {"type": "http.response.start", "status": 503, "headers": [(b"x-own", b"1")]}
     answers: dict[str, Any] = {
         "rejection": lambda request, verdict: _rejection(),
@@ -90,8 +90,8 @@ def _rejection() -> Any:
     return Rejection(503, [("x-own", "1")], b"own")
 
 
-def test_a_handler_for_requests_is_not_asked_about_handshakes() -> None:
-    """A handler of the application's that makes responses to requests is not given a WebSocket."""
+def test_a_handler_for_http_requests_is_not_called_for_handshakes() -> None:
+    """A handler that returns HTTP responses receives no WebSocket."""
 
     async def handler(request: Any, error: Any) -> Any:
         raise AssertionError("never called")
@@ -101,8 +101,8 @@ def test_a_handler_for_requests_is_not_asked_about_handshakes() -> None:
     assert connect(app, extensions=DENIAL)[0]["status"] == 429
 
 
-def test_views_of_websockets_can_be_marked() -> None:
-    """Functions and classes for WebSockets are limited where they are marked, below mounts too."""
+def test_websocket_views_can_be_decorated() -> None:
+    """WebSocket functions and classes are limited at their routes, also below mounts."""
 
     @limit("1/minute", key=["path:room"])
     async def room(websocket: Any) -> None:
@@ -117,16 +117,16 @@ def test_views_of_websockets_can_be_marked() -> None:
     assert found == [["accept"], ["accept"], [1008], ["accept"], [1008]]
 
 
-def test_a_view_without_the_middleware_rejects_to_run() -> None:
-    """Marks on views of WebSockets are no more silently absent than others."""
+def test_a_websocket_view_without_the_middleware_does_not_run() -> None:
+    """A limited WebSocket view without the middleware raises an error."""
     for mark in (limit("1/minute"), messages("1/minute")):
         with pytest.raises(MissingMiddlewareError):
             connect(Starlette(routes=[WebSocketRoute("/ws", mark(echo))]))
 
 
 @pytest.mark.parametrize("rules", [[], [Rule(limits="9/minute")]], ids=["no rule looks", "a rule looks"])
-def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why(rules: list[Rule]) -> None:
-    """A decorator that hides the mark is named as the cause, also where nothing else limits the connection."""
+def test_a_hidden_limit_is_an_error_with_its_reason(rules: list[Rule]) -> None:
+    """The error names the decorator that hides the limit, also when no other rule limits the connection."""
     marked = limit("1/minute")(echo)
 
     async def hiding(websocket: Any) -> None:
@@ -137,8 +137,8 @@ def test_a_limit_that_the_middleware_cannot_see_is_an_error_that_says_why(rules:
     assert "functools.wraps" in raised.value.__notes__[0]
 
 
-def test_slots_are_held_while_the_connection_lasts() -> None:
-    """A rule on what is in flight counts a connection from its handshake to its end, however that comes about."""
+def test_a_slot_is_held_until_the_connection_ends() -> None:
+    """A limit on concurrent connections counts a connection from its handshake to its end, however it ends."""
     limiter = Limiter([Rule(limits="1 concurrent")], clock=ManualClock(1_000_000.0))
     seen: list[bool] = []
 
@@ -158,8 +158,8 @@ def test_slots_are_held_while_the_connection_lasts() -> None:
 
 
 @pytest.mark.parametrize(("answer", "left"), [("accept", 1), ("close", 0), ("deny", 0)])
-def test_only_some_outcomes_count(answer: str, left: int) -> None:
-    """A rule for failures counts a handshake that the view turns down, and no other."""
+def test_only_named_outcomes_count(answer: str, left: int) -> None:
+    """A rule for failures counts only a handshake that the view rejects."""
 
     async def view(websocket: Any) -> None:
         if answer == "accept":
@@ -178,8 +178,8 @@ def test_only_some_outcomes_count(answer: str, left: int) -> None:
     assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == left
 
 
-def test_without_limits_a_connection_is_handed_on_as_it_is() -> None:
-    """Where no rule looks, receive and send reach the application as they are, and the scope with a verdict."""
+def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
+    """When no rule applies, receive and send reach the application unchanged, and the scope has a verdict."""
     given: list[Any] = []
 
     async def app(*parts: Any) -> None:
@@ -194,7 +194,7 @@ def test_without_limits_a_connection_is_handed_on_as_it_is() -> None:
 
 
 def test_a_connection_is_decided_once_by_two_middlewares() -> None:
-    """The same limiter inside and outside consumes once a handshake."""
+    """The same limiter outside and inside consumes once per handshake."""
     limiter = Limiter([Rule(limits="2/minute")], clock=ManualClock(1_000_000.0))
     inner = Starlette(routes=[WebSocketRoute("/ws", echo)])
     inner.add_middleware(RateLimitMiddleware, limiter=limiter)
@@ -204,8 +204,8 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
 
 
 @pytest.mark.parametrize(("heard", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
-def test_a_view_that_rejects_is_answered(heard: list[str], expected: list[Any]) -> None:
-    """A rejection that a view raises turns the handshake down, or ends a connection that was let in."""
+def test_a_rejection_raised_by_a_view_closes_the_connection(heard: list[str], expected: list[Any]) -> None:
+    """A rejection that a view raises rejects the handshake, or closes an accepted connection."""
     own = Limiter([Rule(name="own", limits="1/hour", cost=2)])
 
     async def view(websocket: Any) -> None:
@@ -216,8 +216,8 @@ def test_a_view_that_rejects_is_answered(heard: list[str], expected: list[Any]) 
     assert kinds(connect(application([WebSocketRoute("/ws", view)], Rule(limits="9/minute")))) == expected
 
 
-def test_any_application_of_the_protocol_is_limited() -> None:
-    """An application of no framework is limited by rules on paths, with features of functions that are async."""
+def test_any_asgi_websocket_application_is_limited() -> None:
+    """Rules on paths and async feature functions limit an application without a framework."""
 
     async def plain(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -232,8 +232,8 @@ def test_any_application_of_the_protocol_is_limited() -> None:
     assert [kinds(connect(app, headers=[(b"host", host)])) for host in hosts] == [["accept"], ["accept"], [1008]]
 
 
-def test_a_queue_lets_handshakes_wait() -> None:
-    """A leaky-bucket queue delays a handshake as it delays a request."""
+def test_a_queue_delays_handshakes() -> None:
+    """A leaky-bucket queue delays a handshake like a request."""
     queue = Rule(limits="1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
     app = application([WebSocketRoute("/ws", echo)], queue)
     waited: list[float] = []
