@@ -1,6 +1,6 @@
 """The application's own error handlers for a rejection: for ``RateLimitExceeded``, or for its status."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from ..decision import Verdict
@@ -24,7 +24,7 @@ def find_handler(app: Any) -> RejectionHandler | None:
 
     def handle(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
         status = verdict.status or _STATUSES[0]
-        if not _has_handler(handlers, status):
+        if handlers.keys().isdisjoint((status, *_ERRORS)):
             return None
 
         async def reject(*_: object) -> None:
@@ -43,13 +43,9 @@ def find_handler(app: Any) -> RejectionHandler | None:
 
 def handles_status(app: Any, status: int) -> bool:
     """Return whether an application handles rejections of this status itself."""
-    return _has_handler(_handlers_of(app), status)
+    return not _handlers_of(app).keys().isdisjoint((status, *_ERRORS))
 
 
 def _handlers_of(app: Any) -> dict[Any, Any]:
     registered = getattr(app, "exception_handlers", None) or {}
     return {kind: registered[kind] for kind in (*_ERRORS, *_STATUSES) if kind in registered}
-
-
-def _has_handler(handlers: Mapping[Any, Any], status: int) -> bool:
-    return status in handlers or not handlers.keys().isdisjoint(_ERRORS)

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ..http.request import Request
-from .routes.tree import ROUTES_UNKNOWN, RouteMatch
+from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
     from .routes.index import RouteIndex
@@ -47,13 +47,11 @@ class ASGIRequest(Request):
     @property
     def path(self) -> str:
         scope = self.native
-        path: str = scope["path"] or "/"
         root: str = scope.get("root_path", "")
         if not root:
-            return path
+            return scope["path"] or "/"
         # Starlette keeps the server's root path apart from those of its mounts, which rules include.
-        root = scope.get("app_root_path", root)
-        return path[len(root) :] or "/" if root and (path == root or path.startswith(root + "/")) else path
+        return path_below(scope.get("app_root_path", root), scope["path"]) or "/"
 
     @property
     def peer(self) -> str | None:

@@ -67,7 +67,6 @@ def resolve(value: Any) -> Any:
 
 
 async def resolve_async(value: Any) -> Any:
-    """Async form of ``resolve``."""
     return await value if inspect.isawaitable(value) else value
 
 

@@ -26,7 +26,7 @@ from django.utils.module_loading import import_string
 from ..errors import ConfigError, error_path
 from ..http.limiter import HttpLimiter, plan_without
 from ..http.rejection import Rejection
-from ..http.route_checks import check_parameters
+from ..http.views import check_parameters
 from ..limiter.limiter import Limiter
 from ..rules.names import class_behind
 from ..rules.plan import Plan

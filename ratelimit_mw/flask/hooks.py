@@ -15,8 +15,7 @@ from ..errors import ConfigError, MissingMiddlewareError
 from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
-from ..http.route_checks import check_parameters
-from ..http.views import ViewMarksByMethod
+from ..http.views import ViewMarksByMethod, check_parameters
 from ..rules.decorators import decided, mark_decided
 from ..rules.describe import Route
 from ..rules.marks import ViewMarks, marked_form, marks_of
@@ -148,7 +147,6 @@ def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
 
 
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
-    """Return the routes of these views."""
     routes = []
     for rule in app.url_map.iter_rules():
         if view := views.get(rule.endpoint):

@@ -14,7 +14,6 @@ from .request import Request
 
 
 def decide(limits: HttpLimiter, plan: Plan, request: Request) -> Verdict:
-    """Return the verdict of a plan."""
     features = limits.reader.read(plan, request)
     return limits.limiter.decide(plan, features, None, True, request.framework_request or request)
 
@@ -78,7 +77,6 @@ class Admission:
         return self._add(plan, verdict)
 
     async def aadd(self, plan: Plan, verdict: Verdict) -> Verdict:
-        """Async form of ``add``."""
         for earlier in () if verdict.allowed else self.verdicts:
             await self.limits.limiter.arefund(earlier)
         return self._add(plan, verdict)

@@ -40,24 +40,14 @@ _MAX_CACHED: Final = 10_000
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
 
-class _ConstantParts:
-    """The constant parts in the headers of one limit."""
+class _PartsByLimit(dict[Limit, tuple[Header, Header, bytes]]):
+    """The constant parts in the headers of each limit. Bounded, because limits change when settings are reloaded."""
 
-    __slots__ = ("item", "policy", "x_limit")
-
-    def __init__(self, limit: Limit) -> None:
-        self.x_limit = (_X_LIMIT, b"%d" % limit.limit)
-        self.item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
-        self.policy = _policy((limit,))
-
-
-class _PartsByLimit(dict[Limit, _ConstantParts]):
-    """Bounded, because limits change when settings are reloaded."""
-
-    def __missing__(self, limit: Limit) -> _ConstantParts:
+    def __missing__(self, limit: Limit) -> tuple[Header, Header, bytes]:
         if len(self) >= _MAX_CACHED:
             self.clear()
-        parts = self[limit] = _ConstantParts(limit)
+        item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
+        parts = self[limit] = ((_X_LIMIT, b"%d" % limit.limit), _policy((limit,)), item)
         return parts
 
 
@@ -92,19 +82,19 @@ class HeaderWriter:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
             shown = decisions[0] if single else min(decisions, key=_remaining)
-        parts = self._parts[shown.hit[0]]
+        x_limit, policy, item = self._parts[shown.hit[0]]
         seconds = -(-shown.reset_us // SECOND) or 1
         remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
         headers = []
         if self._x:
             x_reset = b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND) if self._epoch else reset
-            headers = [parts.x_limit, (_X_REMAINING, remaining), (_X_RESET, x_reset)]
+            headers = [x_limit, (_X_REMAINING, remaining), (_X_RESET, x_reset)]
         if self._draft:
-            headers.append(parts.policy if single else self._policy(tuple([decision.hit[0] for decision in decisions])))
+            headers.append(policy if single else self._policy(tuple([decision.hit[0] for decision in decisions])))
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            headers.append((_LIMIT_FIELD, parts.item + remaining + _LIMIT_RESET + reset))
+            headers.append((_LIMIT_FIELD, item + remaining + _LIMIT_RESET + reset))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
@@ -120,7 +110,8 @@ class HeaderWriter:
         return headers
 
     def _item(self, decision: Decision, wait: int | None) -> bytes:
-        item = self._parts[decision.hit[0]].item + b"%d" % decision.remaining
+        _, _, item = self._parts[decision.hit[0]]
+        item += b"%d" % decision.remaining
         return item if wait is None else item + _LIMIT_RESET + b"%d" % wait
 
 

@@ -118,7 +118,6 @@ class HttpLimiter:
 
 @lru_cache(1024)
 def plan_without(plan: Plan, names: tuple[str, ...]) -> Plan:
-    """Return the plan without the rules of these names."""
     return Plan([rule for rule in plan.rules if rule.name not in names], plan.lists)
 
 

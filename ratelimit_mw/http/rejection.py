@@ -41,7 +41,7 @@ class Rejection:
 
 def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> Rejection:
     """Return the response to a rejected verdict. ``retry_after`` is the value of its ``Retry-After`` header."""
-    media, template = _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
+    media, template, _ = _FORMS[_preferred(accept) if len(accept) <= _MAX_ACCEPT else 0]
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
@@ -58,17 +58,12 @@ _HTML: Final = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>'
     "<body><h1>{title}</h1><p>{detail}</p></body></html>"
 )
-# The media type of each form with its template; None for JSON.
+# The media type of each form, its template (None for JSON), and the media ranges of an Accept that match it, the most
+# specific first. The first form wins a tie.
 _FORMS: Final = (
-    ("application/problem+json", None),
-    ("text/html; charset=utf-8", _HTML),
-    ("text/plain; charset=utf-8", "{title}\n{detail}\n"),
-)
-# The media ranges of an Accept that match each form, the most specific first. The first form wins a tie.
-_RANGES: Final = (
-    ("application/problem+json", "application/json", "application/*", "*/*"),
-    ("text/html", "application/xhtml+xml", "text/*", "*/*"),
-    ("text/plain", "text/*", "*/*"),
+    ("application/problem+json", None, ("application/problem+json", "application/json", "application/*", "*/*")),
+    ("text/html; charset=utf-8", _HTML, ("text/html", "application/xhtml+xml", "text/*", "*/*")),
+    ("text/plain; charset=utf-8", "{title}\n{detail}\n", ("text/plain", "text/*", "*/*")),
 )
 
 
@@ -76,7 +71,7 @@ _RANGES: Final = (
 def _preferred(accept: str) -> int:
     """Return the index of the form that an ``Accept`` header prefers (RFC 9110, 12.5.1)."""
     wanted = dict(_media_range(part) for part in accept.split(",") if part.strip()) or {"*/*": 1.0}
-    quality = [next((wanted[name] for name in names if name in wanted), 0.0) for names in _RANGES]
+    quality = [next((wanted[name] for name in names if name in wanted), 0.0) for _, _, names in _FORMS]
     return quality.index(max(quality))
 
 

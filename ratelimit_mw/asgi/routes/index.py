@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError
 from ...http.limiter import HttpLimiter
-from ...http.route_checks import check_parameters
+from ...http.views import check_parameters
 from ...rules.marks import ViewMarks
 from ..error_handlers import RejectionHandler, find_handler, handles_status
 from ..openapi import OpenAPIWithLimits, describe_response
@@ -62,7 +62,6 @@ class RouteIndex:
         return True
 
     def find(self, request: ASGIRequest) -> RouteMatch:
-        """Return the route of a request."""
         scope = request.native
         root, path = self._place(scope)
         host = request.host if self.reader.by_host else ""
@@ -78,7 +77,6 @@ class RouteIndex:
         return match
 
     def params(self, request: ASGIRequest) -> dict[str, str]:
-        """Return the path parameters of a request."""
         root, path = self._place(request.native)
         lookup = Lookup({**request.native, "root_path": root}, path, request.host)
         self.reader.top.find(lookup)
