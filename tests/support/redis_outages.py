@@ -165,6 +165,11 @@ def goes_and_returns(outage: Outage) -> float:
     return asked_at
 
 
+def served(seen: dict[str, list[Seen]], since: float = 0.0) -> bool:
+    """Whether the store has answered a request for each policy that began after a time."""
+    return all(any(one.by_store and one.at >= since for one in each) for each in seen.values())
+
+
 async def watched_on_a_loop(outage: Outage) -> Watched:
     """Three ASGI applications, one for each policy, that are asked all the time."""
     consume(outage.address)
@@ -177,9 +182,10 @@ async def watched_on_a_loop(outage: Outage) -> Watched:
         for _ in range(4)
     ]
     stall = asyncio.create_task(longest_stall(ends))
-    await asyncio.sleep(0.2)
+    await asyncio.to_thread(wait_for, lambda: served(seen), "a response by the store for each policy")
     back_at = await asyncio.to_thread(goes_and_returns, outage)
     await asyncio.sleep(2.3 - (time.monotonic() - back_at))
+    await asyncio.to_thread(wait_for, lambda: served(seen, back_at), "a response by the store after its return")
     ends.set()
     await asyncio.gather(*clients)
     for each in limiters.values():
@@ -235,9 +241,10 @@ def watched_in_threads(outage: Outage) -> Watched:
     ]
     for thread in threads:
         thread.start()
-    ends.wait(0.2)
+    wait_for(lambda: served(seen), "a response by the store for each policy")
     back_at = goes_and_returns(outage)
     ends.wait(2.3 - (time.monotonic() - back_at))
+    wait_for(lambda: served(seen, back_at), "a response by the store after its return")
     ends.set()
     for thread in threads:
         thread.join()

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 BUDGET, SLACK = 0.05, 0.02  # seconds: of the store by default, and what may come on top
 BACK = 2.0
-TRIES = 3
+TRIES = 5
 STATUSES = {"allow": {200}, "deny": {200, 503}, "local": {200}}
 
 
@@ -27,17 +27,20 @@ def longest_away(watched: Watched) -> float:
 
 
 def held(watch: Callable[[Outage], Watched], name: str, folder: Path) -> None:
-    """What is promised of every answer holds in each try; what is promised in seconds in one of a few, as a busy
-    machine may hold up the server: a missing bound makes all of them late."""
+    """Check the promises of an outage, those in seconds in the best of a few tries.
+
+    A busy machine may hold up the server or a thread once. A missing bound makes all tries late.
+    """
     late: list[tuple[float, float, float]] = []
     while len(late) < TRIES:
         with OUTAGES[name](folder) as outage:
-            found = watch(outage)
+            watched = watch(outage)
         for policy in POLICIES:
-            assert {one.status for one in found.seen[policy]} <= STATUSES[policy]
-            assert {one.by_store for one in found.seen[policy]} == {True, False}, "nothing has happened"
-        late.append((slowest(found) - BUDGET, found.stall, longest_away(found)))
-        if max(late[-1][:2]) <= SLACK and late[-1][2] <= BACK:
+            assert {one.status for one in watched.seen[policy]} <= STATUSES[policy]
+            assert {one.by_store for one in watched.seen[policy]} == {True, False}, "the outage was not noticed"
+        late.append((slowest(watched) - BUDGET, watched.stall, longest_away(watched)))
+        over, stall, away = (min(column) for column in zip(*late, strict=True))
+        if max(over, stall) <= SLACK and away <= BACK:
             return
     raise AssertionError(f"late by, stalled for, back after: {late}")
 
