@@ -25,10 +25,7 @@ _ERROR: Final = 500
 class DependencyLimit:
     """A limit that a dependency carries. Objects with the same mark are one limit.
 
-    Args:
-        mark: The limit.
-        provides: The features that only dependencies know, each with its dependency. Without any, the limit is
-            decided with all others, before the dependencies are called.
+    ``provides`` has the dependencies of features. Without any, the limit is decided before dependencies are called.
     """
 
     def __init__(self, mark: Mark, provides: Mapping[str, object]) -> None:

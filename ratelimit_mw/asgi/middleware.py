@@ -238,8 +238,9 @@ class ASGIAdmission(Admission):
             if request.index is not None:
                 request.index.compare(request.match, self.scope.get("endpoint"))
             self.status = message.get("status", 101)
-            if added := self.limits.writer.headers(self.verdict):
-                message = with_headers(message, added, self.limits.writer.names)
+            writer = self.limits.writer
+            if added := writer.headers(self.verdict):
+                message = with_headers(message, added, writer.names)
         return self.server_send(message)
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:

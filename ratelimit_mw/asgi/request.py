@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from functools import cache, cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ..http.request import Request
@@ -32,6 +33,7 @@ class ASGIRequest(Request):
     """The routes of the application, where they are known."""
     match: RouteMatch = ROUTES_UNKNOWN
     """The route of this request."""
+    pick_value = itemgetter(-1)
 
     def __init__(self, scope: Scope) -> None:
         self.native = scope
@@ -76,9 +78,6 @@ class ASGIRequest(Request):
             return self.native[BODY]
         except KeyError:
             raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
-
-    def pick_value(self, values: list[str]) -> str:
-        return values[-1]
 
 
 def asgi_user(request: Request) -> str | None:

@@ -37,6 +37,7 @@ class DjangoRequest(WSGIRequest):
     """The user of REST framework, in a throttle."""
     throttle_scope: str | None = None
     """The scope of the view, in a throttle."""
+    pick_value = itemgetter(-1)
 
     def __init__(self, framework_request: Any, may_await: bool = False) -> None:
         super().__init__(framework_request.META)
@@ -70,9 +71,6 @@ class DjangoRequest(WSGIRequest):
     def header_names(self) -> list[str]:
         scope = getattr(self.framework_request, "scope", None)
         return super().header_names() if scope is None else ASGIRequest(scope).header_names()
-
-    def pick_value(self, values: list[str]) -> str:
-        return values[-1]
 
     def body(self, limit: int) -> object:
         """Read through Django, which keeps the body for the view."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -38,7 +38,8 @@ class Request(Mapping[str, Any]):
     """The values of the route's parameters, by name."""
     parsed_body: Body | None = None
     """The body, once a feature has read a field of it."""
-
+    pick_value: Callable[[list[str]], str]
+    """Returns the one of several values of a name that the framework shows to its users."""
     framework_request: Any = None
     """The framework's own request, which your functions receive; None: they receive this one."""
 
@@ -69,10 +70,6 @@ class Request(Mapping[str, Any]):
     @abstractmethod
     def header_names(self) -> list[str]:
         """Return the names of all headers in lower case, each once."""
-
-    @abstractmethod
-    def pick_value(self, values: list[str]) -> str:
-        """Return the one of several values of a name that the framework shows to its users."""
 
     def body(self, limit: int) -> object:
         """Return the bytes of the body; None without one, ``INVALID`` for one over ``limit`` bytes or cut short.

@@ -1,6 +1,7 @@
 """A WSGI environ as a request that features are read from."""
 
 from collections.abc import MutableMapping
+from operator import itemgetter
 from typing import Any, Final
 
 from ..http.request import Request
@@ -12,6 +13,8 @@ VERDICT: Final = "ratelimit_mw.verdict"
 
 class WSGIRequest(Request):
     """A request over a WSGI environ."""
+
+    pick_value = itemgetter(0)
 
     def __init__(self, environ: MutableMapping[str, Any]) -> None:
         self.native = environ
@@ -44,9 +47,6 @@ class WSGIRequest(Request):
 
     def body(self, limit: int) -> object:
         return read_body(self.native, limit)
-
-    def pick_value(self, values: list[str]) -> str:
-        return values[0]
 
 
 def remote_user(request: Request) -> str | None:
