@@ -101,7 +101,9 @@ class RateLimitMiddleware:
             verdict = await adecide(limits, plan, request)
         else:
             verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
-        scope = _with_state(scope)
+        scope = dict(scope)  # as _with_state does, without a call on the path of each request
+        if scope.get("state") is None:
+            scope["state"] = {}
         admission = ASGIAdmission(limits, request, plan, verdict, scope, scope["state"])
         admission.scope, admission.server_send = scope, send
         if not verdict.allowed:
