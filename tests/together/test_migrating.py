@@ -1,4 +1,4 @@
-"""After a migration from another package the answers are the same, except where its page names a difference.
+"""After a migration from another package the responses are the same, except for differences that its page names.
 
 Each example application is in `examples/migrating` twice, before and after. Both get the same requests.
 """
@@ -37,9 +37,9 @@ PACKAGES = {"flask_limiter": "app", "slowapi": "app", "django_ratelimit": "appli
 
 
 class Scene(NamedTuple):
-    """Requests, and the statuses that both applications answer; or the one before, and the one after.
+    """Requests and the statuses of both applications, or of the application before and after the migration.
 
-    A difference is on the page of the package: ``page`` is a part of that sentence.
+    ``page`` is a part of the sentence that names the difference on the page of the package.
     """
 
     steps: list[dict[str, Any]]
@@ -49,7 +49,7 @@ class Scene(NamedTuple):
 
 
 def ask(method: str, url: str, times: int = 1, after: float = 0, **request: Any) -> list[dict[str, Any]]:
-    """The same request a few times, the first of them so many seconds after what was before."""
+    """Repeat a request, first ``after`` seconds after the previous one."""
     step = {"method": method, "url": url, **request}
     return [{**step, "after": after}, *[step] * (times - 1)]
 
@@ -155,7 +155,7 @@ CASES = [(package, says) for package, scenes in SCENES.items() for says in scene
 
 @functools.cache
 def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
-    """The answers of one application, scene by scene, each two days later at the same time."""
+    """Return the responses of one application by scene. Each scene starts two days later at the same time."""
     scenes = SCENES[package]
     steps: list[dict[str, Any]] = []
     for scene in scenes.values():
@@ -170,7 +170,7 @@ def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize(("package", "says"), CASES, ids=[f"{package}: {says}" for package, says in CASES])
-def test_the_same_requests_have_the_same_answers(package: str, says: str) -> None:
+def test_the_same_requests_have_the_same_responses(package: str, says: str) -> None:
     """Status and body are the same as before, or the page of the package names the difference."""
     scene = SCENES[package][says]
     before, after = played(package, "before")[says], played(package, "after")[says]
@@ -184,8 +184,8 @@ def test_the_same_requests_have_the_same_answers(package: str, says: str) -> Non
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_the_page_shows_the_change_line_by_line(package: str) -> None:
-    """The difference on the page leads from one application to the other, and both run here."""
+def test_the_page_shows_the_difference_line_by_line(package: str) -> None:
+    """The diff on the page turns one application into the other, and both applications run here."""
     before, after = ((FOLDER / f"{package}_{side}.py").read_text().splitlines() for side in ("before", "after"))
     shown = re.findall(r"^```diff\n(.*?)^```$", page_of(package).read_text(), re.MULTILINE | re.DOTALL)
     expected = list(difflib.unified_diff(before, after, lineterm="", n=len(before)))[3:]
@@ -193,7 +193,7 @@ def test_the_page_shows_the_change_line_by_line(package: str) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
+def test_an_example_runs_with_its_command(path: Path) -> None:
     """It serves and rejects over real HTTP, and reports the remaining requests after the migration."""
     commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
     assert len(commands) == 1
@@ -205,13 +205,13 @@ def test_an_example_runs_by_the_command_that_it_gives(path: Path) -> None:
 
 
 def arguments(*functions: Any) -> set[str]:
-    """The names of their parameters."""
+    """Return the names of the parameters."""
     names = {name for function in functions for name in inspect.signature(function).parameters}
     return names - {"self", "obj", "limit_value", "fn"}
 
 
 def settings_in(module: Any) -> set[str]:
-    """The settings that a module of another package reads, by its source."""
+    """Return the settings that the source of a module reads."""
     return set(re.findall(r"RATELIMIT_\w+", inspect.getsource(module)))
 
 
@@ -229,13 +229,13 @@ TO_BE_SAID = {
 @pytest.mark.parametrize(
     ("package", "name"), [(package, name) for package, names in TO_BE_SAID.items() for name in sorted(names)]
 )
-def test_the_page_leaves_nothing_out(package: str, name: str) -> None:
-    """Every argument and every setting of the other package is on its page."""
+def test_the_page_names_every_argument_and_setting(package: str, name: str) -> None:
+    """The page has every argument and every setting of the other package."""
     assert re.search(rf"\b{name}\b", page_of(package).read_text())
 
 
-def test_every_example_is_one_of_a_pair() -> None:
-    """There is nothing in the folder that these tests do not run."""
+def test_every_example_belongs_to_a_pair() -> None:
+    """These tests run every file in the folder."""
     assert {path.stem for path in FILES} == {f"{name}_{side}" for name in PACKAGES for side in ("before", "after")}
 
 

@@ -28,7 +28,7 @@ NOW = 1_000_000.0
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is counted yet, and no time passes."""
+    """Clear the counts and stop the clock."""
     monkeypatch.setattr(django_ratelimit.core, "time", SimpleNamespace(time=lambda: NOW))
     cache.clear()
     yield
@@ -36,7 +36,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Somebody:
-    """A user, as far as a limiter looks; signed in where there is a name."""
+    """A user that is signed in when it has a name."""
 
     def __init__(self, name: str | None) -> None:
         self.pk = name
@@ -44,7 +44,7 @@ class Somebody:
 
 
 def signed_in(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Middleware that believes the client's word on who it is."""
+    """Add a middleware that takes the user from a header of the client."""
 
     def handle(request: Any) -> Any:
         request.user = Somebody(request.headers.get("X-Name"))
@@ -57,7 +57,7 @@ WITH_USERS = [f"{__name__}.signed_in", *MIDDLEWARE]
 
 
 def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[bool]:
-    """Which of the requests were served."""
+    """Return which of the requests were served."""
     found = [project.ask(**{**request, "where": where + request.get("where", "")}).status_code for request in requests]
     rejected = {"/theirs": 403, "/ours": 429}[where]
     assert set(found) <= {200, rejected}
@@ -65,7 +65,7 @@ def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[boo
 
 
 def both(theirs: Any, ours: Any, *requests: dict[str, Any], **settings: Any) -> list[bool]:
-    """The statuses of both packages for the same requests, which are equal."""
+    """Return the statuses of both packages for the same requests, which must be equal."""
     limiter = Limiter(clock=ManualClock(NOW))
     views = [path("theirs", theirs(hello)), path("ours", ours(hello))]
     with project({"limiter": limiter, **settings}, *views, middleware=WITH_USERS) as served:
@@ -94,27 +94,27 @@ KEYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_key_counts_together_what_it_counted_together(key: str) -> None:
-    """The same key counts the same clients separately."""
+def test_a_migrated_key_counts_the_same_clients_together(key: str) -> None:
+    """The same key separates the same clients in both packages."""
     one, other = KEYS[key]
     assert both(ratelimit(key=key, rate="1/d"), limit("1/d", key=key), one, one, other, other) == [True, False] * 2
 
 
-def test_of_several_values_the_last_counts() -> None:
-    """As Django's own ``request.GET[...]`` and ``request.POST[...]`` do."""
+def test_the_last_of_several_values_counts() -> None:
+    """Django's ``request.GET[...]`` and ``request.POST[...]`` do the same."""
     one, same, other = {"where": "?q=a&q=b"}, {"where": "?q=b"}, {"where": "?q=a"}
     assert both(ratelimit(key="get:q", rate="1/d"), limit("1/d", key="get:q"), one, same, other) == [True, False, True]
 
 
-def test_ipv6_clients_are_counted_by_their_network() -> None:
-    """A /64 here and there."""
+def test_ipv6_clients_count_by_network() -> None:
+    """Both packages count a /64 network as one client."""
     one, neighbour, other = ({"client": f"2001:db8:{net}::{host}"} for net, host in (("1", 1), ("1", 2), ("2", 1)))
     decorators = ratelimit(key="ip", rate="1/d"), limit("1/d", key="ip")
     assert both(*decorators, one, neighbour, other) == [True, False, True]
 
 
 def test_methods() -> None:
-    """``method`` is a match on methods; ``UNSAFE`` is a list that can be given as it is."""
+    """``method`` becomes a match on methods. ``UNSAFE`` works unchanged as a list."""
     posted, got = {"method": "POST"}, {"method": "GET"}
     for method in ("POST", ["POST"], UNSAFE):
         decorators = ratelimit(key="ip", rate="1/d", method=method), limit("1/d", match={"methods": method})
@@ -123,7 +123,7 @@ def test_methods() -> None:
 
 
 def test_functions_for_keys_and_rates() -> None:
-    """A key's function becomes a feature; a function of a rate becomes a plan, and a table has the limits of plans."""
+    """A key function becomes a feature function. A rate function becomes a plan with a table of limits."""
 
     def client(request: Any) -> str:
         return request.headers.get("X-Name", "")
@@ -137,8 +137,8 @@ def test_functions_for_keys_and_rates() -> None:
     assert served == [True, True, False, True, False]
 
 
-def test_no_rate_is_a_rule_that_does_not_look() -> None:
-    """A function that returned ``None`` for some is a match on those that are left."""
+def test_a_rate_of_none_is_a_match() -> None:
+    """A function that returned ``None`` for some users becomes a match on the others."""
 
     def staff(request: Any) -> str:
         return "yes" if request.headers.get("X-Name") == "ann" else "no"
@@ -148,8 +148,8 @@ def test_no_rate_is_a_rule_that_does_not_look() -> None:
     assert both(theirs, ours, ANN, ANN, BOB, BOB, features={"staff": staff}) == [True, True, True, False]
 
 
-def test_nothing_at_all_is_a_deny_list() -> None:
-    """A rate of nought is a place on the deny list, and the same status."""
+def test_a_rate_of_zero_is_a_deny_list() -> None:
+    """A rate of zero becomes an entry on the deny list with the same status."""
     theirs = ratelimit(key="ip", rate=lambda group, request: "0/s" if request.user.pk == "mallory" else None)
     rules = {"lists": {"deny": {"user": ["mallory"]}}}
     views = [path("theirs", theirs(hello)), path("ours", hello)]
@@ -162,8 +162,8 @@ def test_nothing_at_all_is_a_deny_list() -> None:
     assert asked == [403, 200, 403, 200]
 
 
-def test_a_group_is_a_rule_on_paths() -> None:
-    """Views of one group, key and rate had one count; a rule of the settings on their paths has."""
+def test_a_group_is_a_match_on_paths() -> None:
+    """Views with one group, key and rate shared a count. A rule on their paths has one count, too."""
     theirs = ratelimit(group="api", key="ip", rate="3/d")
     limiter = Limiter([Rule(name="api", limits="3/d", match={"path": ["/c", "/d"]})], clock=ManualClock(NOW))
     with project(limiter, path("a", theirs(hello)), path("b", theirs(hello)), path("c", hello), path("d", hello)) as it:
@@ -171,8 +171,8 @@ def test_a_group_is_a_rule_on_paths() -> None:
         assert [it.ask(where).status_code for where in ("/c", "/d", "/c", "/d")] == [200, 200, 200, 429]
 
 
-def test_a_view_that_asks_for_itself() -> None:
-    """``is_ratelimited`` and ``get_usage`` are ``hit`` and ``peek`` of a limiter of one's own."""
+def test_a_view_that_calls_the_limiter() -> None:
+    """``is_ratelimited`` and ``get_usage`` become ``hit`` and ``peek`` of your own limiter."""
     limiter = Limiter([Rule(name="hints", limits="2/d", key="word")], clock=ManualClock(NOW))
 
     def theirs(request: Any) -> HttpResponse:
@@ -192,8 +192,8 @@ def test_a_view_that_asks_for_itself() -> None:
     assert told[0] == told[1] == [b"False 1", b"False 0", b"True 0"]
 
 
-def test_a_view_that_is_told() -> None:
-    """``block=False`` and ``request.limited`` become a rule in shadow mode and its decision."""
+def test_a_view_that_reads_the_decision() -> None:
+    """``block=False`` and ``request.limited`` become a shadow rule and its decision."""
 
     def theirs(request: Any) -> HttpResponse:
         return HttpResponse(f"{request.limited}")
@@ -214,8 +214,8 @@ def forbidden(request: Any, verdict: Any) -> HttpResponse:
     return HttpResponse("no", status=403)
 
 
-def test_the_status_can_stay_what_it_was() -> None:
-    """429 with ``Retry-After`` by default, and 403 with a response of your own."""
+def test_the_status_can_stay_403() -> None:
+    """The default is 429 with ``Retry-After``. A custom rejection can send 403."""
     views = [path("theirs", ratelimit(key="ip", rate="1/d")(hello)), path("ours", limit("1/d")(hello))]
     with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
         theirs, ours = ([served.ask(where) for _ in range(2)][1] for where in ("/theirs", "/ours"))
@@ -226,8 +226,8 @@ def test_the_status_can_stay_what_it_was() -> None:
         assert served.statuses("/ours", 2) == [200, 403]
 
 
-def test_visitors_who_are_not_signed_in() -> None:
-    """``user`` counted all of them together, as ``None``; here the rule leaves them alone, or turns to the address."""
+def test_users_who_are_not_signed_in() -> None:
+    """``user`` counted all of them together as ``None``. Here the rule does not apply, or counts by IP address."""
     theirs, ours = ratelimit(key="user", rate="1/d"), limit("1/d", key="user")
     views = [
         path("theirs", theirs(hello)),
@@ -241,8 +241,8 @@ def test_visitors_who_are_not_signed_in() -> None:
         assert [served.ask("/either", **client).status_code for client in clients] == [200, 200, 429]
 
 
-def test_the_address_from_a_header() -> None:
-    """``RATELIMIT_IP_META_KEY`` believed every sender of the header; ``trusted_proxies`` believes the proxies."""
+def test_the_ip_address_from_a_header() -> None:
+    """``RATELIMIT_IP_META_KEY`` trusted every sender of the header. ``trusted_proxies`` trusts only the proxies."""
     views = [path("theirs", ratelimit(key="ip", rate="1/d")(hello)), path("ours", limit("1/d")(hello))]
     limits = {"limiter": Limiter(clock=ManualClock(NOW)), "trusted_proxies": ["10.0.0.0/8"]}
     proxied = [{"client": "10.0.0.1", "headers": {"X-Forwarded-For": f"192.0.2.{number}"}} for number in (1, 1, 2)]
@@ -256,8 +256,8 @@ def test_the_address_from_a_header() -> None:
         assert answers(served, "/ours", *forged) == [True, False]
 
 
-def test_addresses_and_groups_that_shared_a_count_by_accident() -> None:
-    """IPv4 addresses in IPv6 form were all one network; group, rate and value were joined with nothing between."""
+def test_ip_addresses_and_groups_with_an_accidentally_shared_count() -> None:
+    """All IPv4-mapped addresses were one network. Group, rate and value were joined without a separator."""
     views = [
         path("theirs", ratelimit(key="ip", rate="1/d")(hello)),
         path("ours", limit("1/d")(hello)),

@@ -1,4 +1,4 @@
-"""Each argument on the page of Flask-Limiter is tested: two applications, one behind each package."""
+"""Each argument on the page of Flask-Limiter has a test with two applications, one behind each package."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NOW = 1_000_000.0
 
 
 def before(**options: Any) -> tuple[Flask, FlaskLimiter]:
-    """An application behind Flask-Limiter."""
+    """Return an application behind Flask-Limiter."""
     app = Flask("before")
     return app, FlaskLimiter(get_remote_address, app=app, storage_uri="memory://", **options)
 
 
 def after(*rules: dict[str, Any], **options: Any) -> Flask:
-    """An application behind this package, with these rules in its settings."""
+    """Return an application behind this package with these rules."""
     app = Flask("after")
     lists = options.pop("lists", {})
     RateLimiter(app, limiter=still({"rules": list(rules), "lists": lists}), **options)
@@ -39,18 +39,18 @@ def hello(**_: Any) -> str:
 
 
 def other(**_: Any) -> str:
-    """Of another name: in Flask-Limiter, functions of one name have the limits of all."""
+    """A function with another name, because Flask-Limiter gives functions of one name the limits of all."""
     return "other"
 
 
 def routes(app: Flask, **views: Any) -> None:
-    """Views by name; the path of ``home`` is ``/home``, and so on."""
+    """Add views by name. The path of ``home`` is ``/home``."""
     for name, view in views.items():
         app.add_url_rule(f"/{name}", name, view, methods=["GET", "POST"])
 
 
 def asked(app: Flask, *requests: str) -> list[bool]:
-    """Which of the requests were served. A request is ``GET /path NAME=VALUE``, the latter for headers."""
+    """Return which requests were served. A request is ``GET /path NAME=VALUE`` with headers after the path."""
     served = []
     for text in requests:
         method, path, *headers = text.split()
@@ -61,14 +61,14 @@ def asked(app: Flask, *requests: str) -> list[bool]:
 
 
 def alike(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
-    """The statuses of both for the same requests, which are equal."""
+    """Return the statuses of both for the same requests, which must be equal."""
     found, expected = asked(ours, *requests), asked(theirs, *requests)
     assert found == expected
     return found
 
 
 def test_default_limits_per_method() -> None:
-    """``default_limits_per_method`` is the method in the key."""
+    """``default_limits_per_method`` becomes the method in the key."""
     theirs, _ = before(default_limits=["1/hour"], default_limits_per_method=True)
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "method", "ip"]})
     for app in (theirs, ours):
@@ -77,7 +77,7 @@ def test_default_limits_per_method() -> None:
 
 
 def test_per_method_and_methods() -> None:
-    """``per_method`` is the method in the key, ``methods`` a match on methods."""
+    """``per_method`` becomes the method in the key, and ``methods`` a match on methods."""
     theirs, limiter = before()
     ours = after()
     routes(theirs, each=limiter.limit("1/hour", per_method=True)(hello))
@@ -89,7 +89,7 @@ def test_per_method_and_methods() -> None:
 
 
 def test_keys() -> None:
-    """``key_func`` is a feature of one's own, or one that is there already."""
+    """``key_func`` becomes a feature function or a built-in feature."""
 
     def account() -> str:
         return request.headers.get("Account", "")
@@ -104,7 +104,7 @@ def test_keys() -> None:
 
 
 def test_an_empty_key_skips_the_limit() -> None:
-    """Here as there; here it is the meaning of an unknown feature, there a line in the log."""
+    """Both packages skip the limit. Here a missing feature does so, and there the log has a line."""
     theirs, limiter = before()
     ours = after()
     routes(theirs, home=limiter.limit("1/hour", key_func=lambda: request.headers.get("Account", ""))(hello))
@@ -113,7 +113,7 @@ def test_an_empty_key_skips_the_limit() -> None:
 
 
 def test_limits_that_depend_on_the_request() -> None:
-    """A function for the limit is a function for the plan, and a table of plans."""
+    """A function for the limit becomes a function for the plan and a table of plans."""
 
     def plan() -> str:
         return "pro" if request.headers.get("Account") == "a" else "free"
@@ -128,7 +128,7 @@ def test_limits_that_depend_on_the_request() -> None:
 
 
 def test_exemptions_by_function() -> None:
-    """``exempt_when`` is a match on a feature, ``request_filter`` a place on the allow list."""
+    """``exempt_when`` becomes a match on a feature, and ``request_filter`` an entry on the allow list."""
 
     def inside() -> bool:
         return request.headers.get("Inside") == "yes"
@@ -147,7 +147,7 @@ def test_exemptions_by_function() -> None:
 
 
 def test_costs() -> None:
-    """A number, or a function: there of nothing, here of the request."""
+    """A cost is a number or a function: there without arguments, here of the request."""
     theirs, limiter = before()
     ours = after()
     routes(theirs, home=limiter.limit("10/hour", cost=lambda: int(request.args["n"]))(hello))
@@ -155,8 +155,8 @@ def test_costs() -> None:
     assert alike(theirs, ours, "GET /home?n=6", "GET /home?n=4", "GET /home?n=1") == [True, True, False]
 
 
-def test_outcomes_that_are_no_status() -> None:
-    """``deduct_when`` by anything else than a status is a cost that the view states."""
+def test_outcomes_other_than_a_status() -> None:
+    """``deduct_when`` by anything but a status becomes a cost that the view settles."""
 
     def counted() -> bool:
         return "counted" in request.args
@@ -174,7 +174,7 @@ def test_outcomes_that_are_no_status() -> None:
 
 
 def test_exemptions() -> None:
-    """``exempt`` by its flags: from the default limits, or from those of the application."""
+    """``exempt`` with its flags covers the default limits or those of the application."""
     theirs, limiter = before(default_limits=["1/hour"], application_limits=["3/hour"])
     ours = after(
         {"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]},
@@ -190,7 +190,7 @@ def test_exemptions() -> None:
 
 
 def test_blueprints() -> None:
-    """A blueprint's limit counts each of its views by itself, so ``endpoint`` is in its key; one that is exempt is."""
+    """A blueprint's limit counts each view separately, so its key has ``endpoint``. An exempt one stays exempt."""
     theirs, limiter = before(default_limits=["1/hour"])
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]})
     for app in (theirs, ours):
@@ -210,8 +210,8 @@ def test_blueprints() -> None:
     assert alike(theirs, ours, *["GET /free/a"] * 3) == [True] * 3
 
 
-def test_a_limit_inside_of_a_view() -> None:
-    """``with limiter.limit(...)`` is ``hit`` of a limiter of one's own."""
+def test_a_limit_inside_a_view() -> None:
+    """``with limiter.limit(...)`` becomes ``hit`` of your own limiter."""
     theirs, limiter = before()
     own = Limiter([Rule(name="part", limits="1/hour")], clock=ManualClock(NOW))
 
@@ -233,7 +233,7 @@ def test_a_limit_inside_of_a_view() -> None:
 
 
 def test_strategies() -> None:
-    """Each strategy is an algorithm; every one of them rejects the third of two an hour."""
+    """Each strategy becomes an algorithm, and each rejects the third request of two an hour."""
     strategies = {
         "fixed-window": "fixed-window",
         "moving-window": "sliding-window-log",
@@ -247,8 +247,8 @@ def test_strategies() -> None:
         assert alike(theirs, ours, *["GET /home"] * 3) == [True, True, False]
 
 
-def test_the_answer_of_a_callback() -> None:
-    """``on_breach`` is ``rejection``, with the request and the verdict in place of the limit."""
+def test_the_response_of_a_callback() -> None:
+    """``on_breach`` becomes ``rejection``, which receives the request and the verdict instead of the limit."""
     theirs, limiter = before(on_breach=lambda limit: Response(f"{limit.limit.amount}, no more", 429))
     ours = after(
         rejection=lambda request, verdict: Response(f"{verdict.rejected_by[0].quota.amount}, no more", 429),
@@ -260,7 +260,7 @@ def test_the_answer_of_a_callback() -> None:
 
 
 def test_an_error_message() -> None:
-    """``error_message`` is in an error handler, which knows the rule that rejects."""
+    """``error_message`` becomes an error handler, which knows the rejecting rule."""
     theirs, limiter = before()
     ours = after()
     said = {"home": "one an hour"}
@@ -272,8 +272,8 @@ def test_an_error_message() -> None:
     assert texts[0] == texts[1] == ["hello", "one an hour"]
 
 
-def test_what_a_view_sees() -> None:
-    """``limiter.current_limit`` is in ``g.ratelimit``: how much there is, and how much is left."""
+def test_the_limit_that_a_view_reads() -> None:
+    """``limiter.current_limit`` becomes ``g.ratelimit`` with the limit and the remaining requests."""
     theirs, limiter = before()
 
     @limiter.limit("3/hour")
@@ -295,7 +295,7 @@ def test_what_a_view_sees() -> None:
 
 
 def test_headers() -> None:
-    """Where headers were on they had these names; the reset as a date is a setting."""
+    """Enabled headers had these names. The reset as a date is a setting."""
     theirs, limiter = before(headers_enabled=True)
     ours = after(reset="epoch", headers=["x-ratelimit"])
     routes(theirs, home=limiter.limit("3/hour")(hello))
@@ -312,7 +312,7 @@ def test_headers() -> None:
 
 
 def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
-    """There it was logged and the view served without limit; here the application does not start."""
+    """There the error was logged and the view had no limit. Here the application does not start."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(hello))
     assert asked(theirs, *["GET /home"] * 3) == [True] * 3
@@ -321,8 +321,8 @@ def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
         limit("1/our")(lambda: "hello")
 
 
-def test_static_files_are_limited_unless_they_are_exempt() -> None:
-    """Flask-Limiter leaves the view ``static`` alone; here you exempt it."""
+def test_static_files_are_limited_unless_exempt() -> None:
+    """Flask-Limiter skips the view ``static``. Here you exempt it."""
     app = Flask("static", static_folder=".", static_url_path="/static")
     app.view_functions["static"] = exempt(app.view_functions["static"])
     RateLimiter(app, limiter=still({"rules": [{"limits": "1/hour"}]}))
@@ -335,8 +335,8 @@ def test_static_files_are_limited_unless_they_are_exempt() -> None:
     assert found == [404, 404, 200, 429]
 
 
-def test_functions_of_one_name_have_their_own_limits() -> None:
-    """Each of two lambdas has the limits of both there; here a decorator speaks of the function below it."""
+def test_functions_with_the_same_name_have_their_own_limits() -> None:
+    """There each of two lambdas has the limits of both. Here a decorator limits only its own function."""
     theirs, limiter = before()
     ours = after()
     for app, decorate in ((theirs, limiter.limit), (ours, limit)):
@@ -345,8 +345,8 @@ def test_functions_of_one_name_have_their_own_limits() -> None:
     assert asked(ours, "GET /b", "GET /b", "GET /b") == [True, True, False]
 
 
-def test_an_allow_list_may_ask_a_function() -> None:
-    """``request_filter`` by anything at all."""
+def test_an_allow_list_may_use_a_function() -> None:
+    """``request_filter`` with any condition becomes a feature function on the allow list."""
     ours = after(
         {"limits": "1/hour"},
         lists={"allow": {"inside": ["yes"]}},
@@ -356,8 +356,8 @@ def test_an_allow_list_may_ask_a_function() -> None:
     assert asked(ours, "GET /home?inside", "GET /home", "GET /home", "GET /home?inside") == [True, True, False, True]
 
 
-def test_preflights_are_left_alone() -> None:
-    """Default limits counted ``OPTIONS``; here a rule counts it that names it. ``HEAD`` is counted in both."""
+def test_preflights_are_not_limited() -> None:
+    """Default limits counted ``OPTIONS``. Here only a rule that names it does. Both packages count ``HEAD``."""
     theirs, _ = before(default_limits=["2/hour"])
     ours = after({"name": "default", "limits": "2/hour", "key": ["endpoint", "ip"]})
     for app in (theirs, ours):

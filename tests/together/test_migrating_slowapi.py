@@ -1,4 +1,4 @@
-"""Each argument on the page of slowapi is tested: two applications, one behind each package."""
+"""Each argument on the page of slowapi has a test with two applications, one behind each package."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddlewa
 from ratelimit_mw.settings import load_settings
 from ratelimit_mw.testing import ManualClock
 
-# slowapi asks asyncio what a coroutine function is, which Python 3.14 wants inspect to be asked.
+# slowapi calls asyncio.iscoroutinefunction, which Python 3.14 deprecates in favour of inspect.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:'asyncio.iscoroutinefunction':DeprecationWarning")]
 
 NOW = 1_000_000.0
 
 
 def before(**options: Any) -> tuple[FastAPI, SlowLimiter]:
-    """An application behind slowapi, with its middleware for default limits."""
+    """Return an application behind slowapi with its middleware for default limits."""
     app = FastAPI()
     app.state.limiter = SlowLimiter(key_func=get_remote_address, **options)
     app.add_exception_handler(SlowExceeded, _rate_limit_exceeded_handler)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def before(**options: Any) -> tuple[FastAPI, SlowLimiter]:
 
 
 def after(*rules: dict[str, Any], lists: Any = None, **options: Any) -> FastAPI:
-    """An application behind this package, with these rules in its settings."""
+    """Return an application behind this package with these rules."""
     app = FastAPI()
     settings = load_settings({"rules": list(rules), "lists": lists or {}})
     limiter = Limiter.from_settings(settings, clock=ManualClock(NOW))
@@ -44,13 +44,13 @@ def after(*rules: dict[str, Any], lists: Any = None, **options: Any) -> FastAPI:
 
 
 def routes(app: FastAPI, **views: Any) -> None:
-    """Views by name; the path of ``home`` is ``/home``, and so on."""
+    """Add views by name. The path of ``home`` is ``/home``."""
     for name, view in views.items():
         app.add_api_route(f"/{name}", view, methods=["GET", "POST"])
 
 
 def asked(app: FastAPI, *requests: str) -> list[bool]:
-    """Which of the requests were served. A request is ``GET /path NAME=VALUE``, the latter for headers."""
+    """Return which requests were served. A request is ``GET /path NAME=VALUE`` with headers after the path."""
     served = []
     for text in requests:
         method, path, *headers = text.split()
@@ -61,7 +61,7 @@ def asked(app: FastAPI, *requests: str) -> list[bool]:
 
 
 def alike(theirs: FastAPI, ours: FastAPI, *requests: str) -> list[bool]:
-    """The statuses of both for the same requests, which are equal."""
+    """Return the statuses of both for the same requests, which must be equal."""
     found, expected = asked(ours, *requests), asked(theirs, *requests)
     assert found == expected
     return found
@@ -88,7 +88,7 @@ def account(request: Any) -> str:
 
 
 def test_application_limits() -> None:
-    """Those of the whole application are a rule without ``endpoint`` in its key."""
+    """Limits of the whole application become a rule without ``endpoint`` in its key."""
     theirs, _ = before(application_limits=["3/hour"])
     ours = after({"name": "application", "limits": "3/hour"})
     for app in (theirs, ours):
@@ -96,8 +96,8 @@ def test_application_limits() -> None:
     assert alike(theirs, ours, "GET /a", "GET /b", "GET /a", "GET /b") == [True, True, True, False]
 
 
-def test_application_limits_hold_for_decorated_views() -> None:
-    """slowapi's do not; here a decorator adds to the rules of the settings."""
+def test_application_limits_apply_to_decorated_views() -> None:
+    """slowapi's do not apply to them. Here a decorator adds to the rules of the settings."""
     theirs, limiter = before(application_limits=["1/hour"])
     ours = after({"name": "application", "limits": "1/hour"})
     routes(theirs, home=limiter.limit("5/hour")(with_request))
@@ -107,7 +107,7 @@ def test_application_limits_hold_for_decorated_views() -> None:
 
 
 def test_keys() -> None:
-    """``key_func`` is a feature that is there already, or one of one's own."""
+    """``key_func`` becomes a built-in feature or a feature function."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/hour", key_func=account)(with_request))
     for key, features in (("header:account", {}), ("account", {"account": account})):
@@ -128,7 +128,7 @@ def test_key_styles() -> None:
 
 
 def test_methods() -> None:
-    """``methods`` is a match on methods, ``per_method`` the method in the key."""
+    """``methods`` becomes a match on methods, and ``per_method`` the method in the key."""
     theirs, limiter = before()
     ours = after()
     routes(theirs, each=limiter.limit("1/hour", per_method=True)(with_request))
@@ -141,7 +141,7 @@ def test_methods() -> None:
 
 
 def test_limits_that_depend_on_the_request() -> None:
-    """A function of the key is a table by that feature."""
+    """A function of the key becomes a table by that feature."""
 
     def of_key(key: str) -> str:
         return "2/hour" if key == "pro" else "1/hour"
@@ -158,7 +158,7 @@ def test_limits_that_depend_on_the_request() -> None:
 
 
 def test_costs_and_exemptions_by_function() -> None:
-    """``cost`` stays a function of the request, ``exempt_when`` becomes a match on a feature."""
+    """``cost`` stays a function of the request, and ``exempt_when`` becomes a match on a feature."""
 
     def cost(request: Any) -> int:
         return int(request.headers.get("cost", "1"))
@@ -175,7 +175,7 @@ def test_costs_and_exemptions_by_function() -> None:
 
 
 def test_a_shared_limit() -> None:
-    """One object of ``RateLimit`` has one count in all places."""
+    """One ``RateLimit`` object has one count everywhere."""
     theirs, limiter = before()
     ours = after()
     shared, ours_shared = limiter.shared_limit("2/hour", scope="both"), Depends(RateLimit("2/hour"))
@@ -185,8 +185,8 @@ def test_a_shared_limit() -> None:
     assert alike(theirs, ours, "GET /a", "GET /b", "GET /a") == [True, True, False]
 
 
-def test_default_limits_hold_behind_routers_and_mounts() -> None:
-    """slowapi's middleware looks for views among the application's own routes; here all routes are known."""
+def test_default_limits_apply_behind_routers_and_mounts() -> None:
+    """slowapi's middleware finds only the application's own routes. Here all routes are known."""
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]})
     router, mounted = APIRouter(), FastAPI()
     for routes_of in (router, mounted):
@@ -196,8 +196,8 @@ def test_default_limits_hold_behind_routers_and_mounts() -> None:
     assert asked(ours, *["GET /api/items"] * 2, *["GET /more/items"] * 2) == [True, False] * 2
 
 
-def test_the_answer() -> None:
-    """problem+json, unless a handler for ``RateLimitExceeded`` is registered; it finds what slowapi's found."""
+def test_the_response_to_a_rejected_request() -> None:
+    """The body is problem+json unless ``RateLimitExceeded`` has a handler, which can read the same values."""
     theirs, limiter = before()
     ours = after()
     routes(theirs, home=limiter.limit("1/hour")(with_request))
@@ -218,7 +218,7 @@ def test_the_answer() -> None:
 
 
 def test_headers() -> None:
-    """Where headers were on, the view had to take a response, too; now it takes nothing."""
+    """Enabled headers required a response parameter in the view. Here the view needs none."""
     theirs, limiter = before(headers_enabled=True)
 
     @limiter.limit("3/hour")
@@ -236,7 +236,7 @@ def test_headers() -> None:
 
 
 def test_a_misspelt_limit() -> None:
-    """There it was logged and the view served without limit; here the application does not start."""
+    """There the error was logged and the view had no limit. Here the application does not start."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(with_request))
     assert asked(theirs, *["GET /home"] * 3) == [True] * 3
@@ -245,7 +245,7 @@ def test_a_misspelt_limit() -> None:
 
 
 def test_an_exempt_view() -> None:
-    """``@limiter.exempt`` is ``@exempt``; from some rules only, they are named."""
+    """``@limiter.exempt`` becomes ``@exempt``, with names for some rules only."""
     theirs, limiter = before(default_limits=["1/hour"])
     ours = after(
         {"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]}, {"name": "application", "limits": "5/hour"}

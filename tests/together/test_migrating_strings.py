@@ -25,7 +25,7 @@ from ratelimit_mw.stores.redis.store import RedisStore
 
 
 def numbers_of(text: Any) -> list[tuple[int, int]]:
-    """Amounts and periods in seconds, as this package reads them."""
+    """Return amounts and periods in seconds, as this package reads them."""
     return [(quota.amount, quota.period_us // SECOND) for quota in parse_quotas(text)]
 
 
@@ -66,13 +66,13 @@ OF_LIMITS = [
 
 
 def named(value: object) -> str:
-    """A name that is the same in every process, which a function's address is not."""
+    """Return a name that is the same in every process, unlike the address of a function."""
     return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 @pytest.mark.parametrize("text", OF_LIMITS)
-def test_a_string_of_limits_means_what_it_meant(text: str) -> None:
-    """All that `limits` documents, and all that its pattern allows: same amounts, periods and order."""
+def test_a_limits_string_keeps_its_meaning(text: str) -> None:
+    """All strings that `limits` documents or its pattern allows have the same amounts, periods and order."""
     assert numbers_of(text) == numbers_of_limits(text)
 
 
@@ -93,8 +93,8 @@ ONE = st.builds(
 
 
 @given(parts=st.lists(ONE, min_size=1, max_size=4), separators=st.lists(st.sampled_from(",;|"), min_size=4, max_size=4))
-def test_no_string_of_limits_means_something_else(parts: list[str], separators: list[str]) -> None:
-    """Each form of `limits` is read alike or is an error: never another amount, never another period."""
+def test_no_limits_string_changes_its_meaning(parts: list[str], separators: list[str]) -> None:
+    """Each form of `limits` has the same amount and period here or raises an error."""
     text = "".join(part + separator for part, separator in zip(parts, separators, strict=False))[:-1]
     expected = numbers_of_limits(text)
     try:
@@ -117,16 +117,16 @@ def test_no_string_of_limits_means_something_else(parts: list[str], separators: 
         ("1000000000001/day", "from 1 to 1,000,000,000,000"),
     ],
 )
-def test_a_string_of_limits_that_cannot_be_had_says_why(text: str, said: str) -> None:
-    """`limits` reads these; here they are errors that show the text, the bound, and the alternative."""
+def test_an_unsupported_limits_string_is_an_error(text: str, said: str) -> None:
+    """`limits` reads these strings. Here the error shows the text, the bound and the alternative."""
     assert limits.parse_many(text)
     with pytest.raises(ConfigError, match=said):
         parse_quotas(text)
 
 
 @pytest.mark.parametrize("text", ["", "10/hour;", "10", "10/fortnight", "ten/hour", "10/hour 20/day", "1.5/hour"])
-def test_what_limits_does_not_read_is_not_read_here(text: str) -> None:
-    """Flask-Limiter and slowapi log such strings and limit nothing; here they stop the application."""
+def test_an_invalid_limits_string_is_an_error(text: str) -> None:
+    """Flask-Limiter and slowapi log such strings and limit nothing. Here they stop the application."""
     with pytest.raises(ValueError, match=r"couldn't parse|no granularity"):
         limits.parse_many(text)
     with pytest.raises(ConfigError):
@@ -142,19 +142,19 @@ def test_what_limits_does_not_read_is_not_read_here(text: str) -> None:
         *("5/s", "5/m", "5/h", "5/d"),
         *("100/10s", "100/5m", "100/1h", "100/24h", "100/7d"),
         *("100/300s", "100/300", "100/1"),
-        *("5/second", "5/minute", "5/hour", "5/day"),  # only the first letter is looked at there
+        *("5/second", "5/minute", "5/hour", "5/day"),  # django-ratelimit checks only the first letter.
         *((100, 300), (5, 60)),
     ],
     ids=named,
 )
-def test_a_rate_of_django_ratelimit_means_what_it_meant(rate: Any) -> None:
-    """Unit, number of units, seconds where there is no unit, and pairs as functions return them."""
+def test_a_django_ratelimit_rate_keeps_its_meaning(rate: Any) -> None:
+    """This covers units, numbers of units, rates without a unit (seconds), and pairs that functions return."""
     assert numbers_of(rate) == [_split_rate(rate)]
 
 
 @given(count=st.integers(1, 10**12), multiple=st.integers(1, 366), unit=st.sampled_from(["s", "m", "h", "d", ""]))
-def test_no_rate_of_django_ratelimit_means_something_else(count: int, multiple: int, unit: str) -> None:
-    """Every count, number and unit of the documented form."""
+def test_no_django_ratelimit_rate_changes_its_meaning(count: int, multiple: int, unit: str) -> None:
+    """This covers every count, number and unit of the documented form."""
     rate = f"{count}/{multiple}{unit}"
     assert numbers_of(rate) == [_split_rate(rate)]
 
@@ -177,8 +177,8 @@ def rate_of(group: str, request: Any) -> str:
     ],
     ids=named,
 )
-def test_a_rate_that_cannot_be_had_says_what_to_write(rate: Any, said: str) -> None:
-    """Functions, "nothing at all" and "no limit" have other forms here, and the error names them."""
+def test_an_unsupported_rate_is_an_error_with_the_alternative(rate: Any, said: str) -> None:
+    """The error names the form here for functions, zero rates and missing rates."""
     with pytest.raises(ConfigError, match=said):
         Rule(limits=rate)
 
@@ -188,7 +188,7 @@ def test_a_rate_that_cannot_be_had_says_what_to_write(rate: Any, said: str) -> N
     [("5/M", 1, 60), ("5/w", 1, 7 * 86_400), ("5/month", 60, 30 * 86_400), ("10/500ms", 500 * 60, 0)],
 )
 def test_rates_that_django_ratelimit_misreads_are_read_as_written(rate: str, there: int, here: int) -> None:
-    """It looks for a small s, m, h or d behind the number and takes anything else for seconds."""
+    """django-ratelimit looks only for a lower-case s, m, h or d after the number and reads others as seconds."""
     assert _split_rate(rate)[1] == there
     assert numbers_of(rate)[0][1] == here
 
@@ -210,8 +210,8 @@ def test_rates_that_django_ratelimit_misreads_are_read_as_written(rate: str, the
         ("header:x-api-key|user_or_ip", (("header:x-api-key", "user", "ip"),)),
     ],
 )
-def test_a_key_of_django_ratelimit_is_a_key_here(key: Any, entries: Any) -> None:
-    """Alone, and as a part of longer keys."""
+def test_a_django_ratelimit_key_is_valid_here(key: Any, entries: Any) -> None:
+    """The key works alone and as a part of longer keys."""
     assert parse_key(key) == entries
 
 
@@ -230,14 +230,14 @@ def key_of(group: str, request: Any) -> str:
     ],
     ids=named,
 )
-def test_a_key_that_cannot_be_had_says_what_to_write(key: Any, said: str) -> None:
-    """Functions are features of one's own, by name; families of features are listed."""
+def test_an_unsupported_key_is_an_error_with_the_alternative(key: Any, said: str) -> None:
+    """The error names feature functions for functions, and lists the families of features."""
     with pytest.raises(ConfigError, match=said):
         parse_key(key)
 
 
-def test_names_for_keys_are_no_features() -> None:
-    """A name for two features cannot be matched, listed or passed; a name for one feature can."""
+def test_key_aliases_are_not_features() -> None:
+    """An alias of two features cannot be matched, listed or passed. An alias of one feature can."""
     with pytest.raises(ConfigError, match=r"'user_or_ip' is not a feature. In a key it means 'user\|ip'"):
         Rule(limits="5/m", match={"user_or_ip": "ann"})
     assert Rule(limits="5/m", match={"get:q": "a"}).matches.needs == ("query:q",)
@@ -263,8 +263,8 @@ def test_names_for_keys_are_no_features() -> None:
         ("valkey+cluster://:secret@a:7000", "redis+cluster://:secret@a:7000"),
     ],
 )
-def test_an_address_of_limits_leads_to_the_same_server(address: str, ours: str) -> None:
-    """Its names for the same thing are taken, too."""
+def test_a_limits_store_url_leads_to_the_same_server(address: str, ours: str) -> None:
+    """This includes aliases of schemes and options."""
     assert urlsplit(address).scheme in limits.storage.SCHEMES
     stores = [open_store(text) for text in (address, ours)]
     assert all(isinstance(store, RedisStore) for store in stores)
@@ -272,8 +272,8 @@ def test_an_address_of_limits_leads_to_the_same_server(address: str, ours: str) 
 
 
 @pytest.mark.parametrize("address", ["memory://", "memcached://a:11211,b:11211"])
-def test_addresses_that_are_the_same(address: str) -> None:
-    """Nothing has to be changed in these."""
+def test_store_urls_that_stay_the_same(address: str) -> None:
+    """These URLs work unchanged."""
     assert urlsplit(address).scheme in limits.storage.SCHEMES
     Limiter(store=address).close()
 
@@ -285,7 +285,7 @@ def test_addresses_that_are_the_same(address: str) -> None:
         ("memcached:///run/memcached.sock", "memcached:// has no path"),
     ],
 )
-def test_an_address_without_a_counterpart_says_what_there_is(address: str, said: str) -> None:
-    """There is no MongoDB store, and Memcached is asked over TCP."""
+def test_an_unsupported_store_url_is_an_error_with_the_alternatives(address: str, said: str) -> None:
+    """There is no MongoDB store, and the Memcached store uses TCP."""
     with pytest.raises(ConfigError, match=said):
         open_store(address)

@@ -62,7 +62,7 @@ def outside_of_redis(files: set[str]) -> set[str]:
 
 
 def test_hit_on_redis_enters_at_most_11_files(redis_server: Server) -> None:
-    """Seven files decide, four files of the Redis store ask the server."""
+    """Seven files make the decision, and four files of the Redis store call the server."""
     limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
     for _ in range(3):
         limiter.hit(CLIENT)
@@ -74,7 +74,7 @@ def test_hit_on_redis_enters_at_most_11_files(redis_server: Server) -> None:
 
 
 def test_ahit_on_redis_enters_at_most_12_files(redis_server: Server) -> None:
-    """The same seven files decide; the fifth file of the Redis store is the batch."""
+    """The same seven files make the decision. The fifth file of the Redis store is the batch."""
     limiter = Limiter([Rule(name="path", limits="1000/hour")], address(redis_server))
 
     async def scenario() -> set[str]:

@@ -1,4 +1,4 @@
-"""What goes before what, alike in every framework; and that the commands show what happens."""
+"""The precedence of rules, decorators, overrides and lists is the same in every framework and in the commands."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def served(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize(("method", "path"), REQUESTS)
-def test_what_happens_is_what_is_shown(served: Site, method: str, path: str) -> None:
-    """Rules of the file, then those of decorators, retuned by the file, less exemptions; and the command says so."""
+def test_the_behaviour_matches_the_explain_command(served: Site, method: str, path: str) -> None:
+    """File rules come first, then decorators with their overrides, minus exemptions. The command agrees."""
     expected = REQUESTS[method, path]
     assert served.answer(method, path)[1] == expected
     assert served.explained(method, path) == expected
 
 
 def test_all_rules_are_listed(served: Site) -> None:
-    """The list says of each rule who gives it and where it stands, who is exempt, and which lists there are."""
+    """The list shows the source and place of each rule, the exempt views and the access lists."""
     lines = [" ".join(line.split()) for line in served.listed().splitlines()]
     starts = ["site settings all ip 100", "login settings POST /login ip 90", "items settings /api/items/** ip 80"]
     starts += [
@@ -56,15 +56,15 @@ def test_all_rules_are_listed(served: Site) -> None:
     assert "deny list: ip; takes precedence over all rules" in lines
 
 
-def test_lists_go_before_everything(served: Site) -> None:
-    """Who is allowed is never limited, who is denied gets nothing, not even what is exempt; allow goes first."""
+def test_lists_take_precedence_over_all_rules(served: Site) -> None:
+    """An allowed client is never limited. A denied client is rejected, also by exempt views. Allow precedes deny."""
     assert served.answer("GET", "/report", ALLOWED) == (200, [])
     assert served.answer("GET", "/report", DENIED) == (403, [])
     assert served.answer("GET", "/health", DENIED) == (403, [])
 
 
-def test_limits_off_goes_before_the_lists(served: Site) -> None:
-    """With limits off everybody is served, and nothing is told."""
+def test_limits_off_takes_precedence_over_lists(served: Site) -> None:
+    """In limits_off() every request is served without headers."""
     with limits_off():
         assert served.answer("GET", "/report", DENIED) == (200, [])
         assert served.answer("GET", "/report") == (200, [])

@@ -1,4 +1,4 @@
-"""What keys hold is what the application sees, or a value that no client chooses: however a client writes it."""
+"""Keys contain the value that the application sees, or a value that no client can choose."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ratelimit_mw.flask.request import FlaskRequest
 from ratelimit_mw.http.body import Body, body_feature
 from ratelimit_mw.keys.features import INVALID
 
-# REST framework reads Django's settings when it is imported; importing django_calls has configured them.
+# REST framework reads Django's settings on import. The import of django_calls configures them.
 from rest_framework.exceptions import APIException  # isort: skip
 from rest_framework.parsers import FormParser, JSONParser, MultiPartParser  # isort: skip
 from rest_framework.request import Request as RestRequest  # isort: skip
@@ -103,21 +103,21 @@ PIECES = [
 
 @everywhere
 @pytest.mark.parametrize("cookie", SPELLINGS)
-def test_spellings_of_a_cookie_are_one(seen: Callable[[str], Pair], cookie: str) -> None:
-    """Quotes, octal and other escapes, spaces, and the same cookie twice make no new value."""
+def test_every_spelling_of_a_cookie_is_one_value(seen: Callable[[str], Pair], cookie: str) -> None:
+    """Quotes, octal and other escapes, spaces and a repeated cookie give the same value."""
     assert seen(cookie) == ("abc", "abc")
 
 
 @everywhere
-def test_names_of_cookies_are_told_apart_by_case(seen: Callable[[str], Pair]) -> None:
-    """As all the frameworks do."""
+def test_cookie_names_are_case_sensitive(seen: Callable[[str], Pair]) -> None:
+    """All frameworks do the same."""
     assert seen("SID=abc; sid2=abc; xsid=abc") == (None, None)
 
 
 @everywhere
 @pytest.mark.parametrize("other", ["sid=victim", "\xa0sid=victim", 'sid="victim', "sid=", r'sid="\166"'])
-def test_of_two_cookies_nobody_chooses_one(seen: Callable[[str], Pair], other: str) -> None:
-    """Frameworks show the first or the last of them; the key is that of neither."""
+def test_two_different_cookies_are_invalid(seen: Callable[[str], Pair], other: str) -> None:
+    """Frameworks show the first or the last of them, so the key contains neither."""
     assert seen(f"sid=abc; {other}")[0] is INVALID
     assert seen(f"{other}; sid=abc")[0] is INVALID
 
@@ -125,14 +125,14 @@ def test_of_two_cookies_nobody_chooses_one(seen: Callable[[str], Pair], other: s
 @everywhere
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_no_spelling_of_a_cookie_makes_a_new_count(seen: Callable[[str], Pair], cookie: str) -> None:
-    """Where the application sees a session, the key has that very session or is invalid; never unknown."""
+    """When the application sees a session, the key contains that session or is invalid, never missing."""
     mine, theirs = seen(cookie)
     if theirs and theirs.isascii() and theirs.isprintable():
         assert mine is INVALID or mine == theirs
 
 
 def test_a_session_has_one_count_in_flask() -> None:
-    """A second cookie of the name, which the application does not see, is no way to a new count."""
+    """A second cookie with the name, which the application does not see, gives no new count."""
     app = flask.Flask("app")
     app.add_url_rule("/", view_func=lambda: flask.request.cookies["sid"])
     RateLimiter(app, limiter=one_rule("1/minute", key=["cookie:sid"]))
@@ -225,7 +225,7 @@ def body_in_rest_framework(kind: str, body: bytes) -> Pair:
 
 
 def attempted(read: Callable[[], Any]) -> Any:
-    """None where the framework rejects the body."""
+    """Return None when the framework rejects the body."""
     try:
         return read()
     except (ValueError, MultiPartException, HTTPException, APIException, BadRequest):
@@ -240,10 +240,10 @@ written = pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form
 @written
 @pytest.mark.parametrize("charset", PLAIN)
 @pytest.mark.parametrize("text", ["ann@b.c", "a+AG4-n@b.c"])
-def test_a_body_in_utf_8_is_read_as_the_application_reads_it(
+def test_a_utf_8_body_is_read_as_the_application_reads_it(
     seen: Any, kind: str, write: Any, charset: str, text: str
 ) -> None:
-    """Whether the charset is named or not, in any spelling."""
+    """The charset may be named or left out, in any spelling."""
     if kind.startswith("multipart") and charset.count(";") > 1:
         charset = "; charset=utf-8"
     assert seen(kind + charset, write(text))[0] in (text, INVALID)
@@ -254,7 +254,7 @@ def test_a_body_in_utf_8_is_read_as_the_application_reads_it(
 @written
 @pytest.mark.parametrize("charset", KINDS)
 def test_a_body_in_another_charset_is_invalid(seen: Any, kind: str, write: Any, charset: str) -> None:
-    """Some frameworks decode it so, and many texts would be one address to them; however the charset is written."""
+    """Some frameworks decode it, so one email would have many texts. Every spelling of the charset is invalid."""
     for text in TEXTS:
         assert seen(kind + charset, write(text))[0] is INVALID
 
@@ -263,8 +263,8 @@ def test_a_body_in_another_charset_is_invalid(seen: Any, kind: str, write: Any, 
 @pytest.mark.parametrize(
     "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
 )
-def test_json_that_tells_its_charset_by_its_bytes_is_no_other_text(seen: Any, encoding: str) -> None:
-    """Frameworks read it as we do, or reject it."""
+def test_json_in_another_utf_encoding_has_the_same_value(seen: Any, encoding: str) -> None:
+    """The limit reads the email, and the frameworks read the same text or reject the body."""
     mine, theirs = seen(JSON, as_json("ann@b.c").decode().encode(encoding))
     assert mine == "ann@b.c"
     assert theirs in (None, mine)
@@ -286,15 +286,15 @@ def test_json_that_tells_its_charset_by_its_bytes_is_no_other_text(seen: Any, en
         ("multipart/form-data; boundary=b", as_parts("x").replace(b'"email"', b'"x"; filename=""; name="email"')),
     ],
 )
-def test_one_body_holds_one_field(seen: Any, kind: str, body: bytes) -> None:
-    """Doubled, escaped and oddly written names: the field of the limit is the application's, or invalid."""
+def test_one_body_has_one_value_of_a_field(seen: Any, kind: str, body: bytes) -> None:
+    """For repeated, escaped and unusual names, the value is the application's or invalid."""
     mine, theirs = seen(kind, body)
     assert mine is INVALID or theirs in (None, mine)
 
 
 @pytest.mark.parametrize("charset", KINDS)
-def test_a_query_is_invalid_where_django_reads_it_in_another_charset(charset: str) -> None:
-    """The content type says how Django decodes even the query."""
+def test_a_query_with_a_charset_of_django_is_invalid(charset: str) -> None:
+    """Django decodes the query with the charset of the content type."""
     for request in (
         DjangoOverWSGI(environ(query="q=%2BAHM-ecret", kind=JSON + charset)),
         over_asgi(query="q=%2BAHM-ecret", kind=JSON + charset),
@@ -313,8 +313,8 @@ class Login(APIView):
 
 
 @pytest.mark.parametrize(("kind", "write"), WRITTEN[:2], ids=["json", "form"])
-def test_an_address_has_one_count_in_rest_framework(kind: str, write: Any) -> None:
-    """Spellings in a charset of the client's choice share a count."""
+def test_an_email_has_one_count_in_rest_framework(kind: str, write: Any) -> None:
+    """Spellings in any charset share a count."""
     with project(one_rule("1/minute", key=["email"]), path("", Login.as_view())) as served:
         sent = {"method": "POST", "content_type": f"{kind}; charset=utf-7"}
         found = [served.ask(data=write(text), **sent) for text in TEXTS[1:3]]
@@ -322,8 +322,8 @@ def test_an_address_has_one_count_in_rest_framework(kind: str, write: Any) -> No
 
 
 @pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
-def test_a_view_that_takes_forms_and_json_is_limited_by_both(kind: str, write: Any) -> None:
-    """One kind of body is no way around the limit of the other."""
+def test_a_view_for_forms_and_json_has_one_limit(kind: str, write: Any) -> None:
+    """A client cannot evade the limit of one body type with another."""
     with project(one_rule("1/minute", key=["json:email|form:email"]), path("", Login.as_view())) as served:
         sent = {"method": "POST", "content_type": kind}
         found = [served.ask(data=write(text), **sent).status_code for text in ("ann@b.c", "ann@b.c", "bob@b.c")]

@@ -1,4 +1,4 @@
-"""One settings file and one Redis for FastAPI, Flask and Django, each a server process of its own."""
+"""FastAPI, Flask and Django share one settings file and one Redis, each in its own server process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROUNDS = [True] * 6 + [False] * 3
 
 @contextmanager
 def served(name: str, limits: Path, output: Path) -> Iterator[httpx.Client]:
-    """One of the applications, until the block ends."""
+    """Run one of the applications until the block ends."""
     port = free_port()
     environment = {**os.environ, "LIMITS": str(limits)}
     place = str(port) if name == "fastapi" else f"{HOST}:{port}"
@@ -57,7 +57,7 @@ def answers(client: httpx.Client) -> bool:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[httpx.Client]]:
-    """The three of them on one Redis."""
+    """Run the three applications on one Redis."""
     folder = tmp_path_factory.mktemp("together")
     with ExitStack() as stack:
         redis = stack.enter_context(redis_running(folder))
@@ -67,7 +67,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[httpx.Clien
 
 
 def around(sides: list[httpx.Client], method: str, path: str, **asked: Any) -> list[httpx.Response]:
-    """The same request nine times, to each application in turn; the client is behind a trusted proxy."""
+    """Send the same request nine times, to each application in turn. The client is behind a trusted proxy."""
     return [side.request(method, path, **asked) for side, _ in zip(cycle(sides), ROUNDS, strict=False)]
 
 
@@ -76,8 +76,8 @@ def let_in(answers: list[httpx.Response]) -> list[bool]:
     return [answer.status_code != 429 for answer in answers]
 
 
-def test_a_client_is_counted_together(sides: list[httpx.Client]) -> None:
-    """Six pages an hour are six in all, in any of the applications, and each reports the remaining pages."""
+def test_applications_share_the_count_of_a_client(sides: list[httpx.Client]) -> None:
+    """Six pages an hour are six for all applications, and each reports the remaining pages."""
     answers = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.1"})
     assert let_in(answers) == ROUNDS
     assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == list("543210000")
@@ -86,7 +86,7 @@ def test_a_client_is_counted_together(sides: list[httpx.Client]) -> None:
     assert let_in(other) == ROUNDS
 
 
-def test_routes_with_one_template_are_counted_together(sides: list[httpx.Client]) -> None:
+def test_routes_with_one_template_share_a_count(sides: list[httpx.Client]) -> None:
     """``/items/{id}``, ``/items/<int:id>`` and ``items/<int:id>`` are one endpoint for all numbers."""
     answers = [
         side.get(f"/items/{number}", headers={"x-forwarded-for": "192.0.2.3"})
@@ -95,8 +95,8 @@ def test_routes_with_one_template_are_counted_together(sides: list[httpx.Client]
     assert let_in(answers) == ROUNDS
 
 
-def test_a_user_is_counted_together(sides: list[httpx.Client]) -> None:
-    """User 7 is one person for Starlette's authentication, Flask-Login and Django's, from any address."""
+def test_applications_share_the_count_of_a_user(sides: list[httpx.Client]) -> None:
+    """User 7 is one user for Starlette's authentication, Flask-Login and Django, from any IP address."""
     answers = [
         side.get("/items/1", headers={"x-user": "7", "x-forwarded-for": f"192.0.2.{100 + number}"})
         for number, (side, _) in enumerate(zip(cycle(sides), ROUNDS, strict=False))
@@ -105,8 +105,8 @@ def test_a_user_is_counted_together(sides: list[httpx.Client]) -> None:
     assert let_in(around(sides, "GET", "/items/1", headers={"x-user": "8"})) == ROUNDS
 
 
-def test_failures_for_an_address_of_mail_are_counted_together(sides: list[httpx.Client]) -> None:
-    """Failed logins for one address count together, out of JSON and out of forms, in any spelling."""
+def test_applications_share_the_failed_logins_of_an_email(sides: list[httpx.Client]) -> None:
+    """Failed logins with one email share a count, from JSON and forms, in any spelling."""
     asked: list[dict[str, Any]] = [
         {"json": {"email": "Ann@Example.com"}},
         {"data": {"email": " ann@example.com"}},
@@ -119,6 +119,6 @@ def test_failures_for_an_address_of_mail_are_counted_together(sides: list[httpx.
     assert let_in(answers) == ROUNDS
 
 
-def test_a_decorator_s_limit_of_one_name_is_counted_together(sides: list[httpx.Client]) -> None:
-    """The file overrides the three decorators called ``report`` with one limit, which has one count."""
+def test_decorators_with_one_name_share_a_count(sides: list[httpx.Client]) -> None:
+    """The file overrides the three decorators named ``report`` with one limit, which has one count."""
     assert let_in(around(sides, "GET", "/report", headers={"x-user": "9"})) == ROUNDS

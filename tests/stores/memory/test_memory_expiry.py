@@ -1,4 +1,4 @@
-"""Expiry in the memory store: no state is dropped too early, and none stays for ever."""
+"""The memory store keeps each state until it expires, and frees it afterwards."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from memory_rate import ALGORITHMS, clock_of, hit, limiter, store_of
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("max_keys", [1_000_000, 500])
-def test_a_few_hits_empty_an_expired_store(algorithm: str, max_keys: int) -> None:
-    """Keys and memory are freed without a thread."""
+def test_hits_free_an_expired_store(algorithm: str, max_keys: int) -> None:
+    """Hits free keys and memory without a thread."""
     tracemalloc.start()
     try:
         rate = limiter("3/minute", max_keys, algorithm=algorithm)
@@ -37,8 +37,8 @@ def test_a_few_hits_empty_an_expired_store(algorithm: str, max_keys: int) -> Non
     assert left - empty < 0.05 * (full - empty)
 
 
-def test_many_keys_are_freed_in_a_few_steps() -> None:
-    """No hit frees all keys at once."""
+def test_expired_keys_are_freed_in_small_steps() -> None:
+    """No single hit frees all keys."""
     rate = limiter("3/minute", algorithm="fixed-window")
     for i in range(120_000):
         hit(rate, f"{i}")
@@ -50,7 +50,7 @@ def test_many_keys_are_freed_in_a_few_steps() -> None:
     assert lengths == [70_001, 20_001, 1, 1]
 
 
-def test_a_clock_far_ahead_expires_everything() -> None:
+def test_a_clock_far_in_the_future_expires_all_states() -> None:
     """A clock that jumps by years allows one fresh quota."""
     rate = limiter("3/minute")
     for i in range(50):
@@ -63,7 +63,7 @@ def test_a_clock_far_ahead_expires_everything() -> None:
     assert len(store_of(rate)) == 1
 
 
-def test_a_clock_that_goes_back_frees_no_client() -> None:
+def test_a_backward_clock_frees_no_client() -> None:
     """A rejected client stays rejected for the length of the jump."""
     rate = limiter("3/minute")
     assert [hit(rate, "a") for _ in range(4)] == [True, True, True, False]
@@ -73,8 +73,8 @@ def test_a_clock_that_goes_back_frees_no_client() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_state_is_dropped_too_early(algorithm: str) -> None:
-    """Tables rotate in between; a key is allowed at the announced moment and not before."""
+def test_no_state_is_dropped_before_it_expires(algorithm: str) -> None:
+    """Tables rotate in between, and a key is allowed exactly at its reset time."""
     rng = random.Random(7)
     rate = limiter("3/minute", algorithm=algorithm)
     for _ in range(60):
@@ -114,7 +114,7 @@ def test_an_overdue_key_is_kept_until_it_has_drained(algorithm: str, max_keys: i
 
 
 def test_an_overdue_key_stays_overdue_after_a_partial_refund() -> None:
-    """Also when the key got a state of its own in the meantime."""
+    """The key may have its own state by then."""
     rate = limiter("60/minute burst 10", max_keys=1, algorithm="token-bucket")
     first = rate.hit({"user": "first"})
     verdict = rate.hit({"user": "debtor"})

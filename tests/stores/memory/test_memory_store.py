@@ -1,4 +1,4 @@
-"""The memory store under threads and floods: bounded and exact, without a thread of its own."""
+"""The memory store is exact and bounded under threads and floods, and starts no thread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ratelimit_mw.testing import ManualClock
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """Switch between threads as often as possible."""
+    """Make Python switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -32,7 +32,7 @@ def impatient() -> Iterator[None]:
 
 
 def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
-    """The results of the same work in all threads, started at one moment."""
+    """Return the results of the same work in all threads, which start at the same time."""
     found: list[Any] = []
     ready = threading.Barrier(threads)
 
@@ -61,7 +61,7 @@ def test_threads_on_one_key_get_exactly_the_limit(algorithm: str, limits: str) -
 
 @pytest.mark.usefixtures("impatient")
 def test_all_or_nothing_holds_under_threads() -> None:
-    """A rejection by the narrow limit consumes nothing from the wide limit."""
+    """A rejection by the smaller limit consumes nothing from the larger limit."""
     rules = [Rule(name=name, key=key, limits=limits) for name, key, limits in WIDE_AND_NARROW]
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))
     users = Counter[str]()
@@ -96,7 +96,7 @@ def test_threads_refund_exactly_once() -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_the_bound_holds_under_threads() -> None:
-    """Eight threads with keys of their own never exceed max_keys or a limit."""
+    """Eight threads with their own keys never exceed max_keys or a limit."""
     rate = limiter("1/hour", max_keys=300)
     names = iter(range(10**9))
 
@@ -109,7 +109,7 @@ def test_the_bound_holds_under_threads() -> None:
 
 
 def test_no_thread_is_started() -> None:
-    """Neither building nor using the store nor expiry starts a thread."""
+    """Construction, use and expiry of the store start no thread."""
     before = threading.enumerate()
     rate = limiter()
     for i in range(100):
@@ -121,7 +121,7 @@ def test_no_thread_is_started() -> None:
 # -- the bound ---------------------------------------------------------------------------------------------
 
 
-def test_a_flood_does_not_change_known_clients() -> None:
+def test_a_flood_does_not_change_existing_clients() -> None:
     """A rejected client stays rejected, and an earlier client keeps its own state."""
     rate = limiter("3/hour", max_keys=1000)
     assert [hit(rate, "greedy") for _ in range(4)] == [True, True, True, False]
@@ -133,8 +133,8 @@ def test_a_flood_does_not_change_known_clients() -> None:
     assert [hit(rate, "modest") for _ in range(3)] == [True, True, False]
 
 
-def test_a_rejected_stranger_stays_rejected_in_a_flood() -> None:
-    """A key that arrived at a full store is limited too."""
+def test_a_new_client_rejected_in_a_flood_stays_rejected() -> None:
+    """A key that is new to a full store is limited, too."""
     rate = limiter("3/hour", max_keys=10)
     for i in range(10):
         hit(rate, f"known {i}")
@@ -144,8 +144,8 @@ def test_a_rejected_stranger_stays_rejected_in_a_flood() -> None:
     assert not hit(rate, "late")
 
 
-def test_few_strangers_are_rejected_for_their_neighbours() -> None:
-    """Of 1,000 newcomers to a full store nearly all get their limit, none gets more."""
+def test_few_new_clients_are_rejected_in_a_full_store() -> None:
+    """Of 1,000 new keys in a full store nearly all get their full limit, and none gets more."""
     rate = limiter("3/hour", max_keys=10)
     for i in range(10):
         hit(rate, f"known {i}")
@@ -156,10 +156,10 @@ def test_few_strangers_are_rejected_for_their_neighbours() -> None:
 
 @pytest.mark.slow
 def test_a_flood_takes_bounded_memory() -> None:
-    """Ten times as many strangers take almost no more memory."""
+    """Ten times as many new keys use almost no more memory."""
     rate = limiter("3/hour", max_keys=2000)
     names = (f"stranger {i}" for i in range(10**9))
-    for _ in range(200_000):  # enough to make nearly all of the 65,536 shared states
+    for _ in range(200_000):  # enough to use nearly all of the 65,536 shared states
         hit(rate, next(names))
     tracemalloc.start()
     try:
@@ -169,7 +169,7 @@ def test_a_flood_takes_bounded_memory() -> None:
         grown = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    # What is written anew replaces what was there before the measurement began.
+    # These writes replace what was there before the measurement.
     assert grown < 20_000 * 300
     assert len(store_of(rate)) == 2000
     assert sum(len(each.shared) for each in store_of(rate)._by_span.values()) <= 1 << 16
@@ -183,10 +183,10 @@ def test_a_flood_takes_bounded_memory() -> None:
     ),
     st.sampled_from(["fixed-window", "sliding-window-log", "token-bucket"]),
 )
-def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, steps: list[Any], algorithm: str) -> None:
-    """Own, shared and back again, with refunds and settling: a small store never allows what a large one would not.
+def test_no_key_exceeds_its_limit_in_own_or_shared_states(max_keys: int, steps: list[Any], algorithm: str) -> None:
+    """A small store never allows a hit that a large store rejects, with refunds, settling and moved states.
 
-    The large store's keys are all their own, and it is told what the small one consumed; so it knows exactly.
+    Every key of the large store has its own state. The large store consumes what the small one allows.
     """
     small = limiter("4/minute", max_keys, algorithm=algorithm)
     large = limiter("4/minute", algorithm=algorithm)
@@ -208,7 +208,7 @@ def test_no_key_gets_more_than_its_limit_wherever_it_is_kept(max_keys: int, step
         assert len(store_of(small)) <= max_keys
 
 
-def test_a_key_keeps_its_cost_when_it_gets_a_state_of_its_own() -> None:
+def test_a_key_keeps_its_cost_when_it_moves_to_its_own_state() -> None:
     """A key that is rejected in a shared state stays rejected."""
     rate = limiter("3/hour", max_keys=1)
     first = rate.hit({"user": "first"})
@@ -220,7 +220,7 @@ def test_a_key_keeps_its_cost_when_it_gets_a_state_of_its_own() -> None:
 
 
 def test_reset_of_a_key_that_shares_a_state() -> None:
-    """reset works for a key without a state of its own."""
+    """reset works for a key in a shared state."""
     rate = limiter("1/hour", max_keys=1)
     assert [hit(rate, user) for user in ("own", "shared", "own", "shared")] == [True, True, False, False]
     rate.reset("r", {"user": "shared"})
@@ -234,7 +234,7 @@ def test_reset_of_a_key_that_shares_a_state() -> None:
 @pytest.mark.parametrize("order", ["short first", "long first"])
 @pytest.mark.parametrize("max_keys", [1_000_000, 1])
 def test_limits_of_one_prefix_share_their_keys(order: str, max_keys: int) -> None:
-    """Limits of different lifetimes find each other's keys."""
+    """Limits with different lifetimes use the same keys."""
     burst = {"name": "token-bucket"}
     plans = {"free": "60/minute burst 10", "pro": "60/minute burst 600"}
     rate = limiter("60/minute burst 10", max_keys, algorithm=burst, per={"plan": plans})
@@ -244,7 +244,7 @@ def test_limits_of_one_prefix_share_their_keys(order: str, max_keys: int) -> Non
         assert rate.hit({"user": user, "plan": plan_of[user]}, 10 if user == "a" else 600).allowed
     clock_of(rate).advance(5)
     assert [rate.peek({"user": u, "plan": plan_of[u]}, 0).decisions[0].remaining for u in "ab"] == [5, 5]
-    # Upgraded, "a" has what it had consumed; downgraded, "b" is far beyond its new limit, for as long as that takes.
+    # After the upgrade, "a" keeps its cost. After the downgrade, "b" exceeds its limit until that cost expires.
     assert rate.peek({"user": "a", "plan": "pro"}, 0).decisions[0].remaining == 595
     for _ in range(5):
         clock_of(rate).advance(100)
@@ -254,7 +254,7 @@ def test_limits_of_one_prefix_share_their_keys(order: str, max_keys: int) -> Non
 
 
 def test_limiters_of_one_store_share_their_keys() -> None:
-    """Rules of one name count together, rules of another name apart."""
+    """Rules with one name share counts, and rules with different names do not."""
     store, clock = MemoryStore(), ManualClock(1_000_000.0)
     first, second = (Limiter([Rule(name="api", limits="3/minute", key=[])], store, clock) for _ in range(2))
     other = Limiter([Rule(name="other", limits="3/minute", key=[])], store, clock)
@@ -264,7 +264,7 @@ def test_limiters_of_one_store_share_their_keys() -> None:
 
 
 def test_the_table_of_limits_is_bounded() -> None:
-    """Limits of reloaded settings do not pile up."""
+    """Reloaded settings do not grow the table."""
     per_key = {f"{i}": "3/minute" for i in range(10_050)}
     rate = limiter("3/minute", per_key=per_key)
     for user in per_key:

@@ -30,7 +30,7 @@ def limiter(store: MemoryStore | str, algorithm: object = "fixed-window") -> Lim
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 def test_counts_survive_a_restart(tmp_path: Path, algorithm: object) -> None:
-    """For every algorithm, and for any text in keys."""
+    """This holds for every algorithm and for any text in keys."""
     address = f"memory://?snapshot={tmp_path / 'limits'}"
     before = limiter(address, algorithm)
     clients = [{"ip": "192.0.2.7"}, {"ip": "odd |\n\udce9 key"}]
@@ -44,7 +44,7 @@ def test_counts_survive_a_restart(tmp_path: Path, algorithm: object) -> None:
 
 
 def test_shared_states_survive_a_restart(tmp_path: Path) -> None:
-    """A key that shared a state stays rejected."""
+    """A rejected key in a shared state stays rejected."""
     first = MemoryStore(max_keys=1, snapshot=tmp_path / "limits")
     before = limiter(first)
     before.hit({"ip": "first"})
@@ -54,7 +54,7 @@ def test_shared_states_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_unused_counts_stay_in_the_file(tmp_path: Path) -> None:
-    """Two restarts, the first without a request, lose nothing."""
+    """Two restarts, the first without a request, lose no count."""
     path = tmp_path / "limits"
     before = limiter(MemoryStore(snapshot=path))
     before.hit({"ip": "192.0.2.7"}, cost=3)
@@ -72,7 +72,7 @@ def site(store: MemoryStore, clock: ManualClock = CLOCK) -> Limiter:
 
 @pytest.mark.parametrize("max_keys", [100, 10, 1], ids=["full", "smaller", "one"])
 def test_a_flood_after_a_restart_frees_no_client(tmp_path: Path, max_keys: int) -> None:
-    """Rejected clients stay rejected, though strangers of another rule come first."""
+    """Rejected clients stay rejected, although new clients of another rule come first."""
     before = site(MemoryStore(max_keys=100, snapshot=tmp_path / "limits"))
     for i in range(10):
         assert before.hit({"ip": f"{i}", "path": "/b"}, cost=3)
@@ -90,7 +90,7 @@ def test_a_flood_after_a_restart_frees_no_client(tmp_path: Path, max_keys: int) 
 
 
 def test_loaded_counts_expire(tmp_path: Path) -> None:
-    """Also the counts of rules that no longer exist."""
+    """This includes the counts of rules that no longer exist."""
     clock = ManualClock(1_000_000.0)
     before = site(MemoryStore(snapshot=tmp_path / "limits"), clock)
     for i in range(10):
@@ -141,7 +141,7 @@ def test_an_overdue_key_survives_restarts(tmp_path: Path) -> None:
 
 
 def test_loaded_counts_can_be_settled_and_reset(tmp_path: Path) -> None:
-    """Also where keys share a state."""
+    """This includes keys in shared states."""
     for clients in (["own"], ["somebody", "shared"]):
         before = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
         verdicts = [before.hit({"ip": client}, cost=2) for client in clients]
@@ -168,7 +168,7 @@ def test_a_state_in_another_form_is_dropped(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_save_replaces_the_file_in_one_step(tmp_path: Path) -> None:
-    """save leaves one file."""
+    """After save there is one file."""
     store = MemoryStore()
     limiter(store).hit({"ip": "192.0.2.7"})
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_save_replaces_the_file_in_one_step(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    """The error is raised, and no temporary file stays."""
+    """The error is raised, and no temporary file remains."""
     (tmp_path / "limits").mkdir()
     with pytest.raises(OSError, match="limits"):
         MemoryStore().save(tmp_path / "limits")
@@ -186,7 +186,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_save_without_a_path_is_an_error() -> None:
-    """The store has no snapshot of its own."""
+    """Such a store has no snapshot path."""
     with pytest.raises(ConfigError, match="snapshot"):
         MemoryStore().save()
 
