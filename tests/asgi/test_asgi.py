@@ -16,12 +16,12 @@ from ratelimit_mw.testing import ManualClock
 
 def test_an_allowed_response_gains_the_rate_limit_headers_once() -> None:
     """An allowed request reaches the application. Its response gains the rate limit fields and keeps all others."""
-    answer = ask(limited(sending(START, BODY)))
-    assert (answer.status_code, answer.text, answer.headers["content-type"]) == (200, "hello", "text/plain")
-    assert answer.headers["x-ratelimit-limit"] == "2"
-    assert answer.headers["x-ratelimit-remaining"] == "1"
-    assert [name for name in answer.headers if name in FIELDS] == FIELDS
-    assert "retry-after" not in answer.headers
+    response = ask(limited(sending(START, BODY)))
+    assert (response.status_code, response.text, response.headers["content-type"]) == (200, "hello", "text/plain")
+    assert response.headers["x-ratelimit-limit"] == "2"
+    assert response.headers["x-ratelimit-remaining"] == "1"
+    assert [name for name in response.headers if name in FIELDS] == FIELDS
+    assert "retry-after" not in response.headers
 
 
 def test_a_rejected_request_does_not_reach_the_application() -> None:
@@ -40,10 +40,10 @@ def test_a_rejected_request_does_not_reach_the_application() -> None:
 @pytest.mark.parametrize("kind", ["mqtt", "websocket.extension"])
 def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
     """The application receives the scope, receive and send objects of an unknown protocol unchanged."""
-    given: list[Any] = []
+    received: list[Any] = []
 
     async def app(*parts: Any) -> None:
-        given.extend(parts)
+        received.extend(parts)
 
     async def receive() -> Message:
         raise AssertionError("nobody asked for a message")
@@ -53,7 +53,7 @@ def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
 
     scope = {"type": kind}
     asyncio.run(RateLimitMiddleware(app, limiter=limiter())(scope, receive, send))
-    assert [part is mine for part, mine in zip(given, (scope, receive, send), strict=True)] == [True] * 3
+    assert [part is mine for part, mine in zip(received, (scope, receive, send), strict=True)] == [True] * 3
     assert scope == {"type": kind}
 
 
@@ -70,10 +70,10 @@ def test_errors_for_other_scopes_reach_the_server(kind: str) -> None:
 
 def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     """When no rule applies, receive, send and the start message stay the same objects. The scope gains a verdict."""
-    given: list[Any] = []
+    received: list[Any] = []
 
     async def app(*parts: Any) -> None:
-        given.extend(parts)
+        received.extend(parts)
         await parts[2](START)
 
     sent: list[Message] = []
@@ -84,14 +84,14 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     scope, receive = http_scope(path="/free"), object()
     guarded = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))
     asyncio.run(guarded(scope, receive, send))  # type: ignore[arg-type]
-    assert [part is mine for part, mine in zip(given[1:], (receive, send), strict=True)] == [True] * 2
-    assert bool(given[0].pop("state")["ratelimit"])
-    assert given[0] == scope
+    assert [part is mine for part, mine in zip(received[1:], (receive, send), strict=True)] == [True] * 2
+    assert bool(received[0].pop("state")["ratelimit"])
+    assert received[0] == scope
     assert sent[0] is START
 
 
 @pytest.mark.parametrize(
-    ("headers", "kept"),
+    ("headers", "expected"),
     [
         ({}, []),
         ({"headers": None}, []),
@@ -102,12 +102,12 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     ],
     ids=["missing", "none", "empty", "tuple", "lists", "repeated"],
 )
-def test_every_shape_of_header_list_becomes_a_new_list(headers: dict[str, Any], kept: list[Any] | None) -> None:
+def test_every_shape_of_header_list_becomes_a_new_list(headers: dict[str, Any], expected: list[Any] | None) -> None:
     """The middleware copies the headers in order into a new list and appends its own fields."""
-    kept = headers["headers"] if kept is None else kept
+    expected = headers["headers"] if expected is None else expected
     sent = send_bare(limited(sending({"type": "http.response.start", "status": 200, **headers}, BODY)), http_scope())
-    assert sent[0]["headers"][: len(kept)] == kept
-    assert names_of(sent[0])[len(kept) :] == FIELDS
+    assert sent[0]["headers"][: len(expected)] == expected
+    assert names_of(sent[0])[len(expected) :] == FIELDS
 
 
 def test_headers_may_be_a_generator() -> None:
@@ -119,13 +119,13 @@ def test_headers_may_be_a_generator() -> None:
 
 def test_rate_limit_fields_of_the_application_are_replaced() -> None:
     """The middleware replaces these fields in any spelling. It keeps the Retry-After of the application."""
-    given = [(b"X-RateLimit-Limit", b"9"), (b"ratelimit", b"x"), (b"retry-after", b"3"), (b"RateLimit-Policy", b"y")]
-    start = {"type": "http.response.start", "status": 503, "headers": given}
+    headers = [(b"X-RateLimit-Limit", b"9"), (b"ratelimit", b"x"), (b"retry-after", b"3"), (b"RateLimit-Policy", b"y")]
+    start = {"type": "http.response.start", "status": 503, "headers": headers}
     sent = send_bare(RateLimitMiddleware(sending(start, BODY), limiter=limiter()), http_scope())
     assert names_of(sent[0]) == ["retry-after", *FIELDS]
     assert dict(sent[0]["headers"])[b"x-ratelimit-limit"] == b"2"
-    assert start["headers"] is given
-    assert len(given) == 4
+    assert start["headers"] is headers
+    assert len(headers) == 4
 
 
 def test_a_stream_sends_one_start_and_each_chunk_at_once() -> None:

@@ -40,11 +40,11 @@ def test_a_queue_delays_requests() -> None:
             await OK(scope, receive, send)
 
         guarded = RateLimitMiddleware(app, limiter=rate)
-        answers = await asyncio.gather(*(aask(guarded) for _ in range(4)))
-        return [answer.status_code for answer in answers], went_on
+        responses = await asyncio.gather(*(aask(guarded) for _ in range(4)))
+        return [response.status_code for response in responses], went_on
 
-    found, went_on = asyncio.run(scenario())
-    assert sorted(found) == [200, 200, 200, 429]
+    codes, went_on = asyncio.run(scenario())
+    assert sorted(codes) == [200, 200, 200, 429]
     assert went_on[-1] - went_on[0] >= 0.035
 
 
@@ -63,7 +63,7 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         storm = [asyncio.create_task(aask(guarded)) for _ in range(20)]
         await asyncio.sleep(0.01)
         arrived.set()
-        return [answer.status_code for answer in await asyncio.gather(*storm)]
+        return [response.status_code for response in await asyncio.gather(*storm)]
 
     assert sorted(asyncio.run(scenario())) == [401] * 3 + [429] * 17
 
@@ -99,8 +99,8 @@ def test_an_error_counts_when_500_counts() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize(("cost", "left"), [(0, 10), (1, 9), (4, 6), (25, 0)])
-def test_the_application_settles_the_true_cost(cost: int, left: int, fails: bool) -> None:
+@pytest.mark.parametrize(("cost", "remaining"), [(0, 10), (1, 9), (4, 6), (25, 0)])
+def test_the_application_settles_the_true_cost(cost: int, remaining: int, fails: bool) -> None:
     """``verdict.settle`` replaces the reserved cost after the response, also when the application then raises."""
     rate = limiter("10/minute", key=[])
 
@@ -116,7 +116,7 @@ def test_the_application_settles_the_true_cost(cost: int, left: int, fails: bool
             ask(app)
     else:
         assert ask(app).headers["x-ratelimit-remaining"] == "9"
-    assert rate.peek({}, cost=0).decisions[0].remaining == left
+    assert rate.peek({}, cost=0).decisions[0].remaining == remaining
 
 
 @pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), ValueError("broken")])

@@ -35,64 +35,64 @@ from ratelimit_mw.testing import ManualClock
 
 def test_the_verdict_is_in_the_state() -> None:
     """``scope["state"]["ratelimit"]`` is the verdict. The middleware reuses a state that the server made."""
-    seen: list[Scope] = []
+    scopes: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope)
+        scopes.append(scope)
         await OK(scope, receive, send)
 
-    given = http_scope(state={"db": 1})
-    send_bare(limited(app), given)
+    original = http_scope(state={"db": 1})
+    send_bare(limited(app), original)
     send_bare(limited(app), http_scope())
-    assert seen[0]["state"] is given["state"]
-    assert [scope["state"]["ratelimit"].decisions[0].remaining for scope in seen] == [1, 1]
+    assert scopes[0]["state"] is original["state"]
+    assert [scope["state"]["ratelimit"].decisions[0].remaining for scope in scopes] == [1, 1]
 
 
-@pytest.mark.parametrize("asked", [{"path": "/free"}, {"path": "/api", "method": "OPTIONS"}])
+@pytest.mark.parametrize("fields", [{"path": "/free"}, {"path": "/api", "method": "OPTIONS"}])
 @pytest.mark.parametrize("state", [{"db": 1}, None], ids=["a state", "no state"])
-def test_a_request_that_matches_no_rule_has_an_empty_verdict(asked: Scope, state: dict[str, Any] | None) -> None:
+def test_a_request_that_matches_no_rule_has_an_empty_verdict(fields: Scope, state: dict[str, Any] | None) -> None:
     """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["state"]["ratelimit"])
-        seen[-1].settle(7)
+        verdicts.append(scope["state"]["ratelimit"])
+        verdicts[-1].settle(7)
         await OK(scope, receive, send)
 
     guarded = limited(app, limiter(match={"path": "/api"}))
     for _ in range(2):
-        scope = http_scope(**asked, **({} if state is None else {"state": state}))
+        scope = http_scope(**fields, **({} if state is None else {"state": state}))
         assert names_of(send_bare(guarded, scope)[0]) == ["content-type"]
-    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in seen] == [(True, (), 0.0)] * 2
-    assert seen[0] is not seen[1]
+    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in verdicts] == [(True, (), 0.0)] * 2
+    assert verdicts[0] is not verdicts[1]
 
 
 def test_a_shared_state_keeps_no_verdict_of_another_request() -> None:
     """When no rule applies, a shared state does not show the verdict of an earlier request."""
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["state"]["ratelimit"])
+        verdicts.append(scope["state"]["ratelimit"])
         await OK(scope, receive, send)
 
     state: dict[str, Any] = {}
     guarded = limited(app, limiter(match={"path": "/api"}))
     for path in ("/api", "/free"):
         send_bare(guarded, http_scope(path=path, state=state))
-    assert [verdict.rules for verdict in seen] == [("api",), ()]
+    assert [verdict.rules for verdict in verdicts] == [("api",), ()]
 
 
 def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict() -> None:
     """An inner middleware whose rules do not apply keeps the verdict of the outer middleware."""
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["state"]["ratelimit"])
+        verdicts.append(scope["state"]["ratelimit"])
         await OK(scope, receive, send)
 
     inner = RateLimitMiddleware(app, limiter=limiter(match={"path": "/elsewhere"}))
     send_bare(limited(inner, limiter("9/minute")), http_scope())
-    assert seen[0].rules == ("api",)
+    assert verdicts[0].rules == ("api",)
 
 
 def test_a_shared_state_does_not_skip_a_decision() -> None:
@@ -113,10 +113,10 @@ def test_the_same_limiter_mounted_twice_decides_once() -> None:
     """Two middlewares over one limiter consume once and write the headers once."""
     rate = limiter("3/minute")
     app = twice(OK, {"limiter": rate}, {"limiter": rate})
-    answers = [ask(app) for _ in range(4)]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert [name for name in answers[0].headers if name in FIELDS] == FIELDS
-    assert len(answers[0].headers.get_list("ratelimit")) == 1
+    responses = [ask(app) for _ in range(4)]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429]
+    assert [name for name in responses[0].headers if name in FIELDS] == FIELDS
+    assert len(responses[0].headers.get_list("ratelimit")) == 1
 
 
 @pytest.mark.parametrize("state", [{}, None])
@@ -144,10 +144,10 @@ def test_two_different_limiters_both_decide() -> None:
     """Two independent limiters both consume. The headers of the outer limiter replace those of the inner one."""
     outer, inner = limiter("9/minute"), limiter("1/minute")
     app = twice(OK, {"limiter": outer}, {"limiter": inner})
-    answers = [ask(app) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert [answer.headers.get_list("x-ratelimit-limit") for answer in answers] == [["9"], ["9"]]
-    assert answers[1].headers["retry-after"] == "20"  # Only the inner limiter rejects and writes this field
+    responses = [ask(app) for _ in range(2)]
+    assert [response.status_code for response in responses] == [200, 429]
+    assert [response.headers.get_list("x-ratelimit-limit") for response in responses] == [["9"], ["9"]]
+    assert responses[1].headers["retry-after"] == "20"  # Only the inner limiter rejects and writes this field
 
 
 def test_a_mounted_middleware_decides_once_with_the_full_path() -> None:
@@ -230,8 +230,8 @@ def test_feature_functions_may_be_sync_or_async() -> None:
 
     rate = limiter("1/minute", key=["plan", "user"])
     app = limited(OK, rate, features={"plan": plan, "user": lambda request: request["client"][0]})
-    seen = [ask(app, headers={"x-plan": p}, client=c).status_code for p in ("a", "b") for c in ("192.0.2.1", "h2")]
-    assert seen == [200] * 4
+    codes = [ask(app, headers={"x-plan": p}, client=c).status_code for p in ("a", "b") for c in ("192.0.2.1", "h2")]
+    assert codes == [200] * 4
     assert ask(app, headers={"x-plan": "b"}, client="h2").status_code == 429
 
 
@@ -278,9 +278,9 @@ def test_the_user_is_the_authenticated_user_of_starlette() -> None:
     backend = type("Backend", (), {"authenticate": staticmethod(authenticate)})()
     rate = Limiter([Rule(name="user", limits="1/minute", key=["user"])], clock=ManualClock(1.0))
     app = AuthenticationMiddleware(RateLimitMiddleware(OK, limiter=rate), backend=backend)
-    seen = {who: statuses(app, 2, headers={"x-who": who}) for who in USERS}
-    known, unknown = [200, 429], [200, 200]
-    assert seen == dict(zip(USERS, [known] * 4 + [unknown] * 2, strict=True))
+    codes = {user: statuses(app, 2, headers={"x-who": user}) for user in USERS}
+    counted, unknown = [200, 429], [200, 200]
+    assert codes == dict(zip(USERS, [counted] * 4 + [unknown] * 2, strict=True))
     assert statuses(app, 2) == unknown
     assert not rate.peek({"user": "1"}).allowed
 

@@ -283,11 +283,11 @@ def test_a_strict_server_and_application_see_no_difference() -> None:
 def test_the_application_receives_the_same_messages(messages: list[Message]) -> None:
     """Valid and invalid bodies reach the application as the same objects in the same order, then later messages."""
     app = Reader(beyond=1)
-    given = [*messages, {"type": "http.disconnect", "after": True}]
+    expected = [*messages, {"type": "http.disconnect", "after": True}]
     limited_app = behind(app)
-    assert send_bare(limited_app, post(), list(given))[0]["status"] == 200
-    assert len(app.received) == len(given)
-    assert all(received is message for received, message in zip(app.received, given, strict=True))
+    assert send_bare(limited_app, post(), list(expected))[0]["status"] == 200
+    assert len(app.received) == len(expected)
+    assert all(received is message for received, message in zip(app.received, expected, strict=True))
 
 
 def test_a_body_in_single_bytes_uses_bounded_memory() -> None:
@@ -375,7 +375,7 @@ def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
     async def run(client: Client, limited_app: RateLimitMiddleware, app: Reader) -> None:
         asyncio.get_running_loop().call_later(0.05, client.go_on)
         await limited_app(post(), client.receive, client.send)
-        assert [message is given for message, given in zip(app.received, (first, last), strict=True)] == [True, True]
+        assert [message is sent for message, sent in zip(app.received, (first, last), strict=True)] == [True, True]
         assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
 
     client = slow(run, first, None, last)
@@ -486,22 +486,22 @@ def test_a_dripping_body_has_one_timeout() -> None:
     """The timeout covers the whole body, not each message, so slow drips do not keep the body open."""
 
     async def run() -> tuple[int, object]:
-        asked = 0
+        reads = 0
 
         async def receive() -> Message:
-            nonlocal asked
-            asked += 1
+            nonlocal reads
+            reads += 1
             await asyncio.sleep(0.002)
             return {"type": "http.request", "body": b" ", "more_body": True}
 
         ahead = ReadAhead(receive, LIMIT, 20_000)
-        found = await ahead.read(ASGIRequest(post()))
+        value = await ahead.read(ASGIRequest(post()))
         ahead.close()
-        return asked, found
+        return reads, value
 
-    asked, found = asyncio.run(run())
-    assert found is INVALID
-    assert 1 <= asked <= 11
+    reads, value = asyncio.run(run())
+    assert value is INVALID
+    assert 1 <= reads <= 11
 
 
 # -- settings ----------------------------------------------------------------------------------------------

@@ -30,8 +30,8 @@ def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(params=["uvicorn", "gunicorn"])
 def port(request: pytest.FixtureRequest) -> int:
-    found: int = request.getfixturevalue(request.param)
-    return found
+    port: int = request.getfixturevalue(request.param)
+    return port
 
 
 def head(path: str, *headers: str) -> bytes:

@@ -36,20 +36,20 @@ def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(params=["uvicorn", "gunicorn"])
 def port(request: pytest.FixtureRequest) -> int:
-    found: int = request.getfixturevalue(request.param)
-    return found
+    port: int = request.getfixturevalue(request.param)
+    return port
 
 
 def test_a_client_with_forged_headers_is_rejected(port: int) -> None:
     """One connection sends a different address with each request. Three pass, and the fourth gets Retry-After."""
     with httpx.Client(base_url=f"http://127.0.0.1:{port}/plain") as client:
-        answers = [
+        responses = [
             client.get("/page", headers={"x-forwarded-for": f"198.51.100.{i}", "forwarded": f"for=198.51.100.{i}"})
             for i in range(4)
         ]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
-    assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == ["2", "1", "0", "0"]
-    rejected = answers[3]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429]
+    assert [response.headers["x-ratelimit-remaining"] for response in responses] == ["2", "1", "0", "0"]
+    rejected = responses[3]
     assert json.loads(rejected.text)["violated-policies"] == ["page"]
     assert 3590 <= int(rejected.headers["retry-after"]) <= 3600
     assert rejected.headers["cache-control"] == "no-store"
@@ -71,10 +71,10 @@ def test_the_rightmost_address_behind_a_trusted_proxy_counts(port: int) -> None:
 
 def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None:
     """The next response on the connection starts in the right place after a rejected HEAD."""
-    who = "X-Forwarded-For: 203.0.113.3"
-    assert [status(port, "GET /behind/page", who) for _ in range(3)] == [200] * 3
-    head = f"HEAD /behind/page HTTP/1.1\nHost: x\n{who}\n\n"
-    get = f"GET /behind/page HTTP/1.1\nHost: x\n{who}\nConnection: close\n\n"
+    forged = "X-Forwarded-For: 203.0.113.3"
+    assert [status(port, "GET /behind/page", forged) for _ in range(3)] == [200] * 3
+    head = f"HEAD /behind/page HTTP/1.1\nHost: x\n{forged}\n\n"
+    get = f"GET /behind/page HTTP/1.1\nHost: x\n{forged}\nConnection: close\n\n"
     first, second, body = say(port, head + get).split(ENDS)
     assert first.startswith(b"HTTP/1.1 429")
     assert second.startswith(b"HTTP/1.1 429")
@@ -87,10 +87,10 @@ def test_a_rejected_head_has_no_body_and_keeps_the_connection(port: int) -> None
 
 def test_a_rejected_upload_gets_a_response_before_its_body(port: int) -> None:
     """The server rejects a POST by its headers, although its body never arrives completely."""
-    who = "X-Forwarded-For: 203.0.113.4"
-    assert [status(port, "POST /behind/page", who, "Content-Length: 0") for _ in range(3)] == [200] * 3
+    forged = "X-Forwarded-For: 203.0.113.4"
+    assert [status(port, "POST /behind/page", forged, "Content-Length: 0") for _ in range(3)] == [200] * 3
     with connected(port) as sock:
-        head = f"POST /behind/page HTTP/1.1\r\nHost: x\r\n{who}\r\nContent-Length: 1000000\r\n\r\nstart"
+        head = f"POST /behind/page HTTP/1.1\r\nHost: x\r\n{forged}\r\nContent-Length: 1000000\r\n\r\nstart"
         sock.sendall(head.encode())
         assert sock.recv(65536).startswith(b"HTTP/1.1 429")
 
@@ -98,12 +98,12 @@ def test_a_rejected_upload_gets_a_response_before_its_body(port: int) -> None:
 def test_chunks_arrive_as_they_are_made(port: int) -> None:
     """The first chunk arrives before the application makes the second."""
     base = f"http://127.0.0.1:{port}"
-    with httpx.stream("GET", f"{base}/plain/stream", timeout=20) as answer:
-        chunks = answer.iter_raw()
+    with httpx.stream("GET", f"{base}/plain/stream", timeout=20) as response:
+        chunks = response.iter_raw()
         assert next(chunks) == b"first"
         assert httpx.get(f"{base}/plain/release").text == "released"
         assert b"".join(chunks) == b"second"
-        assert answer.headers["ratelimit"].startswith('"file";r=')
+        assert response.headers["ratelimit"].startswith('"file";r=')
 
 
 def test_concurrent_failing_logins_allow_three(port: int) -> None:
@@ -113,20 +113,20 @@ def test_concurrent_failing_logins_allow_three(port: int) -> None:
             pool.submit(httpx.post, f"http://127.0.0.1:{port}/plain/login", timeout=20, trust_env=False)
             for _ in range(20)
         ]
-    assert sorted(answer.result().status_code for answer in storm) == [401] * 3 + [429] * 17
+    assert sorted(response.result().status_code for response in storm) == [401] * 3 + [429] * 17
 
 
 def test_a_lowercase_method_does_not_evade_a_rule(uvicorn: int) -> None:
     """uvicorn passes ``post`` on unchanged. gunicorn rejects it."""
-    who = "X-Forwarded-For: 203.0.113.5"
-    assert [status(uvicorn, "post /behind/page", who) for _ in range(4)] == [405, 405, 405, 429]
+    forged = "X-Forwarded-For: 203.0.113.5"
+    assert [status(uvicorn, "post /behind/page", forged) for _ in range(4)] == [405, 405, 405, 429]
 
 
 def test_the_server_sends_a_file_itself(gunicorn: int) -> None:
     """The server receives its own file wrapper, and the file arrives whole with the rate limit headers."""
-    answer = httpx.get(f"http://127.0.0.1:{gunicorn}/plain/file")
-    assert answer.content == FILE.read_bytes()
-    assert answer.headers["x-ratelimit-limit"] == "1000"
+    response = httpx.get(f"http://127.0.0.1:{gunicorn}/plain/file")
+    assert response.content == FILE.read_bytes()
+    assert response.headers["x-ratelimit-limit"] == "1000"
 
 
 def test_limits_on_a_unix_socket(tmp_path: Path) -> None:

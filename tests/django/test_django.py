@@ -44,8 +44,8 @@ def test_a_request_over_the_limit_is_rejected(is_async: bool) -> None:
 def test_every_request_gets_a_decision(is_async: bool) -> None:
     """A request without a route gets a decision, too. A preflight does not count."""
     with project(one_rule("3/minute"), is_async=is_async) as served:
-        asked = [served.ask(where)["x-ratelimit-remaining"] for where in ("/", "/nowhere")]
-        assert asked == ["2", "1"]
+        remaining = [served.ask(where)["x-ratelimit-remaining"] for where in ("/", "/nowhere")]
+        assert remaining == ["2", "1"]
         assert "ratelimit" not in served.ask(method="OPTIONS").headers
         assert [served.ask(method="HEAD").status_code, served.ask().status_code] == [200, 429]
 
@@ -62,10 +62,10 @@ def test_the_view_sees_the_verdict(is_async: bool) -> None:
         assert [json.loads(served.ask(where).content) for where in ("/limited", "/free")] == [[["api"], [1]], [[], []]]
 
 
-def reject_with(answer: Any, is_async: bool) -> Any:
+def reject_with(result: Any, is_async: bool) -> Any:
     def busy(request: Any, verdict: Any) -> Any:
         assert (request.path, verdict.allowed) == ("/", False)
-        return answer
+        return result
 
     async def abusy(request: Any, verdict: Any) -> Any:
         await asyncio.sleep(0)
@@ -78,9 +78,9 @@ def reject_with(answer: Any, is_async: bool) -> Any:
 @pytest.mark.parametrize("function_is_async", [False, True])
 def test_a_custom_rejection(is_async: bool, function_is_async: bool) -> None:
     """A Django response or a Rejection, from a sync or async function, replaces the rejection in either stack."""
-    for answer in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
-        given = {"limiter": one_rule("1/minute"), "rejection": reject_with(answer, function_is_async)}
-        with project(given, is_async=is_async) as served:
+    for result in (HttpResponse("busy", status=420), Rejection(420, [("content-type", "text/plain")], b"busy")):
+        options = {"limiter": one_rule("1/minute"), "rejection": reject_with(result, function_is_async)}
+        with project(options, is_async=is_async) as served:
             served.ask()
             rejected = served.ask()
             assert (rejected.status_code, rejected.content, rejected["retry-after"]) == (420, b"busy", "60")
@@ -89,9 +89,9 @@ def test_a_custom_rejection(is_async: bool, function_is_async: bool) -> None:
 @both
 def test_an_invalid_custom_rejection_allows_no_request(is_async: bool) -> None:
     """A value that is no response raises an error. None keeps the default rejection."""
-    for answer, status in ((None, 429), ("busy", 500)):
-        given = {"limiter": one_rule("1/minute"), "rejection": reject_with(answer, False)}
-        with project(given, is_async=is_async) as served:
+    for result, status in ((None, 429), ("busy", 500)):
+        options = {"limiter": one_rule("1/minute"), "rejection": reject_with(result, False)}
+        with project(options, is_async=is_async) as served:
             assert served.statuses(times=2) == [200, status]
 
 
@@ -120,9 +120,9 @@ def test_rate_limit_headers_of_the_view_are_replaced(is_async: bool) -> None:
         return HttpResponse(headers={"x-ratelimit-limit": "999", "RATELIMIT": "no"})
 
     with project(one_rule(), path("", view), is_async=is_async) as served:
-        found = served.ask().headers
-        assert {name for name in found if "limit" in name.lower()} == FIELDS
-        assert found["RateLimit"] == '"api";r=1;t=60'
+        headers = served.ask().headers
+        assert {name for name in headers if "limit" in name.lower()} == FIELDS
+        assert headers["RateLimit"] == '"api";r=1;t=60'
 
 
 @both
@@ -138,25 +138,25 @@ def test_functions_receive_the_django_request(is_async: bool, function_is_async:
         return plan(request)
 
     rule = Rule(name="api", limits="10/minute", key=["plan"], cost=lambda request: int(request.GET["cost"]))
-    given = {"limiter": Limiter([rule]), "features": {"plan": aplan if function_is_async else plan}}
-    with project(given, is_async=is_async) as served:
+    options = {"limiter": Limiter([rule]), "features": {"plan": aplan if function_is_async else plan}}
+    with project(options, is_async=is_async) as served:
         assert served.ask("/?plan=pro&cost=7")["x-ratelimit-remaining"] == "3"
         assert served.ask("/?plan=free&cost=1")["x-ratelimit-remaining"] == "9"
 
 
 @both
 @pytest.mark.parametrize(
-    ("key", "asked"),
+    ("key", "requests"),
     [
         ("query:plan", [("/?plan=a&plan=b", {}), ("/?plan=b", {}), ("/?plan=a", {})]),
         ("header:x-plan", [("/", {"x-plan": "b"}), ("/", {"X-Plan": "b"}), ("/", {"x-plan": "a"})]),
         ("cookie:plan", [("/", {"cookie": "plan=b"}), ("/", {"cookie": "x=1; plan=b"}), ("/", {"cookie": "plan=a"})]),
     ],
 )
-def test_features_are_read_as_django_reads_them(is_async: bool, key: str, asked: Any) -> None:
+def test_features_are_read_as_django_reads_them(is_async: bool, key: str, requests: Any) -> None:
     """Query fields (of several the last), headers and cookies have the values that Django shows."""
     with project(one_rule("1/minute", key=[key]), is_async=is_async) as served:
-        assert [served.ask(where, headers=sent).status_code for where, sent in asked] == [200, 429, 200]
+        assert [served.ask(where, headers=sent).status_code for where, sent in requests] == [200, 429, 200]
 
 
 @both
@@ -238,9 +238,9 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
     def hop(*_: Any) -> None:
         raise AssertionError
 
-    told = {"key": ["plan", "form:email"], "cost": note("cost", 1), "count_when": {"status": 401}}
-    rules = [Rule(name="api", limits="1/minute", **LOG, **told), Rule(name="slots", limits="5 concurrent")]
-    given = {
+    options = {"key": ["plan", "form:email"], "cost": note("cost", 1), "count_when": {"status": 401}}
+    rules = [Rule(name="api", limits="1/minute", **LOG, **options), Rule(name="slots", limits="5 concurrent")]
+    configuration = {
         "limiter": Limiter(rules, Store()),
         "features": {"plan": note("plan", "pro")},
         "rejection": note("answer", HttpResponse(status=429)),
@@ -251,7 +251,7 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
         form = {"data": "email=a@b.org", "content_type": "application/x-www-form-urlencoded"}
         return [(await served(AsyncRequestFactory().post("/", **form))).status_code for _ in range(2)]
 
-    with project(given, path("", hello)):
+    with project(configuration, path("", hello)):
         RateLimitMiddleware(view)
         monkeypatch.setattr(SyncToAsync, "__call__", hop)
         before = set(threading.enumerate())
@@ -259,7 +259,7 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
     assert {what for what, _ in done} == {"plan", "cost", "store", "view", "answer"}
     assert {thread for _, thread in done} == {threading.get_ident()}
     assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw heartbeat"}
-    given["limiter"].close()
+    configuration["limiter"].close()
 
 
 @both
@@ -272,12 +272,12 @@ def test_the_stack_stays_sync_or_async(is_async: bool) -> None:
 
 def test_concurrent_threads_share_one_limit() -> None:
     """Of 40 concurrent requests, including the first ones, exactly as many pass as the limit allows."""
-    found: list[int] = []
+    codes: list[int] = []
     start = threading.Barrier(40)
 
     def client(served: Project) -> None:
         start.wait()
-        found.extend(served.statuses(times=1))
+        codes.extend(served.statuses(times=1))
 
     with project(one_rule("100/minute"), path("", limit("7/minute")(hello))) as served:
         threads = [threading.Thread(target=client, args=[served]) for _ in range(40)]
@@ -285,14 +285,14 @@ def test_concurrent_threads_share_one_limit() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(found) == [200] * 7 + [429] * 33
+    assert sorted(codes) == [200] * 7 + [429] * 33
 
 
 def test_a_failing_function_allows_no_request() -> None:
     """The error of a feature function reaches the project with each request, in a thread and in an event loop."""
     for is_async in (False, True):
-        given = {"limiter": one_rule(key=["plan"]), "features": {"plan": lambda request: 1 / 0}}
-        with project(given, is_async=is_async) as served:
+        options = {"limiter": one_rule(key=["plan"]), "features": {"plan": lambda request: 1 / 0}}
+        with project(options, is_async=is_async) as served:
             assert served.statuses(times=2) == [500, 500]
 
 
@@ -308,5 +308,5 @@ def test_a_rule_that_names_options_limits_only_the_named_methods() -> None:
     """The documentation on Django explains this effect for a view that accepts every method."""
     named = limit("2/minute", match={"methods": ["POST", "OPTIONS"]})(hello)
     with project(None, path("", named)) as served:
-        asked = ("OPTIONS", "POST", "OPTIONS", "PUT")
-        assert [served.ask(method=method).status_code for method in asked] == [200, 200, 429, 200]
+        methods = ("OPTIONS", "POST", "OPTIONS", "PUT")
+        assert [served.ask(method=method).status_code for method in methods] == [200, 200, 429, 200]

@@ -166,12 +166,12 @@ def test_a_view_reads_its_body_in_every_way(is_async: bool, read: str) -> None:
 
     def view(request: Any) -> HttpResponse:
         if read in ("POST", "FILES"):
-            found = getattr(request, read)
-            return HttpResponse(found["email"] if read == "POST" else found["file"].read())
+            content = getattr(request, read)
+            return HttpResponse(content["email"] if read == "POST" else content["file"].read())
         if read == "stream":
             return HttpResponse(b"".join(iter(lambda: request.read(7), b"")))
-        found = request.body if read == "body" else getattr(request, read)()
-        return HttpResponse(b"".join(found) if read == "readlines" else found)
+        content = request.body if read == "body" else getattr(request, read)()
+        return HttpResponse(b"".join(content) if read == "readlines" else content)
 
     parts = {"email": "ann@x.org", "file": SimpleUploadedFile("a.txt", b"some text")}
     body = encode_multipart(BOUNDARY, parts)

@@ -23,8 +23,8 @@ from ratelimit_mw.django import exempt, limit
 
 def ids(deploy: bool = False) -> list[str]:
     """Return the ids of the messages that the checks of this package report."""
-    found = run_checks(include_deployment_checks=deploy)
-    return [message.id for message in found if message.id.startswith("ratelimit_mw.")]
+    messages = run_checks(include_deployment_checks=deploy)
+    return [message.id for message in messages if message.id.startswith("ratelimit_mw.")]
 
 
 NO_MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
@@ -83,8 +83,8 @@ def test_a_project_without_django_users_is_checked(tmp_path: Path) -> None:
     """Without Django's own users, the checks do not import them."""
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "program.py"), "check"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "ratelimit_mw.W003" in found.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "ratelimit_mw.W003" in result.stderr
 
 
 def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,8 +158,8 @@ def test_a_throttle_knows_the_user_of_the_framework() -> None:
     """The user of a throttle is REST framework's user, which the middleware cannot know. Others count by IP address."""
     view = type("Authenticated", (Uploads,), {"authentication_classes": (Tokens,)}).as_view()
     with project(still({"rules": [{**UPLOADS, "limits": "1/minute"}]}), path("", view)) as served:
-        asked = [{"x-token": "ann"}, {"x-token": "bob"}, {}, {"x-token": "ann"}, {}]
-        assert [served.ask(headers=who).status_code for who in asked] == [200, 200, 200, 429, 429]
+        requests = [{"x-token": "ann"}, {"x-token": "bob"}, {}, {"x-token": "ann"}, {}]
+        assert [served.ask(headers=headers).status_code for headers in requests] == [200, 200, 200, 429, 429]
 
 
 def test_outcomes_and_costs_of_a_throttle_are_settled() -> None:
@@ -191,8 +191,8 @@ def test_a_scope_without_a_rule_stops_django() -> None:
     by_route = type("Scoped", (Items,), {"throttle_scope": "uploads"}).as_view(throttle_classes=[Throttle])
     by_throttle = type("Own", (Items,), {"throttle_classes": (type("Few", (Throttle,), {"scope": "uploads"}),)})
     for view in (Uploads.as_view(), by_route, by_throttle.as_view()):
-        said = pytest.raises(ConfigError, match=r"the throttle of [\w.]+: no rule .* scope = 'uploads'")
-        with project(one_rule(match={"scope": "downloads"}), path("", view)), said:
+        error = pytest.raises(ConfigError, match=r"the throttle of [\w.]+: no rule .* scope = 'uploads'")
+        with project(one_rule(match={"scope": "downloads"}), path("", view)), error:
             RateLimitMiddleware(hello)
 
 
@@ -225,8 +225,8 @@ def test_a_throttle_counts_by_features_of_the_middleware() -> None:
 
     uploads = {**UPLOADS, "limits": "1/minute", "key": ["endpoint", "path:pk", "plan"]}
     with project({"limiter": still({"rules": [uploads]}), "features": {"plan": plan}}, *PATHS) as served:
-        asked = ("/a/1?plan=x", "/a/2?plan=x", "/b/1?plan=x", "/a/1?plan=y", "/a/1?plan=x")
-        assert [served.ask(where).status_code for where in asked] == [200, 200, 200, 200, 429]
+        paths = ("/a/1?plan=x", "/a/2?plan=x", "/b/1?plan=x", "/a/1?plan=y", "/a/1?plan=x")
+        assert [served.ask(where).status_code for where in paths] == [200, 200, 200, 200, 429]
 
 
 def test_denied_clients_and_store_failures_have_their_own_status() -> None:
@@ -240,8 +240,8 @@ def test_denied_clients_and_store_failures_have_their_own_status() -> None:
     store.down = True
     rule = Rule(name="uploads", limits="2/minute", match={"scope": "uploads"}, on_store_error="deny")
     with project(Limiter([rule], store), path("", view)) as served:
-        answer = served.ask()
-        assert (answer.status_code, "busy" in answer.json()["detail"]) == (503, True)
+        response = served.ask()
+        assert (response.status_code, "busy" in response.json()["detail"]) == (503, True)
 
 
 def test_the_middleware_ignores_rules_of_throttles() -> None:

@@ -76,8 +76,8 @@ NAMED = exempt("uploads")(type("Free", (Uploads,), {}))
 def test_an_exempt_view_is_exempt_from_its_throttle(view: Any, is_async: bool) -> None:
     """@exempt by name or from all rules, on a view, class, method, action or function, applies to the throttle."""
     with project(still({"rules": [UPLOADS]}), path("", view), is_async=is_async) as served:
-        answer = served.ask()
-        assert (answer.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
+        response = served.ask()
+        assert (response.has_header("ratelimit"), served.statuses()) == (False, [200] * 3)
 
 
 @pytest.mark.parametrize("view", [Partly.as_view(), BY_ACTION, exempt("all")(type("Other", (Uploads,), {})).as_view()])
@@ -91,7 +91,7 @@ def test_a_deny_list_takes_precedence_over_an_exemption_from_a_throttle() -> Non
     """A client on a deny list that only the throttle can read is rejected by an exempt view, too."""
     view = exempt(type("Free", (Uploads,), {"authentication_classes": (Tokens,)})).as_view()
     with project(still({"rules": [UPLOADS], "lists": {"deny": {"user": ["bob"]}}}), path("", view)) as served:
-        assert [served.ask(headers={"x-token": who}).status_code for who in ("bob", "ann")] == [403, 200]
+        assert [served.ask(headers={"x-token": token}).status_code for token in ("bob", "ann")] == [403, 200]
 
 
 def test_explain_agrees_with_the_throttle(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,6 +100,6 @@ def test_explain_agrees_with_the_throttle(capsys: pytest.CaptureFixture[str]) ->
         with pytest.raises(CommandError, match="no rule applies"):
             call_command("ratelimit", "explain", "GET", "/")
         call_command("ratelimit", "explain", "POST", "/")
-    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "does not apply uploads the view is exempt" in said
-    assert "applies uploads user|ip 2/minute when scope is uploads" in said
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "does not apply uploads the view is exempt" in lines
+    assert "applies uploads user|ip 2/minute when scope is uploads" in lines

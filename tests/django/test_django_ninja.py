@@ -71,12 +71,12 @@ def test_operations_are_limited(is_async: bool) -> None:
         sent = {"method": "POST", "data": '{"name": "a"}', "content_type": "application/json"}
         assert served.ask("/api/items/7", **sent).json() == {"id": 7, "name": "a"}
         assert served.ask("/api/items/8", **sent).status_code == 429
-        asked = ("/api/items/7", "/api/items/7", "/api/items/7", "/api/items/8")
-        assert [served.ask(where).status_code for where in asked] == [200, 200, 429, 200]
+        paths = ("/api/items/7", "/api/items/7", "/api/items/7", "/api/items/8")
+        assert [served.ask(where).status_code for where in paths] == [200, 200, 429, 200]
 
 
 def test_rules_of_the_settings_match_ninja_paths() -> None:
     """Ninja endpoints are templates like all others, and an exempt operation is exempt."""
     with project(one_rule("1/minute", key=["endpoint"]), path("api/", api())) as served:
-        asked = ("/api/items/7", "/api/items/8", "/api/items/", "/api/items/")
-        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 200]
+        paths = ("/api/items/7", "/api/items/8", "/api/items/", "/api/items/")
+        assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 200]

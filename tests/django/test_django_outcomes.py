@@ -35,15 +35,15 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         inside.acquire()
         return HttpResponse(status=401)
 
-    found: list[int] = []
+    codes: list[int] = []
     with project(None, path("", login)) as served:
-        threads = [threading.Thread(target=lambda: found.extend(served.statuses(times=1))) for _ in range(20)]
+        threads = [threading.Thread(target=lambda: codes.extend(served.statuses(times=1))) for _ in range(20)]
         for thread in threads:
             thread.start()
         inside.release(20)
         for thread in threads:
             thread.join()
-    assert sorted(found) == [401] * 3 + [429] * 17
+    assert sorted(codes) == [401] * 3 + [429] * 17
 
 
 def test_twenty_failing_logins_on_one_loop_allow_three() -> None:
@@ -58,8 +58,8 @@ def test_twenty_failing_logins_on_one_loop_allow_three() -> None:
             return HttpResponse(status=401)
 
         with project(None, path("", login), is_async=True) as served:
-            answers = await asyncio.gather(*(served.aask() for _ in range(20)))
-        return [answer.status_code for answer in answers]
+            responses = await asyncio.gather(*(served.aask() for _ in range(20)))
+        return [response.status_code for response in responses]
 
     with project(is_async=True) as served:
         assert sorted(asyncio.run(scenario(served))) == [401] * 3 + [429] * 17
@@ -75,8 +75,8 @@ def answering(request: Any, status: int) -> HttpResponse:
 def test_only_the_named_outcomes_count(is_async: bool) -> None:
     """A success is refunded, a failure keeps its cost, and an exception counts as 500."""
     with project(one_rule("2/minute", **FAILURES), path("<int:status>", answering), is_async=is_async) as served:
-        asked = (200, 404, 200, 200, 401, 500, 200)
-        assert [served.ask(f"/{status}").status_code for status in asked] == [200, 404, 200, 200, 401, 500, 429]
+        codes = (200, 404, 200, 200, 401, 500, 200)
+        assert [served.ask(f"/{status}").status_code for status in codes] == [200, 404, 200, 200, 401, 500, 429]
 
 
 @both

@@ -62,12 +62,12 @@ SEGMENTS = (
 
 
 @given(st.lists(st.sampled_from(["/", "/", "/", "//", "", *SEGMENTS]), max_size=10).map("".join))
-def test_the_index_agrees_with_the_resolver_of_django(asked: str) -> None:
+def test_the_index_agrees_with_the_resolver_of_django(path: str) -> None:
     """For any path, the view, the parameters and the template are those of Django's own resolver."""
     resolver = get_resolver(ZOO)
-    route, params = KNOWN.setdefault("routes", URLRoutes(resolver)).find("/" + asked)
+    route, params = KNOWN.setdefault("routes", URLRoutes(resolver)).find("/" + path)
     try:
-        match = resolver.resolve("/" + asked)
+        match = resolver.resolve("/" + path)
     except Resolver404:
         assert route is NO_ROUTE
         return
@@ -100,9 +100,9 @@ def test_nested_includes_have_the_whole_template() -> None:
     items = [re_path(r"^items/(?P<item>\d+)/", include(parts))]
     tenants = (path("v1/", include(items)), path("v2/<slug:tenant>/", include(items)))
     with project(one_rule("1/minute", key=["endpoint"]), *tenants) as served:
-        asked = ("/v1/items/1/parts/2/", "/v1/items/3/parts/4/", "/v2/a/items/1/parts/2/", "/v2/b/items/1/parts/9/")
-        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429]
-        verdict = served.ask(asked[0]).wsgi_request.ratelimit
+        paths = ("/v1/items/1/parts/2/", "/v1/items/3/parts/4/", "/v2/a/items/1/parts/2/", "/v2/b/items/1/parts/9/")
+        assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429]
+        verdict = served.ask(paths[0]).wsgi_request.ratelimit
         assert verdict.decisions[0].hit[1].endswith("/v1/items/{item}/parts/{part}/")
 
 
@@ -122,11 +122,11 @@ def test_a_route_is_one_endpoint_in_all_languages(is_async: bool, prefixed: bool
     with project(
         one_rule("1/minute", key=["endpoint"]), *routes, is_async=is_async, middleware=LOCALE, **LANGUAGES
     ) as served:
-        asked = (f"{first}/items/1/", "/de/items/2/", f"{first}/about/", "/de/ueber/")
-        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429]
+        paths = (f"{first}/items/1/", "/de/items/2/", f"{first}/about/", "/de/ueber/")
+        assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429]
         assert served.ask("/de/about/").status_code == 404
         with override("de"):
-            assert URLRoutes(get_resolver()).find(asked[1])[0].template == "/{language}/items/{pk}/"
+            assert URLRoutes(get_resolver()).find(paths[1])[0].template == "/{language}/items/{pk}/"
 
 
 def test_a_route_of_another_urlconf_is_reported(
@@ -149,9 +149,9 @@ def test_a_route_of_another_urlconf_is_reported(
             assert served.ask().status_code == 200
             assert served.ask("/limited").status_code == 500
             served.ask("/limited")
-        said = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
-        assert len(said) == 1
-        assert "the limits of the route unmatched were applied, but Django chose" in said[0]
+        messages = [record.getMessage() for record in caplog.records if record.name == "ratelimit_mw"]
+        assert len(messages) == 1
+        assert "the limits of the route unmatched were applied, but Django chose" in messages[0]
 
 
 def test_a_hidden_limit_is_explained() -> None:
@@ -190,7 +190,7 @@ def test_endpoints_are_templates() -> None:
     shop = urls(path("items/<int:pk>/", hello), re_path(r"^parts/(?P<name>\w+)/$", hello))
     patterns = (path("v1/<slug:tenant>/", include(shop)), path("free", hello))
     with project(one_rule("1/minute", key=["endpoint"]), *patterns) as served:
-        asked = (
+        paths = (
             "/v1/a/items/1/",
             "/v1/b/items/2/",
             "/v1/a/parts/x/",
@@ -199,7 +199,7 @@ def test_endpoints_are_templates() -> None:
             "/nowhere",
             "/elsewhere",
         )
-        assert [served.ask(where).status_code for where in asked] == [200, 429, 200, 429, 200, 404, 429]
+        assert [served.ask(where).status_code for where in paths] == [200, 429, 200, 429, 200, 404, 429]
 
 
 @pytest.mark.parametrize(

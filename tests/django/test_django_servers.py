@@ -33,8 +33,8 @@ def gunicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(params=["uvicorn", "gunicorn"])
 def port(request: pytest.FixtureRequest) -> int:
-    found: int = request.getfixturevalue(request.param)
-    return found
+    port: int = request.getfixturevalue(request.param)
+    return port
 
 
 def client_of(port: int) -> httpx.Client:
@@ -88,9 +88,9 @@ def test_long_bodies_arrive_whole(port: int) -> None:
     body = b"email=ann%40x.org&text=" + bytes(range(32, 127)) * 30_000
     with client_of(port) as client:
         headers = {"content-type": "application/x-www-form-urlencoded"}
-        answers = [client.post("/echo", content=sent, headers=headers) for sent in (body[:2_000_000], body[:100_000])]
-        assert answers[0].text == f"2000000 {hashlib.sha256(body[:2_000_000]).hexdigest()}"
-        assert answers[1].status_code == 429
+        responses = [client.post("/echo", content=sent, headers=headers) for sent in (body[:2_000_000], body[:100_000])]
+        assert responses[0].text == f"2000000 {hashlib.sha256(body[:2_000_000]).hexdigest()}"
+        assert responses[1].status_code == 429
         small = client.post("/echo", content=b"email=bob%40x.org", headers=headers)
         assert (small.status_code, small.text.split()[0]) == (200, "17")
         assert client.post("/echo", content=b"email=bob%40x.org&x=y", headers=headers).status_code == 429

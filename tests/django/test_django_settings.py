@@ -30,7 +30,7 @@ def test_the_sources_of_rules(place: str, tmp_path: Path, monkeypatch: pytest.Mo
     file = tmp_path / "limits.json"
     file.write_text(json.dumps(TWICE))
     monkeypatch.setattr("django_calls.limiter", one_rule(), raising=False)
-    given: Any = {
+    value: Any = {
         "dictionary": TWICE,
         "file": file,
         "named file": {"settings": str(file), "headers": ["ratelimit"]},
@@ -38,7 +38,7 @@ def test_the_sources_of_rules(place: str, tmp_path: Path, monkeypatch: pytest.Mo
         "named limiter": {"limiter": "django_calls.limiter"},
         "none": {},
     }[place]
-    with project(given) as served:
+    with project(value) as served:
         assert served.statuses() == [200, 200, 200 if place == "none" else 429]
         assert ("x-ratelimit-limit" in served.ask().headers) is (place not in ("named file", "none"))
 
@@ -51,7 +51,7 @@ def test_decorators_work_without_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("value", "message"),
     [
         ({"rules": [{"limits": "5/minit"}]}, "RATELIMIT_MW.*rules.0.*minit"),
         ({"rulez": []}, "RATELIMIT_MW.rulez: unknown setting"),
@@ -68,9 +68,9 @@ def test_decorators_work_without_settings() -> None:
     ],
 )
 @pytest.mark.parametrize("application", [WSGIHandler, ASGIHandler])
-def test_an_invalid_setting_is_an_error_at_the_start(application: Any, given: Any, message: str) -> None:
+def test_an_invalid_setting_is_an_error_at_the_start(application: Any, value: Any, message: str) -> None:
     """A mistake in the settings stops Django when its application is built. The error names the place."""
-    with project(given), pytest.raises(ConfigError, match=message):
+    with project(value), pytest.raises(ConfigError, match=message):
         application()
 
 
@@ -114,12 +114,12 @@ def test_the_store_of_overridden_settings_is_closed(tmp_path: Path) -> None:
     file = tmp_path / "counts"
     with project({**TWICE, "store": f"memory://?snapshot={file}"}) as served:
         served.ask()
-        given = one_rule()
-        with override_settings(RATELIMIT_MW=given):
+        limiter = one_rule()
+        with override_settings(RATELIMIT_MW=limiter):
             served.ask()
             assert file.exists()
         assert served.ask()["x-ratelimit-remaining"] == "0"
-        assert given.peek({"ip": CLIENT}).decisions[0].remaining == 0
+        assert limiter.peek({"ip": CLIENT}).decisions[0].remaining == 0
 
 
 @both

@@ -44,13 +44,13 @@ def sending(request: Any) -> FileResponse:
 
 
 def by_wsgi() -> tuple[int, bytes]:
-    answer = ask_wsgi(WSGIHandler())
-    return answer.status_code, answer.content
+    response = ask_wsgi(WSGIHandler())
+    return response.status_code, response.content
 
 
 def by_asgi() -> tuple[int, bytes]:
-    answer = ask(ASGIHandler())
-    return answer.status_code, answer.content
+    response = ask(ASGIHandler())
+    return response.status_code, response.content
 
 
 @pytest.mark.parametrize(("served", "view"), [(by_wsgi, streaming), (by_wsgi, sending), (by_asgi, astreaming)])
@@ -163,8 +163,8 @@ def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
     with project(limiter, path("", view)), pytest.raises(ZeroDivisionError):
         served()
     gc.collect()  # Django leaves the request's body open, too
-    left = limiter.peek({"ip": CLIENT})
-    assert (left.allowed, left.decisions[0].remaining) == (True, 10 - 3 - 1)
+    verdict = limiter.peek({"ip": CLIENT})
+    assert (verdict.allowed, verdict.decisions[0].remaining) == (True, 10 - 3 - 1)
 
 
 def test_an_unread_stream_is_settled_when_it_is_closed() -> None:

@@ -21,11 +21,11 @@ from django.contrib.auth.models import User  # isort: skip
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
-def signing_in(asked: list[str]) -> Any:
+def signing_in(accesses: list[str]) -> Any:
     """Build a lazy replacement of AuthenticationMiddleware that takes the user from a header and records access."""
 
     def user_of(request: Any) -> Any:
-        asked.append(request.path)
+        accesses.append(request.path)
         name = request.headers.get("x-user")
         return SimpleNamespace(pk=int(name or 0), is_authenticated=bool(name))
 
@@ -61,8 +61,8 @@ def test_the_user_is_the_user_of_django(is_async: bool, monkeypatch: pytest.Monk
     with project(rules, path("own", hello), path("", hello), is_async=is_async, middleware=middleware) as served:
         served.ask()
         assert asked_for == []
-        asked = [{"x-user": "7"}, {"x-user": "8"}, {}, {"x-user": "7"}, {}]
-        assert [served.ask("/own", headers=who).status_code for who in asked] == [200, 200, 200, 429, 429]
+        requests = [{"x-user": "7"}, {"x-user": "8"}, {}, {"x-user": "7"}, {}]
+        assert [served.ask("/own", headers=headers).status_code for headers in requests] == [200, 200, 200, 429, 429]
         assert len(asked_for) == 5
 
 
@@ -100,11 +100,11 @@ def test_signed_in_users_count_by_primary_key(is_async: bool, monkeypatch: pytes
     monkeypatch.setattr("django_calls.Backend", Backend, raising=False)
     rules = {"rules": [{"name": "own", "key": ["user|ip"], "limits": "1/minute"}]}
     listed = [*SESSIONS, *MIDDLEWARE]
-    given = {"AUTHENTICATION_BACKENDS": ["django_calls.Backend"]}
-    with project(still(rules), is_async=is_async, middleware=listed, **given) as served:
+    settings = {"AUTHENTICATION_BACKENDS": ["django_calls.Backend"]}
+    with project(still(rules), is_async=is_async, middleware=listed, **settings) as served:
         invented = {"cookie": "sessionid=invented"}
-        asked = [session_of(7), session_of(8), session_of(7), {}, invented]
-        assert [served.ask(headers=who).status_code for who in asked] == [200, 200, 429, 200, 429]
+        requests = [session_of(7), session_of(8), session_of(7), {}, invented]
+        assert [served.ask(headers=headers).status_code for headers in requests] == [200, 200, 429, 200, 429]
 
 
 def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:

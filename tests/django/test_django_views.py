@@ -102,8 +102,8 @@ def test_a_limit_in_the_urlconf_is_named_after_the_class(base: type) -> None:
 
 def test_one_decorator_for_two_classes_counts_each() -> None:
     """One decorator object on two classes gives each class its own limit."""
-    kept = method_decorator(limit("1/minute"), name="dispatch")
-    one, two = (kept(subclass(Items, __qualname__=name)).as_view() for name in ("One", "Two"))
+    decorator = method_decorator(limit("1/minute"), name="dispatch")
+    one, two = (decorator(subclass(Items, __qualname__=name)).as_view() for name in ("One", "Two"))
     with project(None, path("one", one), path("two", two)) as served:
         assert [served.statuses(where, 2) for where in ("/one", "/two")] == [[200, 429]] * 2
 

@@ -75,9 +75,9 @@ def application() -> FastAPI:
 def test_views_with_text_annotations_are_limited(path: str) -> None:
     """``from __future__ import annotations``, ``Annotated`` and ``Depends`` work above and below the decorator."""
     app = limited(application())
-    answers = [ask(app, path, headers={"x-user": "ann"}) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert {"id": 7, "user": "ann"}.items() <= answers[0].json().items()
+    responses = [ask(app, path, headers={"x-user": "ann"}) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert {"id": 7, "user": "ann"}.items() <= responses[0].json().items()
 
 
 def test_parameters_are_validated_as_before() -> None:
@@ -85,22 +85,22 @@ def test_parameters_are_validated_as_before() -> None:
     app = limited(application())
     assert ask(app, "/sync/7?q=x").json() == {"id": 7, "user": None, "q": "x"}
     assert ask(app, "/sync/seven").status_code == 422
-    answer = ask(app, "/body", "POST", json={"name": "pen"})
-    assert (answer.json(), answer.headers["x-own"]) == ({"name": "pen", "price": 1.0}, "POST")
+    response = ask(app, "/body", "POST", json={"name": "pen"})
+    assert (response.json(), response.headers["x-own"]) == ({"name": "pen", "price": 1.0}, "POST")
     assert ask(app, "/body", "POST", json={}).status_code == 422
     assert ask(app, "/body", "POST", json={"name": "pen"}).status_code == 429
 
 
 def test_a_stream_arrives_whole() -> None:
     """A streamed response has its headers once and all its chunks."""
-    answer = ask(limited(application()), "/stream")
-    assert (answer.text, answer.headers["x-ratelimit-remaining"]) == ("012", "1")
+    response = ask(limited(application()), "/stream")
+    assert (response.text, response.headers["x-ratelimit-remaining"]) == ("012", "1")
 
 
 def test_views_that_return_dictionaries_have_headers() -> None:
     """The headers need no response parameter in the view."""
-    answer = ask(limited(application()), "/async/7")
-    assert (answer.headers["x-ratelimit-limit"], answer.headers["ratelimit-policy"].partition(";")[2]) == (
+    response = ask(limited(application()), "/async/7")
+    assert (response.headers["x-ratelimit-limit"], response.headers["ratelimit-policy"].partition(";")[2]) == (
         "2",
         "q=2;w=60",
     )
@@ -185,8 +185,8 @@ def test_the_handler_of_the_application_replaces_the_rejection() -> None:
         return JSONResponse({"wait": error.verdict.retry_after}, status_code=429)
 
     limited(app)
-    answer = [ask(app, "/async/7") for _ in range(3)][-1]
-    assert (answer.json(), answer.headers["retry-after"]) == ({"wait": 20.0}, "20")
+    response = [ask(app, "/async/7") for _ in range(3)][-1]
+    assert (response.json(), response.headers["retry-after"]) == ({"wait": 20.0}, "20")
 
 
 def test_a_view_without_the_middleware_does_not_run() -> None:

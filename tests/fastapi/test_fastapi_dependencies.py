@@ -29,9 +29,9 @@ def test_dependencies_of_routes_routers_and_applications_are_limits() -> None:
     app.include_router(router, dependencies=[Depends(RateLimit("8/minute", name="include"))])
     app.add_api_route("/c", view)
     limited(app, Rule(name="file", limits="99/minute"))
-    told = {path: ask(app, path).headers["ratelimit-policy"] for path in ("/r/a", "/r/b", "/c")}
+    policies = {path: ask(app, path).headers["ratelimit-policy"] for path in ("/r/a", "/r/b", "/c")}
     names = {
-        path: sorted(item.partition('"')[2].partition('"')[0] for item in t.split(", ")) for path, t in told.items()
+        path: sorted(item.partition('"')[2].partition('"')[0] for item in t.split(", ")) for path, t in policies.items()
     }
     assert names == {
         "/r/a": ["app", "file", "include", "route", "router"],

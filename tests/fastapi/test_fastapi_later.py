@@ -22,11 +22,11 @@ def test_a_user_from_a_dependency_is_the_key() -> None:
     app = FastAPI()
     app.add_api_route("/", view, dependencies=[Depends(by_user())])
     limited(app)
-    answers = [ask(app, headers={"x-user": user} if user else {}) for user in ("ann", "ann", "bob", "ann", "")]
-    assert [answer.status_code for answer in answers] == [200, 200, 200, 429, 200]
-    assert [answer.headers.get("x-ratelimit-remaining") for answer in answers] == ["1", "0", "1", "0", None]
-    assert answers[3].json()["violated-policies"] == ["users"]
-    assert answers[3].headers["retry-after"] == "20"
+    responses = [ask(app, headers={"x-user": user} if user else {}) for user in ("ann", "ann", "bob", "ann", "")]
+    assert [response.status_code for response in responses] == [200, 200, 200, 429, 200]
+    assert [response.headers.get("x-ratelimit-remaining") for response in responses] == ["1", "0", "1", "0", None]
+    assert responses[3].json()["violated-policies"] == ["users"]
+    assert responses[3].headers["retry-after"] == "20"
 
 
 def test_a_later_rejection_refunds_earlier_costs() -> None:
@@ -37,8 +37,8 @@ def test_a_later_rejection_refunds_earlier_costs() -> None:
     app.add_api_route("/", view, dependencies=[Depends(first), Depends(by_user("1/minute"))])
     limited(app, limiter=limiter)
     assert statuses(app, *["/"] * 4, headers={"x-user": "ann"}) == [200, 429, 429, 429]
-    left = limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining
-    assert [left, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [8, 8, 0]
+    remainder = limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining
+    assert [remainder, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [8, 8, 0]
 
 
 def test_a_dependency_called_twice_counts_once() -> None:
@@ -54,10 +54,10 @@ def test_a_dependency_called_twice_counts_once() -> None:
 
 def test_a_feature_of_a_dependency_uses_no_other_source(caplog: pytest.LogCaptureFixture) -> None:
     """The middleware does not call its own function, and does not log a missing source of users."""
-    asked: list[str] = []
+    calls: list[str] = []
 
     async def other(request: Any) -> str:
-        asked.append(request["path"])
+        calls.append(request["path"])
         return "other"
 
     asgi_request._warn_of_missing_users.cache_clear()
@@ -66,7 +66,7 @@ def test_a_feature_of_a_dependency_uses_no_other_source(caplog: pytest.LogCaptur
         app.add_api_route("/", view)
         app.add_middleware(RateLimitMiddleware, limiter=Limiter(clock=ManualClock(1.0)), features=features)
         assert statuses(app, *["/"] * 2, headers={"x-user": "ann"}) == [200, 429]
-    assert (asked, [record.getMessage() for record in caplog.records if "user" in record.getMessage()]) == ([], [])
+    assert (calls, [record.getMessage() for record in caplog.records if "user" in record.getMessage()]) == ([], [])
 
 
 def test_a_later_rejection_passes_through_middleware() -> None:
@@ -86,9 +86,9 @@ def test_a_later_rejection_passes_through_middleware() -> None:
         response.headers["x-seen"] = str(response.status_code)
         return response
 
-    answers = [ask(app, headers={"x-user": "ann"}) for _ in range(2)]
-    assert [answer.headers["x-seen"] for answer in answers] == ["200", "429"]
-    assert answers[1].headers["retry-after"] == "20"
+    responses = [ask(app, headers={"x-user": "ann"}) for _ in range(2)]
+    assert [result.headers["x-seen"] for result in responses] == ["200", "429"]
+    assert responses[1].headers["retry-after"] == "20"
 
 
 @pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that answers errors"])
@@ -109,9 +109,9 @@ def test_a_later_rejection_in_a_mounted_application_is_a_429(mounted: str) -> No
 
     app.mount("/inner", inner)
     limited(app)
-    answers = [ask(app, "/inner/", headers={"x-user": "ann"}) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert (answers[1].headers["retry-after"], answers[1].json()["violated-policies"]) == ("20", ["users"])
+    responses = [ask(app, "/inner/", headers={"x-user": "ann"}) for _ in range(2)]
+    assert [response.status_code for response in responses] == [200, 429]
+    assert (responses[1].headers["retry-after"], responses[1].json()["violated-policies"]) == ("20", ["users"])
 
 
 def test_errors_of_a_mounted_application_stay_unchanged() -> None:
@@ -124,8 +124,8 @@ def test_errors_of_a_mounted_application_stay_unchanged() -> None:
 
     app.mount("/inner", inner)
     limited(app)
-    answer = ask(app, "/inner/", headers={"x-user": "ann"})
-    assert (answer.status_code, answer.json(), answer.headers["x-ratelimit-remaining"]) == (
+    response = ask(app, "/inner/", headers={"x-user": "ann"})
+    assert (response.status_code, response.json(), response.headers["x-ratelimit-remaining"]) == (
         500,
         {"detail": "broken"},
         "8",
@@ -211,9 +211,9 @@ def test_the_handler_of_the_application_replaces_later_rejections() -> None:
 
     app.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
     limited(app)
-    answer = [ask(app, headers={"x-user": "ann"}) for _ in range(2)][-1]
-    assert (answer.status_code, answer.text) == (418, "wait")
-    assert (answer.headers["retry-after"], answer.headers["ratelimit"]) == ("20", '"users";r=0;t=20')
+    response = [ask(app, headers={"x-user": "ann"}) for _ in range(2)][-1]
+    assert (response.status_code, response.text) == (418, "wait")
+    assert (response.headers["retry-after"], response.headers["ratelimit"]) == ("20", '"users";r=0;t=20')
 
 
 def test_any_feature_may_come_from_a_dependency() -> None:
@@ -226,9 +226,9 @@ def test_any_feature_may_come_from_a_dependency() -> None:
     app = FastAPI(dependencies=[Depends(RateLimit("1/minute", key=["tenant", "user|ip"], features=features))])
     app.add_api_route("/", view)
     limited(app)
-    asked = [("a", "ann"), ("a", ""), ("b", "ann"), ("a", "ann"), ("a", "")]
-    found = [ask(app, headers={"x-tenant": t, **({"x-user": u} if u else {})}).status_code for t, u in asked]
-    assert found == [200, 200, 200, 429, 429]
+    requests = [("a", "ann"), ("a", ""), ("b", "ann"), ("a", "ann"), ("a", "")]
+    codes = [ask(app, headers={"x-tenant": t, **({"x-user": u} if u else {})}).status_code for t, u in requests]
+    assert codes == [200, 200, 200, 429, 429]
 
 
 def test_a_feature_of_one_limit_is_missing_for_others() -> None:
@@ -247,8 +247,8 @@ def test_later_decisions_respect_methods_and_exemptions() -> None:
     app.add_api_route("/free", exempt("users")(view), methods=["POST"])
     limited(app)
     ann: Any = {"headers": {"x-user": "ann"}}
-    asked = [("GET", "/"), ("POST", "/"), ("GET", "/"), ("POST", "/"), ("POST", "/free"), ("POST", "/free")]
-    assert [ask(app, path, method, **ann).status_code for method, path in asked] == [200, 200, 200, 429, 200, 200]
+    requests = [("GET", "/"), ("POST", "/"), ("GET", "/"), ("POST", "/"), ("POST", "/free"), ("POST", "/free")]
+    assert [ask(app, path, method, **ann).status_code for method, path in requests] == [200, 200, 200, 429, 200, 200]
 
 
 def test_a_later_limit_may_need_the_body() -> None:
@@ -261,8 +261,12 @@ def test_a_later_limit_may_need_the_body() -> None:
         return item["name"]
 
     limited(app)
-    asked = [ask(app, "/", "POST", json={"name": name}, headers={"x-user": "ann"}) for name in ("a", "b", "a")]
-    assert [(answer.status_code, answer.text[:3]) for answer in asked] == [(200, '"a"'), (200, '"b"'), (429, '{"t')]
+    responses = [ask(app, "/", "POST", json={"name": name}, headers={"x-user": "ann"}) for name in ("a", "b", "a")]
+    assert [(response.status_code, response.text[:3]) for response in responses] == [
+        (200, '"a"'),
+        (200, '"b"'),
+        (429, '{"t'),
+    ]
 
 
 def test_a_queue_delays_requests_in_a_dependency() -> None:

@@ -91,10 +91,10 @@ def test_limits_hold_only_on_their_routes(seed: int) -> None:
     async def all_statuses() -> dict[str, list[int]]:
         return {path: [(await aask(made.app, path)).status_code for _ in range(ENOUGH)] for path in made.passing}
 
-    found = asyncio.run(all_statuses())
-    for path, statuses in found.items():
+    codes = asyncio.run(all_statuses())
+    for path, statuses in codes.items():
         passing = made.passing[path]
         passing = ENOUGH if passing is None else passing
         # FastAPI leaves out the mounts of an included router.
         assert statuses in ([200] * passing + [429] * (ENOUGH - passing), [404] * ENOUGH), path
-    assert any(429 in statuses for statuses in found.values())
+    assert any(429 in statuses for statuses in codes.values())

@@ -129,16 +129,16 @@ def test_a_custom_openapi_function_is_kept() -> None:
 def test_the_limits_are_documented_after_the_start() -> None:
     """The limits are there before any request, also when code calls ``openapi`` too early."""
     for early in (False, True):
-        app, found = FastAPI(), list[set[str]]()
+        app, operations = FastAPI(), list[set[str]]()
         app.get("/")(limit("1/minute")(view))
         limited(app)
         assert not early or limited_in(app.openapi()) == set()
 
-        async def describe(app: FastAPI = app, found: list[set[str]] = found) -> None:
-            found.append(limited_in(app.openapi()))
+        async def describe(app: FastAPI = app, operations: list[set[str]] = operations) -> None:
+            operations.append(limited_in(app.openapi()))
 
         asyncio.run(run_lifespan(app, [], describe))
-        assert found == [{"get /"}]
+        assert operations == [{"get /"}]
 
 
 def test_routes_added_later_are_documented() -> None:

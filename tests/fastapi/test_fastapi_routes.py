@@ -154,8 +154,8 @@ def test_mounted_applications_have_whole_templates(outer: Any) -> None:
     assert template_of(app, "/plain/v1/items/7") == "/plain/v1/items/{id}"
     assert template_of(app, "/t/acme/v1/items/7") == "/t/{tenant}/v1/items/{id}"
     limited(app)
-    asked = ["/t/a/v1/items/1", "/t/b/v1/items/2", "/t/c/v1/items/3", "/plain/v1/items/1"]
-    assert statuses(app, *asked) == [200, 200, 429, 200]
+    paths = ["/t/a/v1/items/1", "/t/b/v1/items/2", "/t/c/v1/items/3", "/plain/v1/items/1"]
+    assert statuses(app, *paths) == [200, 200, 429, 200]
 
 
 def test_a_mounted_application_may_have_the_middleware() -> None:
@@ -222,8 +222,8 @@ def test_no_mismatch_with_fastapi_is_logged() -> None:
     app.mount("/inner", inner)
     inner.include_router(items(), prefix="/v2")
     app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="99/minute")], clock=ManualClock(1.0)))
-    asked = ["/v1/items/1", "/inner/v2/items/1", "/inner/no", "/no", "/docs", "/v1/items/x", "/v1/items"]
-    assert statuses(app, *asked) == [200, 200, 404, 404, 200, 422, 307]
+    paths = ["/v1/items/1", "/inner/v2/items/1", "/inner/no", "/no", "/docs", "/v1/items/x", "/v1/items"]
+    assert statuses(app, *paths) == [200, 200, 404, 404, 200, 422, 307]
     index = next(layer for layer in _layers(app.middleware_stack) if isinstance(layer, RateLimitMiddleware))
     assert index.routes.index_of({"app": app}).differences == 0
 

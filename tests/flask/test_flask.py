@@ -65,8 +65,8 @@ def test_the_sources_of_rules(place: str, tmp_path: Path) -> None:
     app.add_url_rule("/", view_func=hello)
     if place.startswith("configured"):
         file = str(settings_file(tmp_path))
-        given = {"configured": TWICE, "configured file": file, "configured limiter": Limiter.from_settings(TWICE)}
-        app.config["RATELIMIT_MW"] = given[place]
+        options = {"configured": TWICE, "configured file": file, "configured limiter": Limiter.from_settings(TWICE)}
+        app.config["RATELIMIT_MW"] = options[place]
         RateLimiter(app)
     elif place == "limiter":
         RateLimiter(app, limiter=Limiter.from_settings(TWICE))
@@ -200,7 +200,7 @@ def test_a_denied_client_is_forbidden() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "result",
     [
         ("busy", 429),
         Rejection(429, [("content-type", "text/plain")], b"busy"),
@@ -209,12 +209,12 @@ def test_a_denied_client_is_forbidden() -> None:
     ],
     ids=["tuple", "rejection", "response", "wsgi"],
 )
-def test_a_custom_rejection(answer: Any) -> None:
+def test_a_custom_rejection(result: Any) -> None:
     """A return value of a view, a Rejection or a WSGI application takes precedence over error handlers."""
 
     async def busy(request: flask.Request, verdict: Any) -> Any:
         assert (request.path, verdict.allowed) == ("/", False)
-        return answer
+        return result
 
     app = app_of(one_rule("1/minute"), rejection=busy)
     app.register_error_handler(429, lambda error: ("handled", 429))
@@ -341,19 +341,19 @@ def test_concurrent_threads_share_one_limit() -> None:
     """Of 40 concurrent requests, including the first ones, exactly as many pass as the limit allows."""
     view = limit("7/minute")(hello)
     app = app_of(one_rule("100/minute"), {"/": view})
-    found: list[int] = []
+    codes: list[int] = []
     start = threading.Barrier(40)
 
     def client() -> None:
         start.wait()
-        found.extend(statuses(app, times=1))
+        codes.extend(statuses(app, times=1))
 
     threads = [threading.Thread(target=client) for _ in range(40)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == [200] * 7 + [429] * 33
+    assert sorted(codes) == [200] * 7 + [429] * 33
 
 
 def test_flask_login_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:

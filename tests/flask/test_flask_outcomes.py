@@ -27,14 +27,14 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         return "no", 401
 
     app = app_of(views={"/": login})
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.extend(statuses(app, times=1))) for _ in range(20)]
+    codes: list[int] = []
+    threads = [threading.Thread(target=lambda: codes.extend(statuses(app, times=1))) for _ in range(20)]
     for thread in threads:
         thread.start()
     inside.release(20)
     for thread in threads:
         thread.join()
-    assert sorted(found) == [401] * 3 + [429] * 17
+    assert sorted(codes) == [401] * 3 + [429] * 17
 
 
 def test_only_the_named_outcomes_count() -> None:

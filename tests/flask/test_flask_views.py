@@ -74,12 +74,13 @@ def test_stacked_limits_have_their_own_counts() -> None:
     app = app_of(views={"/": limit("2/minute", name="few", cost=1)(limit("20/hour", name="many")(lambda: "hello"))})
     assert statuses(app, times=4) == [200, 200, 429, 429]
     limiter = app.extensions["ratelimit_mw"].limiter
-    who = {"ip": "192.0.2.7"}
+    features = {"ip": "192.0.2.7"}
     view = app.extensions["ratelimit_mw"].read_views()["view0"].for_method("GET")
-    left = {
-        d.rule: d.remaining for d in limiter.decide(limiter.rules.plan("GET", "/", view=view), who, 1, False).decisions
+    remaining = {
+        d.rule: d.remaining
+        for d in limiter.decide(limiter.rules.plan("GET", "/", view=view), features, 1, False).decisions
     }
-    assert left == {"few": 0, "many": 18}
+    assert remaining == {"few": 0, "many": 18}
 
 
 def test_functions_with_the_same_name_do_not_share_a_limit() -> None:

@@ -152,8 +152,13 @@ def test_a_form_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
 def test_a_multipart_form() -> None:
     """A text field has the value that the framework shows for repeated names. A file is not a text field."""
     content = part("ann", "name") + part("bob", "name") + part("x", "file", '; filename="a.txt"') + part("", "") + END
-    found = body(content, MULTIPART)
-    assert (found.form("name"), found.form("file"), found.form("none"), found.form("")) == ("bob", INVALID, None, "")
+    fields = body(content, MULTIPART)
+    assert (fields.form("name"), fields.form("file"), fields.form("none"), fields.form("")) == (
+        "bob",
+        INVALID,
+        None,
+        "",
+    )
     assert body(content, MULTIPART, first=True).form("name") == "ann"
 
 
@@ -231,9 +236,9 @@ def test_a_thousand_parts_are_read() -> None:
 def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:
     """When the bytes are gone, the form of the framework gives the same values, including unusual ones."""
     pairs = [("name", "bob"), ("name", "ann;b=2&c+%41"), ("\u00e9", "\u00fc"), ("", ""), ("email", "Ann@x.org")]
-    found = Body.from_form(pairs, lambda values: values[-1])
-    assert (found.form("name"), found.form("\u00e9"), found.form("none")) == ("ann;b=2&c+%41", "\u00fc", None)
-    assert (found.email("email"), found.json("name")) == ("ann@x.org", None)
+    fields = Body.from_form(pairs, lambda values: values[-1])
+    assert (fields.form("name"), fields.form("\u00e9"), fields.form("none")) == ("ann;b=2&c+%41", "\u00fc", None)
+    assert (fields.email("email"), fields.json("name")) == ("ann@x.org", None)
     assert Body.from_form([], max).form("name") is None
 
 
@@ -335,11 +340,11 @@ def test_a_form_is_read_as_the_frameworks_read_it(text: str) -> None:
     content = text.encode()
     starlette = asyncio.run(parsed_by_starlette(content, FORM))
     werkzeug = parsed_by_werkzeug(content, FORM)
-    for found, theirs in (
+    for ours, theirs in (
         (body(content, FORM).form("email"), starlette["email"][-1:]),
         (body(content, FORM, first=True).form("email"), werkzeug["email"][:1]),
     ):
-        assert found is INVALID or [found] == theirs or (found is None and not theirs)
+        assert ours is INVALID or [ours] == theirs or (ours is None and not theirs)
 
 
 lines = st.sampled_from(
@@ -397,9 +402,9 @@ async def parsed_by_starlette(content: bytes, kind: str) -> dict[str, list[str |
     except MultiPartException:
         return {}
     names = ("email", "other")
-    found = {name: [value if isinstance(value, str) else None for value in form.getlist(name)] for name in names}
+    fields = {name: [value if isinstance(value, str) else None for value in form.getlist(name)] for name in names}
     await form.close()
-    return found
+    return fields
 
 
 def parsed_by_werkzeug(content: bytes, kind: str) -> dict[str, list[str]]:

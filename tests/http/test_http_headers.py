@@ -154,17 +154,17 @@ def test_jitter_only_adds_time() -> None:
     scene = Scene(rule("1/minute"), jitter_us=3_000_000)
     scene.hit()
     rejected = [scene.hit() for _ in range(200)]
-    assert {answer["retry-after"] for answer in rejected} == {"20", "21", "22", "23"}
-    assert all(answer["ratelimit"] == f'"login";r=0;t={answer["retry-after"]}' for answer in rejected)
-    assert {answer["x-ratelimit-reset"] for answer in rejected} == {"20"}
+    assert {response["retry-after"] for response in rejected} == {"20", "21", "22", "23"}
+    assert all(response["ratelimit"] == f'"login";r=0;t={response["retry-after"]}' for response in rejected)
+    assert {response["x-ratelimit-reset"] for response in rejected} == {"20"}
 
 
 def test_jitter_applies_to_the_longest_wait() -> None:
     """Of several rejecting limits, Retry-After is the ``t`` of the longest wait. The others have no jitter."""
     scene = Scene(rule("1/minute; 1/hour", algorithm="fixed-window"), jitter_us=3_000_000)
     scene.hit()
-    told = {(answer["retry-after"], answer["ratelimit"]) for answer in (scene.hit() for _ in range(200))}
-    assert told == {(wait, f'"login";r=0;t=20, "login-2";r=0;t={wait}') for wait in ("800", "801", "802", "803")}
+    fields = {(response["retry-after"], response["ratelimit"]) for response in (scene.hit() for _ in range(200))}
+    assert fields == {(wait, f'"login";r=0;t=20, "login-2";r=0;t={wait}') for wait in ("800", "801", "802", "803")}
 
 
 def test_jitter_stays_within_the_largest_number() -> None:

@@ -50,18 +50,18 @@ def verdict_of(*rules: Rule, cost: int = 1, hits: int = 2) -> Verdict:
 
 def test_the_problem_document_follows_the_draft() -> None:
     """problem+json has the registered type, the status of the response and only the violated policies."""
-    answer = rejected(app())
-    assert answer.status_code == 429
-    assert answer.headers["content-type"] == PROBLEM
-    assert answer.headers["cache-control"] == "no-store"
-    assert answer.json() == {
+    response = rejected(app())
+    assert response.status_code == 429
+    assert response.headers["content-type"] == PROBLEM
+    assert response.headers["cache-control"] == "no-store"
+    assert response.json() == {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Too Many Requests",
         "status": 429,
         "detail": "Retry after 20 seconds.",
         "violated-policies": ["api"],
     }
-    assert answer.headers["ratelimit-policy"] == '"api";q=1;w=60, "api-2";q=20;w=3600'
+    assert response.headers["ratelimit-policy"] == '"api";q=1;w=60, "api-2";q=20;w=3600'
 
 
 def test_html_and_text_have_the_same_content() -> None:
@@ -116,10 +116,10 @@ def test_the_format_follows_accept(accept: str, media: str) -> None:
 @given(st.text(st.sampled_from('text/html*,;q=0.9 "\\\u00e9'), max_size=60))
 def test_no_accept_header_breaks_the_rejection(accept: str) -> None:
     """For any Accept header, the body has one of the three formats and the right length."""
-    answer = build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
-    headers = dict(answer.headers)
+    response = build_rejection(verdict_of(Rule(limits="1/minute")), accept, "1")
+    headers = dict(response.headers)
     assert headers["Content-Type"] in (PROBLEM, HTML, TEXT)
-    assert int(headers["Content-Length"]) == len(answer.body)
+    assert int(headers["Content-Length"]) == len(response.body)
 
 
 def test_one_second_is_not_seconds() -> None:
@@ -161,11 +161,11 @@ class DeadStore(Store):
 def test_a_store_failure_is_503() -> None:
     """A rule with ``on_store_error = "deny"`` rejects with 503 while its store is down."""
     rate = Limiter([Rule(name="api", limits="9/minute", on_store_error="deny")], store=DeadStore())
-    answer = ask(limited(sending(START, BODY), rate))
-    assert answer.status_code == 503
-    assert answer.json()["type"] == "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
-    assert answer.json()["status"] == 503
-    assert int(answer.headers["retry-after"]) >= 1
+    response = ask(limited(sending(START, BODY), rate))
+    assert response.status_code == 503
+    assert response.json()["type"] == "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    assert response.json()["status"] == 503
+    assert int(response.headers["retry-after"]) >= 1
     served = Served(limited_wsgi(listing, rate))
     assert served.status == "503 Service Unavailable"
 
@@ -187,7 +187,7 @@ async def eventually(request: Any, verdict: Verdict) -> Rejection:
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "body"),
+    ("rejection", "status", "body"),
     [
         (lambda request, verdict: OWN, 403, "no"),
         (eventually, 403, "no, api"),
@@ -196,25 +196,25 @@ async def eventually(request: Any, verdict: Verdict) -> Rejection:
     ],
     ids=["Rejection", "async", "Starlette response", "ASGI application"],
 )
-def test_a_function_replaces_the_rejection_under_asgi(answer: Any, status: int, body: str) -> None:
+def test_a_function_replaces_the_rejection_under_asgi(rejection: Any, status: int, body: str) -> None:
     """It returns a Rejection or an application, sync or async. The rate limit fields replace its own."""
-    found = rejected(app(rejection=answer))
-    assert (found.status_code, found.text) == (status, body)
-    assert [name for name, _ in found.headers.multi_items() if name in FIELDS] == FIELDS
-    assert found.headers.get_list("retry-after") == ["20"]
+    response = rejected(app(rejection=rejection))
+    assert (response.status_code, response.text) == (status, body)
+    assert [name for name, _ in response.headers.multi_items() if name in FIELDS] == FIELDS
+    assert response.headers.get_list("retry-after") == ["20"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "status", "body"),
+    ("rejection", "status", "body"),
     [
         (lambda request, verdict: OWN, "403 Forbidden", b"no"),
         (lambda request, verdict: Response("busy", 420), "420 UNKNOWN", b"busy"),
     ],
     ids=["Rejection", "WSGI application"],
 )
-def test_a_function_replaces_the_rejection_under_wsgi(answer: Any, status: str, body: bytes) -> None:
+def test_a_function_replaces_the_rejection_under_wsgi(rejection: Any, status: str, body: bytes) -> None:
     """It returns a Rejection or an application. The rate limit fields replace its own."""
-    guarded = limited_wsgi(listing, limiter(**FULL), rejection=answer)
+    guarded = limited_wsgi(listing, limiter(**FULL), rejection=rejection)
     Served(guarded)
     served = Served(guarded)
     assert (served.status, served.body) == (status, body)
@@ -237,9 +237,9 @@ def test_a_rejection_application_may_read_and_stream() -> None:
     """A rejection application receives the request unchanged and may stream its response."""
 
     async def reject(scope: Scope, receive: Receive, send: Send) -> None:
-        given = await receive()
+        event = await receive()
         await send({"type": "http.response.start", "status": 429})
-        await send({"type": "http.response.body", "body": given["body"], "more_body": True})
+        await send({"type": "http.response.body", "body": event["body"], "more_body": True})
         await send({"type": "http.response.body", "body": scope["path"].encode()})
 
     guarded = RateLimitMiddleware(
@@ -253,14 +253,14 @@ def test_a_rejection_application_may_read_and_stream() -> None:
 
 def test_the_function_receives_request_and_verdict() -> None:
     """The function receives the request as a mapping with headers, and the verdict with its reasons."""
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     def answer(request: Any, verdict: Verdict) -> Rejection:
-        seen.append((request["path"], request.headers["accept"], verdict.retry_after, verdict.rejected_by[0].rule))
+        calls.append((request["path"], request.headers["accept"], verdict.retry_after, verdict.rejected_by[0].rule))
         return OWN
 
     rejected(app(rejection=answer), path="/a", headers={"accept": "text/x"})
-    assert seen == [("/a", "text/x", 20.0, "api")]
+    assert calls == [("/a", "text/x", 20.0, "api")]
 
 
 def test_an_error_of_the_function_reaches_the_server() -> None:

@@ -79,8 +79,8 @@ def test_cookies(lines: list[str], cookies: dict[str, str]) -> None:
 
 def test_different_lines_of_one_header_are_invalid() -> None:
     """Starlette shows the first line, so a client could get a new count with each added line."""
-    found = asgi(headers=[(b"x-a", b"1"), (b"X-A", b"2"), (b"x-b", b"3"), (b"x-b", b"3")])
-    assert (found.header("x-a"), found.header("x-b"), found.header("x-c")) == (INVALID, "3", None)
+    headers = asgi(headers=[(b"x-a", b"1"), (b"X-A", b"2"), (b"x-b", b"3"), (b"x-b", b"3")])
+    assert (headers.header("x-a"), headers.header("x-b"), headers.header("x-c")) == (INVALID, "3", None)
 
 
 def test_an_unescaped_query_is_invalid() -> None:
@@ -94,8 +94,8 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
     assert (headers["x-A"], headers["X-B"], headers.get("x-c")) == ("1, 2", "\u00e9", None)
     assert (list(headers), len(headers)) == (["x-a", "x-b"], 2)
     assert headers.get("\u0142") is None
-    found = wsgi(HTTP_X_A="1", CONTENT_TYPE="text/plain", CONTENT_LENGTH="3").headers
-    assert (found["X-a"], found["content-length"], list(found)) == ("1", "3", ["x-a"])
+    fields = wsgi(HTTP_X_A="1", CONTENT_TYPE="text/plain", CONTENT_LENGTH="3").headers
+    assert (fields["X-a"], fields["content-length"], list(fields)) == ("1", "3", ["x-a"])
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_feature_function_replaces_a_built_in_feature() -> None:
         limiter("1/minute", key=["ip", "endpoint"]),
         features={"ip": lambda request: "same", "endpoint": lambda request: request["path"]},
     )
-    asked = [("192.0.2.1", "/a"), ("192.0.2.2", "/a"), ("192.0.2.1", "/b")]
-    sent = [send_bare(app, http_scope(client=(ip, 1), path=path))[0]["status"] for ip, path in asked]
+    requests = [("192.0.2.1", "/a"), ("192.0.2.2", "/a"), ("192.0.2.1", "/b")]
+    sent = [send_bare(app, http_scope(client=(ip, 1), path=path))[0]["status"] for ip, path in requests]
     assert sent == [200, 429, 200]
 
 
@@ -203,5 +203,5 @@ def test_no_request_breaks_the_middleware(
     environ = {"PATH_INFO": path.encode().decode("latin-1"), "QUERY_STRING": query, "REMOTE_ADDR": peer}
     environ |= {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers}
     guarded = WSGIMiddleware(listing, limiter=limiter("1/minute", key=ALL), **options)
-    found = [Served(guarded, **environ, REQUEST_METHOD=method).status[:3] for _ in range(2)]
-    assert [int(status) for status in found] == expected
+    codes = [Served(guarded, **environ, REQUEST_METHOD=method).status[:3] for _ in range(2)]
+    assert [int(status) for status in codes] == expected

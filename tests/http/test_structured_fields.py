@@ -85,18 +85,18 @@ def test_every_header_is_a_structured_field(
     """For any rule and cost, both fields parse in canonical form, with integers of the right type."""
     scene = Scene(rule([f"{amount}/{period}", "10/hour"], name, algorithm=algorithm))
     for _ in range(2):
-        found = scene.hit(cost=cost)
+        fields = scene.hit(cost=cost)
         scene.clock.advance(advance)
-        for policy, parameters in parsed(found["ratelimit-policy"]):
+        for policy, parameters in parsed(fields["ratelimit-policy"]):
             assert policy in (name, f"{name}-2")
             assert type(parameters["q"]) is int
             assert parameters.get("w", 1) >= 1
-        for policy, parameters in parsed(found["ratelimit"]):
+        for policy, parameters in parsed(fields["ratelimit"]):
             assert policy in (name, f"{name}-2")
             assert 0 <= parameters["r"] <= 10**12
             assert parameters.get("t", 1) >= 1
-        if "retry-after" in found:
-            assert int(found["retry-after"]) == max(p["t"] for _, p in parsed(found["ratelimit"]))
+        if "retry-after" in fields:
+            assert int(fields["retry-after"]) == max(p["t"] for _, p in parsed(fields["ratelimit"]))
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "gcra", "leaky-bucket"])
@@ -104,8 +104,8 @@ def test_no_number_exceeds_the_structured_field(algorithm: str) -> None:
     """A bucket that takes a million years to drain has a 15-digit number, the maximum of a field."""
     scene = Scene(rule("1/366 days burst 1000000000000", algorithm=algorithm))
     for cost in (10**12, 10**12):
-        found = scene.hit(cost=cost)
-        assert parsed(found["ratelimit"])[0][1]["t"] == 999_999_999_999_999
+        fields = scene.hit(cost=cost)
+        assert parsed(fields["ratelimit"])[0][1]["t"] == 999_999_999_999_999
 
 
 @given(st.integers(1, 5), st.sampled_from(["1s", "7s", "minute"]), algorithms, st.lists(st.floats(0, 9), max_size=12))
@@ -117,8 +117,8 @@ def test_a_request_after_retry_after_succeeds(amount: int, period: str, algorith
         verdict = scene.limiter.hit(FEATURES)
         if verdict.allowed:
             continue
-        told = int(scene.of(verdict)["retry-after"])
+        wait = int(scene.of(verdict)["retry-after"])
         assert verdict.retry_after is not None
-        assert told == max(1, math.ceil(verdict.retry_after))
-        scene.clock.advance(told)
+        assert wait == max(1, math.ceil(verdict.retry_after))
+        scene.clock.advance(wait)
         assert scene.limiter.hit(FEATURES).allowed

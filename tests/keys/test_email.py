@@ -127,8 +127,8 @@ def test_domains_become_the_a_labels_of_the_standard(label: str) -> None:
 )
 def test_normalization_is_idempotent(local: str, domain: str) -> None:
     """No text raises an error, and a second normalization changes nothing."""
-    found = normalized_email(f"{local}@xn--{domain}")
-    assert found is INVALID or normalized_email(found) == found
+    normalized = normalized_email(f"{local}@xn--{domain}")
+    assert normalized is INVALID or normalized_email(normalized) == normalized
 
 
 def test_a_direct_call_of_the_limiter_counts_with_the_middleware() -> None:
@@ -151,8 +151,8 @@ def test_limits_by_email_match_any_spelling(key: list[str]) -> None:
         "a" * 400: "6/minute",
     }
     limiter = Limiter([Rule(limits="1/minute", key=key, per_key=table)], clock=ManualClock(1.0))
-    found = {text: limiter.peek({"email": text}).decisions[0].limit for text in (ANN, *table, "ann@x.org")}
-    assert list(found.values()) == [9, 9, 8, 7, 6, 1]
+    limits = {text: limiter.peek({"email": text}).decisions[0].limit for text in (ANN, *table, "ann@x.org")}
+    assert list(limits.values()) == [9, 9, 8, 7, 6, 1]
 
 
 def test_matches_and_lists_accept_any_spelling() -> None:

@@ -113,30 +113,30 @@ values = st.one_of(
 )
 
 
-def meaning(entries: Any, known: dict[str, Any]) -> Any:
+def meaning(entries: Any, features: dict[str, Any]) -> Any:
     """Return what a key means: for each entry the first feature that is present, and its value."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for entry in entries:
-        names = [name for name in entry.split("|") if known.get(name) not in (None, "")]
+        names = [name for name in entry.split("|") if features.get(name) not in (None, "")]
         if names:
-            value = known[names[0]]
-            found.append((names[0], value if value is INVALID else str(value)))
+            value = features[names[0]]
+            parts.append((names[0], value if value is INVALID else str(value)))
         elif "ip" in entry:
-            found.append(("ip", "unknown"))
+            parts.append(("ip", "unknown"))
         else:
             return None
-    return tuple(found)
+    return tuple(parts)
 
 
 @given(
     st.sampled_from([["user", "tenant"], ["user|ip", "tenant"], ["user|tenant"], ["user", "tenant|ip", "group"], []]),
     st.lists(st.fixed_dictionaries(dict.fromkeys(("user", "tenant", "ip", "group"), values)), min_size=2, max_size=6),
 )
-def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], known: list[dict[str, Any]]) -> None:
+def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], sets: list[dict[str, Any]]) -> None:
     """No values give two different sets of features one key, or one set two keys."""
-    found = [(key_of(entries, **some), meaning(entries, some)) for some in known]
-    for key, means in found:
-        for other_key, other_means in found:
+    pairs = [(key_of(entries, **some), meaning(entries, some)) for some in sets]
+    for key, means in pairs:
+        for other_key, other_means in pairs:
             assert (key == other_key) == (means == other_means)
 
 
@@ -177,9 +177,9 @@ def test_the_fast_path_makes_the_same_keys() -> None:
         maker = KeyMaker(parse_key(entries), "/login")
         short = maker.with_prefix("prefix|")
         for value in (None, "", "ann", "x" * 64, "x" * 65, "\u00e9" * 33, INVALID, 7):
-            known = {"user": value, "ip": value, "endpoint": value}
-            expected = maker.build(known)
-            assert short(known) == (None if expected is None else "prefix|" + expected)
+            features = {"user": value, "ip": value, "endpoint": value}
+            expected = maker.build(features)
+            assert short(features) == (None if expected is None else "prefix|" + expected)
 
 
 @pytest.mark.parametrize("value", [object(), lambda request: "x", type("Person", (), {})()])
@@ -240,8 +240,8 @@ def test_an_endpoint_is_never_missing() -> None:
     """Without a route, the endpoint is the rule's own pattern or a constant, never the raw path."""
     for match, endpoint in (({"path": "/items/{id}"}, "/items/{id}"), ({}, "unmatched")):
         rate = limiter("1/minute", key=["endpoint"], match=match)
-        found = [rate.hit({"path": f"/items/{i}"}).decisions[0].hit[1] for i in range(2)]
-        assert {key.rpartition("|")[2] for key in found} == {f"endpoint={endpoint}"}
+        keys = [rate.hit({"path": f"/items/{i}"}).decisions[0].hit[1] for i in range(2)]
+        assert {key.rpartition("|")[2] for key in keys} == {f"endpoint={endpoint}"}
 
 
 def test_alternatives_after_an_endpoint_are_never_used() -> None:

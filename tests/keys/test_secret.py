@@ -42,9 +42,9 @@ def key_of(key: Any, features: dict[str, Any], **settings: Any) -> str:
 @pytest.mark.parametrize("key", [["email"], ["user"], ["ip"], ["user|ip"], ["email", "ip"], ["path", "email", "user"]])
 def test_no_personal_value_reaches_the_store(key: list[str]) -> None:
     """With a secret, each personal part of a key is a name and 32 hexadecimal digits."""
-    found = key_of(key, {**PEOPLE, "path": "/login"}, secret=TEXT)
-    assert not any(value in found for value in PEOPLE.values())
-    assert re.fullmatch(r"(path=6:/login&)?((email|user|ip)#[0-9a-f]{32})+", found)
+    stored = key_of(key, {**PEOPLE, "path": "/login"}, secret=TEXT)
+    assert not any(value in stored for value in PEOPLE.values())
+    assert re.fullmatch(r"(path=6:/login&)?((email|user|ip)#[0-9a-f]{32})+", stored)
 
 
 def test_other_features_stay_readable() -> None:
@@ -75,9 +75,9 @@ def test_one_value_in_two_features_has_two_digests() -> None:
 def test_a_long_value_is_digested_with_the_secret() -> None:
     """A reader of the store cannot guess the value of a digest, for any feature."""
     features = {"query:q": "x" * 65}
-    found = {key_of(["query:q"], features, **settings) for settings in ({}, {"secret": TEXT}, {"secret": TEXT * 2})}
-    assert len(found) == 3
-    assert all(re.fullmatch("query:q#[0-9a-f]{32}", key) for key in found)
+    keys = {key_of(["query:q"], features, **settings) for settings in ({}, {"secret": TEXT}, {"secret": TEXT * 2})}
+    assert len(keys) == 3
+    assert all(re.fullmatch("query:q#[0-9a-f]{32}", key) for key in keys)
 
 
 def test_without_a_secret_keys_do_not_change() -> None:
@@ -92,16 +92,16 @@ sets = st.lists(st.fixed_dictionaries(dict.fromkeys(names, values)), min_size=2,
 
 
 @given(st.sampled_from([["user"], ["user|ip"], ["user", "tenant"], ["tenant", "user"], ["user", "tenant|ip"]]), sets)
-def test_keyed_keys_are_equal_exactly_when_plain_keys_are(key: list[str], known: list[dict[str, Any]]) -> None:
+def test_keyed_keys_are_equal_exactly_when_plain_keys_are(key: list[str], feature_sets: list[dict[str, Any]]) -> None:
     """A secret changes the stored text but not the counts, on the fast path too."""
     entries = parse_key(key)
     hidden, shown = KeyMaker(entries, secret=SECRET), KeyMaker(entries)
-    pairs = [(hidden.build(some), shown.build(some)) for some in known]
+    pairs = [(hidden.build(some), shown.build(some)) for some in feature_sets]
     for one, open_one in pairs:
         for other, open_other in pairs:
             assert (one == other) == (open_one == open_other)
     after = hidden.with_prefix("p|")
-    assert [after(some) for some in known] == [None if one is None else f"p|{one}" for one, _ in pairs]
+    assert [after(some) for some in feature_sets] == [None if one is None else f"p|{one}" for one, _ in pairs]
 
 
 def test_a_value_that_looks_like_a_digest_is_not_one() -> None:

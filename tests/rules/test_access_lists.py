@@ -95,13 +95,13 @@ def test_denied_is_403_in_applications(peer: str, status: int) -> None:
 
     transport = httpx.WSGITransport(WSGIMiddleware(wsgi_app, settings=SETTINGS), remote_addr=peer)
     with httpx.Client(transport=transport, base_url="http://test") as client:
-        answers = [asyncio.run(ask()), client.get("/other")]
-    assert [answer.status_code for answer in answers] == [status, status]
-    for answer in answers:
-        assert not [name for name in answer.headers if "ratelimit" in name or name == "retry-after"]
+        responses = [asyncio.run(ask()), client.get("/other")]
+    assert [response.status_code for response in responses] == [status, status]
+    for response in responses:
+        assert not [name for name in response.headers if "ratelimit" in name or name == "retry-after"]
         if status == 403:
-            assert answer.json()["title"] == "Forbidden"
-            assert answer.json()["violated-policies"] == []
+            assert response.json()["title"] == "Forbidden"
+            assert response.json()["violated-policies"] == []
 
 
 @pytest.mark.parametrize(

@@ -39,27 +39,27 @@ def in_fastapi() -> list[tuple[int, Any]]:
     app = FastAPI()
     app.get("/")(limited(view))
     app.add_middleware(RateLimitMiddleware, settings={})
-    return [(answer.status_code, answer.headers) for answer in (ask(app, "/") for _ in range(3))]
+    return [(response.status_code, response.headers) for response in (ask(app, "/") for _ in range(3))]
 
 
 def in_flask() -> list[tuple[int, Any]]:
     app = Flask("app")
     app.add_url_rule("/", view_func=limited(lambda: "42"))
     RateLimiter(app)
-    return [(answer.status_code, answer.headers) for answer in (ask_flask(app) for _ in range(3))]
+    return [(response.status_code, response.headers) for response in (ask_flask(app) for _ in range(3))]
 
 
 def in_django() -> list[tuple[int, Any]]:
     with project(django_still(), path("", limited(lambda request: HttpResponse("42")))) as served:
-        return [(answer.status_code, answer.headers) for answer in (served.ask() for _ in range(3))]
+        return [(response.status_code, response.headers) for response in (served.ask() for _ in range(3))]
 
 
-@pytest.mark.parametrize("answers", [in_fastapi, in_flask, in_django])
-def test_a_view_with_any_name_is_served_and_limited(answers: Any) -> None:
+@pytest.mark.parametrize("responses_of", [in_fastapi, in_flask, in_django])
+def test_a_view_with_any_name_is_served_and_limited(responses_of: Any) -> None:
     """The policy has the name in escaped form, because HTTP fields are ASCII, in every response."""
-    found = answers()
-    assert [status for status, _ in found] == [200, 200, 429]
-    for _, headers in found:
+    responses = responses_of()
+    assert [status for status, _ in responses] == [200, 200, 429]
+    for _, headers in responses:
         assert [name for name, _ in parsed(headers["ratelimit-policy"])] == [SHOWN]
         assert [name for name, _ in parsed(headers["ratelimit"])] == [SHOWN]
 
@@ -90,13 +90,13 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         limiter.rules.check(view)
         assert [(rule.name, str(rule.source.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
         assert limiter.rules.plan("GET", "/", view=view).rules == ()
-        left = ViewMarks(view.marks)
-        assert [limiter.decide(limiter.rules.plan("GET", "/", view=left), {}).allowed for _ in range(2)] == [
+        marks = ViewMarks(view.marks)
+        assert [limiter.decide(limiter.rules.plan("GET", "/", view=marks), {}).allowed for _ in range(2)] == [
             True,
             False,
         ]
         limiter.reset(written, {})
-        assert limiter.decide(limiter.rules.plan("GET", "/", view=left), {}).allowed
+        assert limiter.decide(limiter.rules.plan("GET", "/", view=marks), {}).allowed
 
 
 def test_a_rule_is_overridden_once_in_any_spelling() -> None:

@@ -62,10 +62,10 @@ def naive(pattern: str, path: str) -> bool:
 @example(["/**", "/", "/*"], "/")
 @example(["/a/**/b", "/**/a/**", "/a/{rest:path}"], "/a/b")
 @example(["/a/**/**/b"], "/a/b")
-def test_the_tree_agrees_with_a_regular_expression_for_each_pattern(found: list[str], path: str) -> None:
+def test_the_tree_agrees_with_a_regular_expression_for_each_pattern(table: list[str], path: str) -> None:
     """For any patterns and path the tree finds the same patterns as separate matches, in ascending order."""
-    expected = tuple(i for i, pattern in enumerate(found) if naive(pattern, path))
-    assert PathTree(enumerate(found)).match(path) == expected
+    expected = tuple(i for i, pattern in enumerate(table) if naive(pattern, path))
+    assert PathTree(enumerate(table)).match(path) == expected
 
 
 @given(patterns, paths)

@@ -22,12 +22,14 @@ def way(request: pytest.FixtureRequest) -> Any:
 def test_a_shadow_rule_rejects_no_request(way: Any) -> None:
     """A shadow rule decides with the others. Its decision is in the verdict and causes no delay."""
     rate = limiter(rule("1/minute", "shadow", mode="shadow"), rule("3/minute", "real"))
-    seen = [way(rate).hit(ANN) for _ in range(4)]
-    assert [verdict.allowed for verdict in seen] == [True, True, True, False]
-    assert [[d.allowed for d in verdict.decisions] for verdict in seen[1:]] == [[False, True]] * 2 + [[False, False]]
-    assert [d.shadow for d in seen[0].decisions] == [True, False]
-    assert [d.rule for d in seen[3].rejected_by] == ["real"]
-    assert seen[1].retry_after == 0.0
+    verdicts = [way(rate).hit(ANN) for _ in range(4)]
+    assert [verdict.allowed for verdict in verdicts] == [True, True, True, False]
+    assert [[d.allowed for d in verdict.decisions] for verdict in verdicts[1:]] == [[False, True]] * 2 + [
+        [False, False]
+    ]
+    assert [d.shadow for d in verdicts[0].decisions] == [True, False]
+    assert [d.rule for d in verdicts[3].rejected_by] == ["real"]
+    assert verdicts[1].retry_after == 0.0
 
 
 def test_limits_by_key_and_by_feature(way: Any) -> None:
@@ -40,7 +42,7 @@ def test_limits_by_key_and_by_feature(way: Any) -> None:
             per={"plan": {"free": "2/minute", "pro": ["30/minute", "300/hour"]}, "group": {"staff": "9/minute"}},
         )
     )
-    asked: list[tuple[dict[str, Any], list[str]]] = [
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         ({"user": "vip", "plan": "free"}, ["100/minute"]),
         ({"user": "ann", "plan": "free"}, ["2/minute"]),
         ({"user": "ann", "plan": "pro", "group": "staff"}, ["30/minute", "300/hour"]),
@@ -52,8 +54,8 @@ def test_limits_by_key_and_by_feature(way: Any) -> None:
         ({"user": 42}, ["8/minute"]),
         ({}, ["1/minute"]),
     ]
-    found = [[str(d.quota) for d in way(rate).peek(features).decisions] for features, _ in asked]
-    assert found == [quotas for _, quotas in asked]
+    results = [[str(d.quota) for d in way(rate).peek(features).decisions] for features, _ in cases]
+    assert results == [quotas for _, quotas in cases]
 
 
 def test_a_new_plan_keeps_the_consumed_cost(way: Any) -> None:
@@ -67,15 +69,15 @@ def test_a_new_plan_keeps_the_consumed_cost(way: Any) -> None:
 @pytest.mark.parametrize("limits", ["2/minute", "2/minute; 9/hour"])
 def test_a_missing_key_skips_the_rule_or_rejects(way: Any, limits: str) -> None:
     """Without a user the rule does not apply or rejects permanently. A shadow rule does neither."""
-    nobody = {"ip": "192.0.2.7"}
-    assert way(limiter(rule(limits, key=["user"]))).hit(nobody).rules == ()
+    features = {"ip": "192.0.2.7"}
+    assert way(limiter(rule(limits, key=["user"]))).hit(features).rules == ()
     rejecting = rule(limits, key=["user"], when_missing="reject")
-    verdict = way(limiter(rule("9/minute", "first"), rejecting)).hit(nobody)
+    verdict = way(limiter(rule("9/minute", "first"), rejecting)).hit(features)
     assert (verdict.allowed, verdict.retry_after, verdict.rules) == (False, None, ("r",))
     assert [d.limit for d in verdict.decisions] == [quota.amount for quota in rejecting.quotas]
     assert way(limiter(rejecting)).hit({"user": "ann"}).allowed
     shadow = rule(limits, key=["user"], when_missing="reject", mode="shadow")
-    assert way(limiter(shadow)).hit(nobody).rules == ()
+    assert way(limiter(shadow)).hit(features).rules == ()
 
 
 def test_a_rejection_for_a_missing_key_consumes_nothing(way: Any) -> None:
@@ -142,8 +144,12 @@ def test_a_request_is_matched_by_method_path_and_host(way: Any) -> None:
         rule(name="login", match={"path": "/login"}),
         rule(name="host", match={"host": "a.example"}),
     )
-    asked: list[dict[str, Any]] = [ANN, {**ANN, "host": "a.example"}, {"ip": "1.1.1.1", "method": None, "path": None}]
-    assert [way(rate).peek(features).rules for features in asked] == [
+    requests: list[dict[str, Any]] = [
+        ANN,
+        {**ANN, "host": "a.example"},
+        {"ip": "1.1.1.1", "method": None, "path": None},
+    ]
+    assert [way(rate).peek(features).rules for features in requests] == [
         ("post", "login"),
         ("post", "login", "host"),
         (),

@@ -337,8 +337,8 @@ def test_a_match_by_network_unwraps_mapped_addresses() -> None:
     """IPv4-mapped addresses are unwrapped before the comparison, in the rule and in the request."""
     for network in ("10.0.0.0/8", "::ffff:10.0.0.0/104"):
         rate = Limiter([Rule(name="inside", limits="9/minute", match={"ip": [network]})])
-        found = [rate.hit({"ip": ip}).rules for ip in ("::ffff:10.1.1.1", "10.1.1.1", "::ffff:11.1.1.1", "::a01:101")]
-        assert found == [("inside",), ("inside",), (), ()]
+        names = [rate.hit({"ip": ip}).rules for ip in ("::ffff:10.1.1.1", "10.1.1.1", "::ffff:11.1.1.1", "::a01:101")]
+        assert names == [("inside",), ("inside",), (), ()]
 
 
 def test_a_match_by_network() -> None:

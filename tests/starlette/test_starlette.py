@@ -25,10 +25,10 @@ def test_rules_of_file_and_view_are_decided_together() -> None:
     store = SharedStore()
     limiter = Limiter([Rule(name="all", limits="10/minute")], store=store, clock=ManualClock(1_000_000.0))
     app = application([Route("/", asynchronous), Route("/free", hello)], limiter=limiter)
-    answers = [ask(app) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    responses = [ask(app) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
     assert store.calls == 3
-    assert answers[1].headers["ratelimit"] == '"starlette_apps.asynchronous";r=0;t=50'
+    assert responses[1].headers["ratelimit"] == '"starlette_apps.asynchronous";r=0;t=50'
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
@@ -55,9 +55,9 @@ def test_a_rule_by_user_without_a_source_of_users_is_logged(caplog: pytest.LogCa
     asgi_request._warn_of_missing_users.cache_clear()
     app = application([Route("/", hello)], Rule(limits="1/minute", key=["user"]))
     assert statuses(app, *["/"] * 3) == [200, 200, 200]
-    said = [record.getMessage() for record in caplog.records if "counts by user" in record.getMessage()]
-    assert len(said) == 1
-    assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in said[0]
+    messages = [record.getMessage() for record in caplog.records if "counts by user" in record.getMessage()]
+    assert len(messages) == 1
+    assert "no AuthenticationMiddleware ran before RateLimitMiddleware" in messages[0]
 
 
 def test_the_user_is_the_user_of_the_authentication_middleware() -> None:
@@ -70,15 +70,15 @@ def test_the_user_is_the_user_of_the_authentication_middleware() -> None:
 
     app = application([Route("/", hello)], Rule(name="users", limits="1/minute", key=["user"]))
     app.add_middleware(AuthenticationMiddleware, backend=ByHeader())
-    asked = [ask(app, headers={"x-user": user} if user else {}).status_code for user in ("ann", "bob", "ann", "", "")]
-    assert asked == [200, 200, 429, 200, 200]
+    codes = [ask(app, headers={"x-user": user} if user else {}).status_code for user in ("ann", "bob", "ann", "", "")]
+    assert codes == [200, 200, 429, 200, 200]
 
 
 def test_clients_have_their_own_counts_by_default() -> None:
     """Without a key in the rule, each IP address has its own count."""
     app = application([Route("/", asynchronous)])
-    found = [ask(app, client=f"192.0.2.{i}").status_code for i in (1, 2, 3, 1, 2, 3, 1)]
-    assert found == [200] * 6 + [429]
+    codes = [ask(app, client=f"192.0.2.{i}").status_code for i in (1, 2, 3, 1, 2, 3, 1)]
+    assert codes == [200] * 6 + [429]
 
 
 def test_header_fields_appear_once() -> None:
@@ -113,10 +113,10 @@ def _sync_teapot(request: Any, error: RateLimitExceeded) -> Response:
 def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kind: Any) -> None:
     """A handler for the error or its base class makes the response, and the headers are added."""
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
-    answer = [ask(app) for _ in range(3)][-1]
-    assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
-    assert answer.text.startswith("/: rejected by starlette_apps.asynchronous (2/minute): retry after")
-    assert answer.headers["x-ratelimit-remaining"] == "0"
+    response = [ask(app) for _ in range(3)][-1]
+    assert (response.status_code, response.headers["retry-after"]) == (418, "20")
+    assert response.text.startswith("/: rejected by starlette_apps.asynchronous (2/minute): retry after")
+    assert response.headers["x-ratelimit-remaining"] == "0"
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -124,16 +124,16 @@ def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None
     """The handler receives Starlette's HTTPException for the status, with the verdict. The headers are added."""
 
     def handler(request: Any, error: Any) -> Response:
-        told = (error.status_code, error.detail, error.verdict.rules)
-        return PlainTextResponse(f"{request.url.path}: {told}", status_code=418)
+        parts = (error.status_code, error.detail, error.verdict.rules)
+        return PlainTextResponse(f"{request.url.path}: {parts}", status_code=418)
 
     async def ahandler(request: Any, error: Any) -> Response:
         return handler(request, error)
 
     app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
-    answer = [ask(app) for _ in range(3)][-1]
-    assert answer.text == "/: (429, 'Too Many Requests', ('starlette_apps.asynchronous',))"
-    assert (answer.status_code, answer.headers["retry-after"]) == (418, "20")
+    response = [ask(app) for _ in range(3)][-1]
+    assert response.text == "/: (429, 'Too Many Requests', ('starlette_apps.asynchronous',))"
+    assert (response.status_code, response.headers["retry-after"]) == (418, "20")
 
 
 def test_a_handler_for_another_status_is_not_called() -> None:

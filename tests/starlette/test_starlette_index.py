@@ -115,8 +115,8 @@ def test_the_index_agrees_with_the_router_of_starlette(
         scope = asyncio.run(went_to(app.router, root + path, method, kind, **more))
         for _ in range(2):  # The second lookup reads the cache.
             request = ASGIRequest(http_scope(type=kind, path=root + path, method=method, **more))
-            found = index.find(request)
-            assert found.target is scope.get("endpoint"), (path, table, found)
+            route = index.find(request)
+            assert route.target is scope.get("endpoint"), (path, table, route)
             named = {name: str(value) for name, value in scope.get("path_params", {}).items()}
             assert index.params(request) == named, (path, table)
 
@@ -125,8 +125,8 @@ def test_templates_have_prefixes_and_no_convertors() -> None:
     """The template has all prefixes: mounts three deep with parameters, a leading slash, no convertors."""
     inner = Router([Route("/{x:int}/{rest:path}", endpoint("inner"))])
     app = Starlette(routes=[Mount("/v1", routes=[Mount("/{tenant}", routes=[Mount("/items", app=inner)])])])
-    found = routed(app, "/v1/acme/items/7/a/b")
-    assert found.endpoint == "/v1/{tenant}/items/{x}/{rest}"
+    route = routed(app, "/v1/acme/items/7/a/b")
+    assert route.endpoint == "/v1/{tenant}/items/{x}/{rest}"
 
 
 def test_a_mount_without_readable_routes_has_one_template() -> None:
@@ -146,8 +146,8 @@ def test_parameters_have_the_value_of_the_convertor() -> None:
 
 def test_a_trailing_line_feed_hides_no_route() -> None:
     """Patterns that end in "$" accept one more line feed, and so does the index."""
-    found = routed(Starlette(routes=[Route("/login", endpoint("login"))]), "/login\n")
-    assert found.endpoint == "/login"
+    route = routed(Starlette(routes=[Route("/login", endpoint("login"))]), "/login\n")
+    assert route.endpoint == "/login"
 
 
 class ByVersion(Route):
@@ -166,10 +166,10 @@ def test_a_route_with_its_own_matches_is_called() -> None:
     """The index calls the ``matches`` of such a route for each request, also below a mount, and caches no result."""
     one, two = endpoint("one"), endpoint("two")
     index = index_of(Starlette(routes=[Mount("/v", routes=[ByVersion("/x", one, b"1"), ByVersion("/x", two, b"2")])]))
-    asked = [b"1", b"2", b"1", b"3"]
-    found = [index.find(ASGIRequest(http_scope(path="/v/x", headers=[(b"version", v)]))).target for v in asked]
-    assert found[:3] == [one, two, one]
-    assert found[3] not in (one, two)
+    versions = [b"1", b"2", b"1", b"3"]
+    targets = [index.find(ASGIRequest(http_scope(path="/v/x", headers=[(b"version", v)]))).target for v in versions]
+    assert targets[:3] == [one, two, one]
+    assert targets[3] not in (one, two)
 
 
 class Anything(BaseRoute):
@@ -183,9 +183,9 @@ def test_a_route_without_a_pattern_is_called_too() -> None:
     """Such a route accepts any path, its endpoint is unknown, and the middleware reports no mismatch."""
     last = endpoint("last")
     index = index_of(Starlette(routes=[Anything(), Route("/{x}", last)]))
-    found = index.find(ASGIRequest(http_scope(path="/own")))
-    index.compare(found, endpoint("own"))
-    assert (found.endpoint, index.differences) == (UNMATCHED, 0)
+    route = index.find(ASGIRequest(http_scope(path="/own")))
+    index.compare(route, endpoint("own"))
+    assert (route.endpoint, index.differences) == (UNMATCHED, 0)
     assert index.find(ASGIRequest(http_scope(path="/other"))).target is last
 
 

@@ -76,10 +76,10 @@ def test_the_store_is_closed_after_a_failed_start() -> None:
         raise ConfigError("no database")
         yield
 
-    for given, message in (({"limiter": limiter}, "no database"), ({}, "give the middleware either")):
+    for options, message in (({"limiter": limiter}, "no database"), ({}, "give the middleware either")):
         sent: list[str] = []
-        app = Starlette(lifespan=lifespan if given else None)
-        app.add_middleware(RateLimitMiddleware, **given)
+        app = Starlette(lifespan=lifespan if options else None)
+        app.add_middleware(RateLimitMiddleware, **options)
         assert message in asyncio.run(run_lifespan(app, sent))
         assert sent == ["lifespan.startup.failed"]
     assert len(store.closed) == 1
@@ -157,8 +157,8 @@ class Plain:
 def test_a_mistake_stops_the_start_of_a_plain_application(rule: dict[str, Any], message: str) -> None:
     """An application without routes after its start cannot provide a path parameter, so the start fails."""
     sent: list[str] = []
-    store, told = PendingCorrection(sent), load_settings({"rules": [rule]})
-    app = RateLimitMiddleware(Plain(), limiter=Limiter(told.rules, store, None, told))
+    store, settings = PendingCorrection(sent), load_settings({"rules": [rule]})
+    app = RateLimitMiddleware(Plain(), limiter=Limiter(settings.rules, store, None, settings))
     assert message in asyncio.run(run_lifespan(app, sent))
     assert sent == ["lifespan.startup.failed"]
     assert store.closed == [[]]

@@ -29,8 +29,8 @@ def test_a_decorated_view_is_limited(view: Any) -> None:
 def test_methods_of_a_class_have_their_own_limits() -> None:
     """A limit on a method applies to requests with that method. HEAD counts with GET."""
     app = application([Route("/", ByMethod)])
-    found = [ask(app, method=method).status_code for method in ("GET", "POST", "POST", "HEAD", "GET")]
-    assert found == [200, 200, 200, 429, 429]
+    codes = [ask(app, method=method).status_code for method in ("GET", "POST", "POST", "HEAD", "GET")]
+    assert codes == [200, 200, 200, 429, 429]
 
 
 @pytest.mark.parametrize("calls_super", [False, True])
@@ -43,9 +43,9 @@ def test_an_overriding_method_keeps_the_limit(calls_super: bool) -> None:
             return await super().get(request) if calls_super else PlainTextResponse("overridden")
 
     app = application([Route("/", Overriding)])
-    answers = [ask(app) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert answers[0].headers["ratelimit-policy"].endswith('"own";q=5;w=60')
+    responses = [ask(app) for _ in range(2)]
+    assert [response.status_code for response in responses] == [200, 429]
+    assert responses[0].headers["ratelimit-policy"].endswith('"own";q=5;w=60')
 
 
 def test_bound_methods_are_limited() -> None:
@@ -76,8 +76,8 @@ def test_stacked_limits_have_their_own_counts() -> None:
 
     app = application([Route("/", view)], limiter=limiter)
     assert statuses(app, *["/"] * 6) == [200, 200, 429, 429, 429, 429]
-    left = {d.rule: d.remaining for d in limiter.peek({"ip": "192.0.2.7"}).decisions}
-    assert left == {}  # Only the view has rules, so a request without a view matches none.
+    remaining = {d.rule: d.remaining for d in limiter.peek({"ip": "192.0.2.7"}).decisions}
+    assert remaining == {}  # Only the view has rules, so a request without a view matches none.
     clock.advance(120)
     assert ask(app).headers["ratelimit-policy"] == '"hour";q=100;w=3600, "minute";q=2;w=60'
     assert [d.remaining for d in _peek(limiter, "hour")] == [97]
@@ -204,14 +204,14 @@ def test_exempt_removes_a_view_from_rules() -> None:
 
 def test_an_exempt_view_has_a_verdict() -> None:
     """Code can read the verdict in every view, also when the server shares one state between requests."""
-    seen: list[Any] = []
+    verdicts: list[Any] = []
 
     async def reads(request: Any) -> Response:
-        seen.append(request.state.ratelimit)
+        verdicts.append(request.state.ratelimit)
         return PlainTextResponse("read")
 
     async def speaks(websocket: Any) -> None:
-        seen.append(websocket.state.ratelimit)
+        verdicts.append(websocket.state.ratelimit)
         await websocket.close()
 
     routes = [Route("/", reads), Route("/free", exempt(reads)), WebSocketRoute("/talk", speaks)]
@@ -219,7 +219,7 @@ def test_an_exempt_view_has_a_verdict() -> None:
     state: dict[str, Any] = {}
     for scope in (http_scope(), http_scope(path="/free"), {**http_scope(path="/talk"), "type": "websocket"}):
         send_bare(app, {**scope, "state": state}, {"type": "websocket.connect"})
-    assert [(verdict.allowed, len(verdict.decisions)) for verdict in seen] == [(True, 1), (True, 0), (True, 0)]
+    assert [(verdict.allowed, len(verdict.decisions)) for verdict in verdicts] == [(True, 1), (True, 0), (True, 0)]
 
 
 def test_limits_off_turns_decorators_off() -> None:

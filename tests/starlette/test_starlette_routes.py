@@ -173,19 +173,19 @@ def test_a_405_does_not_consume_the_limits_of_the_view() -> None:
 
 def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     """A request to a route without limits reaches the application unchanged except for an empty verdict."""
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     class Sees(Rewrites):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            seen.append({**scope, "state": scope["state"].copy()})
+            calls.append({**scope, "state": scope["state"].copy()})
             await self.app(scope, receive, send)
 
     inner = Sees(Starlette(routes=[Route("/", asynchronous), Route("/free", hello)]))
     app = RateLimitMiddleware(inner, limiter=Limiter())
     scope = http_scope(path="/free")
     send_bare(app, scope)
-    verdict = seen[0].pop("state").pop("ratelimit")
-    assert (verdict.allowed, verdict.decisions, seen[0]) == (True, (), http_scope(path="/free"))
+    verdict = calls[0].pop("state").pop("ratelimit")
+    assert (verdict.allowed, verdict.decisions, calls[0]) == (True, (), http_scope(path="/free"))
 
 
 def test_an_application_that_wraps_itself_has_no_routes() -> None:
@@ -204,15 +204,15 @@ def test_an_application_that_wraps_itself_has_no_routes() -> None:
 @pytest.mark.parametrize("same", [True, False])
 def test_the_inner_middleware_decides_views_hidden_from_the_outer_one(same: bool) -> None:
     """When a wrapper hides the routes, the outer middleware decides rules of the file and the inner one the views."""
-    given = [Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))] * 2
+    limiters = [Limiter([Rule(name="all", limits="9/minute")], clock=ManualClock(1_000_000.0))] * 2
     settings = load_settings({"rules": [{"name": "all", "limits": "9/minute"}]})
     if not same:
-        given = [Limiter.from_settings(settings, clock=ManualClock(1_000_000.0)) for _ in range(2)]
-    inner = application([Route("/", asynchronous), Route("/free", hello)], limiter=given[0])
+        limiters = [Limiter.from_settings(settings, clock=ManualClock(1_000_000.0)) for _ in range(2)]
+    inner = application([Route("/", asynchronous), Route("/free", hello)], limiter=limiters[0])
 
     async def hiding(scope: Any, receive: Any, send: Any) -> None:
         await inner(scope, receive, send)
 
-    app = RateLimitMiddleware(hiding, limiter=given[1])
+    app = RateLimitMiddleware(hiding, limiter=limiters[1])
     assert statuses(app, "/", "/", "/", "/free") == [200, 200, 429, 200]
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "4"

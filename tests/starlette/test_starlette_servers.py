@@ -92,10 +92,10 @@ def test_a_client_sees_the_reason_of_a_rejected_handshake(server: Server) -> Non
         pass
     with pytest.raises(InvalidStatus) as rejected, opened(server):
         pass
-    answer = rejected.value.response
-    assert (answer.status_code, answer.headers["content-type"]) == (429, "application/problem+json")
-    assert int(answer.headers["retry-after"]) > 3000
-    assert b"handshakes" in answer.body
+    response = rejected.value.response
+    assert (response.status_code, response.headers["content-type"]) == (429, "application/problem+json")
+    assert int(response.headers["retry-after"]) > 3000
+    assert b"handshakes" in response.body
 
 
 def test_excess_messages_close_the_connection(server: Server) -> None:
@@ -123,7 +123,7 @@ def test_websockets_of_a_fastapi_router_share_counts_with_requests(protocol: str
             pass
         with pytest.raises(InvalidStatus) as rejected, opened(server, "/v1/rooms/a"):
             pass
-        left = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
+        response = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
     assert rejected.value.response.status_code == 429
     assert b'"violated-policies": ["rooms"]' in rejected.value.response.body
-    assert left.headers["x-ratelimit-remaining"] == "2"  # Two handshakes and this request, of five.
+    assert response.headers["x-ratelimit-remaining"] == "2"  # Two handshakes and this request, of five.

@@ -55,29 +55,29 @@ def test_a_rejected_handshake_receives_the_connect_event_first() -> None:
         called.append(websocket)
 
     app = application([WebSocketRoute("/ws", view)], Rule(limits="1/minute", cost=2))
-    heard: list[str] = []
+    events: list[str] = []
 
     async def receive() -> Any:
-        heard.append("connect")
+        events.append("connect")
         return {"type": "websocket.connect"}
 
     async def send(message: Any) -> None:
-        heard.append(message["type"])
+        events.append(message["type"])
 
     asyncio.run(app(http_scope(type="websocket", path="/ws"), receive, send))
-    assert (heard, called) == (["connect", "websocket.close"], [])
+    assert (events, called) == (["connect", "websocket.close"], [])
 
 
 @pytest.mark.parametrize("kind", ["rejection", "starlette", "asgi"])
 def test_a_custom_rejection_applies_to_handshakes(kind: str) -> None:
     """The custom rejection of requests rejects handshakes, too, with WebSocket messages."""
     start = {"type": "http.response.start", "status": 503, "headers": [(b"x-own", b"1")]}
-    answers: dict[str, Any] = {
+    rejections: dict[str, Any] = {
         "rejection": lambda request, verdict: _rejection(),
         "starlette": lambda request, verdict: PlainTextResponse("own", status_code=503, headers={"x-own": "1"}),
         "asgi": lambda request, verdict: sending(start, {"type": "http.response.body", "body": b"own"}),
     }
-    app = application([WebSocketRoute("/ws", echo)], Rule(limits="1/minute", cost=2), rejection=answers[kind])
+    app = application([WebSocketRoute("/ws", echo)], Rule(limits="1/minute", cost=2), rejection=rejections[kind])
     sent = connect(app, extensions=DENIAL)
     assert [message["type"].partition("http")[0] for message in sent] == ["websocket."] * 2
     assert (sent[0]["status"], sent[1]["body"]) == (503, b"own")
@@ -113,8 +113,8 @@ def test_websocket_views_can_be_decorated() -> None:
         encoding = "text"
 
     app = application([Mount("/rooms", routes=[WebSocketRoute("/{room}", room)]), WebSocketRoute("/class", Room)])
-    found = [kinds(connect(app, path)) for path in ("/rooms/a", "/rooms/b", "/rooms/a", "/class", "/class")]
-    assert found == [["accept"], ["accept"], [1008], ["accept"], [1008]]
+    events = [kinds(connect(app, path)) for path in ("/rooms/a", "/rooms/b", "/rooms/a", "/class", "/class")]
+    assert events == [["accept"], ["accept"], [1008], ["accept"], [1008]]
 
 
 def test_a_websocket_view_without_the_middleware_does_not_run() -> None:
@@ -140,11 +140,11 @@ def test_a_hidden_limit_is_an_error_with_its_reason(rules: list[Rule]) -> None:
 def test_a_slot_is_held_until_the_connection_ends() -> None:
     """A limit on concurrent connections counts a connection from its handshake to its end, however it ends."""
     limiter = Limiter([Rule(limits="1 concurrent")], clock=ManualClock(1_000_000.0))
-    seen: list[bool] = []
+    results: list[bool] = []
 
     async def view(websocket: Any) -> None:
         await websocket.accept()
-        seen.append(limiter.peek({"ip": "192.0.2.7"}).allowed)
+        results.append(limiter.peek({"ip": "192.0.2.7"}).allowed)
         if websocket.query_params:
             raise ValueError("broken")
 
@@ -153,18 +153,18 @@ def test_a_slot_is_held_until_the_connection_ends() -> None:
     connect(app)
     with pytest.raises(ValueError, match="broken"):
         connect(app, query_string=b"x=1")
-    assert seen == [False, False]
+    assert results == [False, False]
     assert limiter.peek({"ip": "192.0.2.7"}).allowed
 
 
-@pytest.mark.parametrize(("answer", "left"), [("accept", 1), ("close", 0), ("deny", 0)])
-def test_only_named_outcomes_count(answer: str, left: int) -> None:
+@pytest.mark.parametrize(("outcome", "remaining"), [("accept", 1), ("close", 0), ("deny", 0)])
+def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
     """A rule for failures counts only a handshake that the view rejects."""
 
     async def view(websocket: Any) -> None:
-        if answer == "accept":
+        if outcome == "accept":
             await websocket.accept()
-        elif answer == "close":
+        elif outcome == "close":
             await websocket.close()
         else:
             await websocket.receive()
@@ -175,22 +175,22 @@ def test_only_named_outcomes_count(answer: str, left: int) -> None:
     app = Starlette(routes=[WebSocketRoute("/ws", view)])
     app.add_middleware(RateLimitMiddleware, limiter=limiter)
     connect(app, extensions=DENIAL)
-    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == left
+    assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
 
 
 def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
     """When no rule applies, receive and send reach the application unchanged, and the scope has a verdict."""
-    given: list[Any] = []
+    received: list[Any] = []
 
     async def app(*parts: Any) -> None:
-        given.extend(parts)
+        received.extend(parts)
 
     scope, receive, send = http_scope(type="websocket", path="/"), object(), object()
     limiter = Limiter([Rule(limits="1/minute", match={"path": "/other"})])
     asyncio.run(RateLimitMiddleware(app, limiter=limiter)(scope, receive, send))  # type: ignore[arg-type]
-    assert [part is mine for part, mine in zip(given[1:], (receive, send), strict=True)] == [True] * 2
-    assert given[0].pop("state")["ratelimit"].decisions == ()
-    assert given[0] == scope
+    assert [part is mine for part, mine in zip(received[1:], (receive, send), strict=True)] == [True] * 2
+    assert received[0].pop("state")["ratelimit"].decisions == ()
+    assert received[0] == scope
 
 
 def test_a_connection_is_decided_once_by_two_middlewares() -> None:
@@ -203,13 +203,13 @@ def test_a_connection_is_decided_once_by_two_middlewares() -> None:
     assert [kinds(connect(outer, "/in/ws")) for _ in range(3)] == [["accept"], ["accept"], [1008]]
 
 
-@pytest.mark.parametrize(("heard", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
-def test_a_rejection_raised_by_a_view_closes_the_connection(heard: list[str], expected: list[Any]) -> None:
+@pytest.mark.parametrize(("steps", "expected"), [([], [1008]), (["receive"], [1008]), (["accept"], ["accept", 1013])])
+def test_a_rejection_raised_by_a_view_closes_the_connection(steps: list[str], expected: list[Any]) -> None:
     """A rejection that a view raises rejects the handshake, or closes an accepted connection."""
     own = Limiter([Rule(name="own", limits="1/hour", cost=2)])
 
     async def view(websocket: Any) -> None:
-        for step in heard:
+        for step in steps:
             await getattr(websocket, step)()
         own.hit({}).raise_for_limit()
 

@@ -165,8 +165,8 @@ def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
     command = [sys.executable, str(PLAYER), str(FOLDER / f"{package}_{side}.py"), PACKAGES[package]]
     result = subprocess.run(command, input=json.dumps(steps), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    answers = iter(json.loads(result.stdout))
-    return {says: [tuple(next(answers)) for _ in scene.steps] for says, scene in scenes.items()}
+    responses = iter(json.loads(result.stdout))
+    return {says: [tuple(next(responses)) for _ in scene.steps] for says, scene in scenes.items()}
 
 
 @pytest.mark.parametrize(("package", "says"), CASES, ids=[f"{package}: {says}" for package, says in CASES])
@@ -198,10 +198,10 @@ def test_an_example_runs_with_its_command(path: Path) -> None:
     commands = re.findall(r"^# Run it: (.+)$", path.read_text(), re.MULTILINE)
     assert len(commands) == 1
     with running(commands[0]) as address, httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
-        answers = [client.get("/search?q=tea" if "django" in path.name else "/") for _ in range(9)]
-    assert answers[0].status_code == 200
-    assert 429 in [answer.status_code for answer in answers]
-    assert ("x-ratelimit-remaining" in answers[0].headers) == path.stem.endswith("_after")
+        responses = [client.get("/search?q=tea" if "django" in path.name else "/") for _ in range(9)]
+    assert responses[0].status_code == 200
+    assert 429 in [response.status_code for response in responses]
+    assert ("x-ratelimit-remaining" in responses[0].headers) == path.stem.endswith("_after")
 
 
 def arguments(*functions: Any) -> set[str]:

@@ -58,10 +58,10 @@ WITH_USERS = [f"{__name__}.signed_in", *MIDDLEWARE]
 
 def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[bool]:
     """Return which of the requests were served."""
-    found = [project.ask(**{**request, "where": where + request.get("where", "")}).status_code for request in requests]
+    codes = [project.ask(**{**request, "where": where + request.get("where", "")}).status_code for request in requests]
     rejected = {"/theirs": 403, "/ours": 429}[where]
-    assert set(found) <= {200, rejected}
-    return [status == 200 for status in found]
+    assert set(codes) <= {200, rejected}
+    return [status == 200 for status in codes]
 
 
 def both(theirs: Any, ours: Any, *requests: dict[str, Any], **settings: Any) -> list[bool]:
@@ -154,12 +154,12 @@ def test_a_rate_of_zero_is_a_deny_list() -> None:
     rules = {"lists": {"deny": {"user": ["mallory"]}}}
     views = [path("theirs", theirs(hello)), path("ours", hello)]
     with project(rules, *views, middleware=WITH_USERS) as served:
-        asked = [
+        codes = [
             served.ask(where, headers={"X-Name": name}).status_code
             for where in ("/theirs", "/ours")
             for name in ("mallory", "ann")
         ]
-    assert asked == [403, 200, 403, 200]
+    assert codes == [403, 200, 403, 200]
 
 
 def test_a_group_is_a_match_on_paths() -> None:
@@ -176,9 +176,9 @@ def test_a_view_that_calls_the_limiter() -> None:
     limiter = Limiter([Rule(name="hints", limits="2/d", key="word")], clock=ManualClock(NOW))
 
     def theirs(request: Any) -> HttpResponse:
-        asked = {"group": "hints", "key": "get:word", "rate": "2/d"}
-        limited = is_ratelimited(request, **asked, increment=True)
-        usage = get_usage(request, **asked)
+        options = {"group": "hints", "key": "get:word", "rate": "2/d"}
+        limited = is_ratelimited(request, **options, increment=True)
+        usage = get_usage(request, **options)
         assert usage is not None
         return HttpResponse(f"{limited} {max(0, usage['limit'] - usage['count'])}")
 
@@ -188,8 +188,8 @@ def test_a_view_that_calls_the_limiter() -> None:
         return HttpResponse(f"{limited} {limiter.peek(features, cost=0).decisions[0].remaining}")
 
     with project(None, path("theirs", theirs), path("ours", ours)) as served:
-        told = [[served.ask(f"{where}?word=tea").content for _ in range(3)] for where in ("/theirs", "/ours")]
-    assert told[0] == told[1] == [b"False 1", b"False 0", b"True 0"]
+        bodies = [[served.ask(f"{where}?word=tea").content for _ in range(3)] for where in ("/theirs", "/ours")]
+    assert bodies[0] == bodies[1] == [b"False 1", b"False 0", b"True 0"]
 
 
 def test_a_view_that_reads_the_decision() -> None:
@@ -206,8 +206,8 @@ def test_a_view_that_reads_the_decision() -> None:
         path("ours", limit("1/d", mode="shadow")(ours)),
     ]
     with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
-        told = [[served.ask(where).content for _ in range(3)] for where in ("/theirs", "/ours")]
-    assert told[0] == told[1] == [b"False", b"True", b"True"]
+        bodies = [[served.ask(where).content for _ in range(3)] for where in ("/theirs", "/ours")]
+    assert bodies[0] == bodies[1] == [b"False", b"True", b"True"]
 
 
 def forbidden(request: Any, verdict: Any) -> HttpResponse:
@@ -221,8 +221,8 @@ def test_the_status_can_stay_403() -> None:
         theirs, ours = ([served.ask(where) for _ in range(2)][1] for where in ("/theirs", "/ours"))
     assert (theirs.status_code, theirs.has_header("Retry-After")) == (403, False)
     assert (ours.status_code, ours.has_header("Retry-After")) == (429, True)
-    given = {"limiter": Limiter(clock=ManualClock(NOW)), "rejection": f"{__name__}.forbidden"}
-    with project(given, path("ours", limit("1/d")(hello))) as served:
+    options = {"limiter": Limiter(clock=ManualClock(NOW)), "rejection": f"{__name__}.forbidden"}
+    with project(options, path("ours", limit("1/d")(hello))) as served:
         assert served.statuses("/ours", 2) == [200, 403]
 
 

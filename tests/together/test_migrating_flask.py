@@ -54,17 +54,17 @@ def asked(app: Flask, *requests: str) -> list[bool]:
     served = []
     for text in requests:
         method, path, *headers = text.split()
-        answer = app.test_client().open(path, method=method, headers=[part.split("=") for part in headers])
-        assert answer.status_code in (200, 401, 429)
-        served.append(answer.status_code != 429)
+        response = app.test_client().open(path, method=method, headers=[part.split("=") for part in headers])
+        assert response.status_code in (200, 401, 429)
+        served.append(response.status_code != 429)
     return served
 
 
 def alike(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
     """Return the statuses of both for the same requests, which must be equal."""
-    found, expected = asked(ours, *requests), asked(theirs, *requests)
-    assert found == expected
-    return found
+    result, expected = asked(ours, *requests), asked(theirs, *requests)
+    assert result == expected
+    return result
 
 
 def test_default_limits_per_method() -> None:
@@ -263,11 +263,11 @@ def test_an_error_message() -> None:
     """``error_message`` becomes an error handler, which knows the rejecting rule."""
     theirs, limiter = before()
     ours = after()
-    said = {"home": "one an hour"}
+    messages = {"home": "one an hour"}
     routes(theirs, home=limiter.limit("1/hour", error_message="one an hour")(hello))
     routes(ours, home=limit("1/hour", name="home")(hello))
     theirs.register_error_handler(429, lambda error: (error.description, 429))
-    ours.register_error_handler(429, lambda error: (said[error.verdict.rejected_by[0].rule], 429))
+    ours.register_error_handler(429, lambda error: (messages[error.verdict.rejected_by[0].rule], 429))
     texts = [[app.test_client().get("/home").text for _ in range(2)] for app in (theirs, ours)]
     assert texts[0] == texts[1] == ["hello", "one an hour"]
 
@@ -328,11 +328,11 @@ def test_static_files_are_limited_unless_exempt() -> None:
     RateLimiter(app, limiter=still({"rules": [{"limits": "1/hour"}]}))
     routes(app, home=hello)
     client = app.test_client()
-    found = []
+    codes = []
     for path in ("/static/no.txt", "/static/no.txt", "/home", "/home"):
-        with client.get(path) as answer:
-            found.append(answer.status_code)
-    assert found == [404, 404, 200, 429]
+        with client.get(path) as response:
+            codes.append(response.status_code)
+    assert codes == [404, 404, 200, 429]
 
 
 def test_functions_with_the_same_name_have_their_own_limits() -> None:

@@ -54,17 +54,17 @@ def asked(app: FastAPI, *requests: str) -> list[bool]:
     served = []
     for text in requests:
         method, path, *headers = text.split()
-        answer = ask(app, path, method, headers=dict(part.split("=") for part in headers))
-        assert answer.status_code in (200, 404, 429)
-        served.append(answer.status_code != 429)
+        response = ask(app, path, method, headers=dict(part.split("=") for part in headers))
+        assert response.status_code in (200, 404, 429)
+        served.append(response.status_code != 429)
     return served
 
 
 def alike(theirs: FastAPI, ours: FastAPI, *requests: str) -> list[bool]:
     """Return the statuses of both for the same requests, which must be equal."""
-    found, expected = asked(ours, *requests), asked(theirs, *requests)
-    assert found == expected
-    return found
+    result, expected = asked(ours, *requests), asked(theirs, *requests)
+    assert result == expected
+    return result
 
 
 async def with_request(request: Request) -> str:

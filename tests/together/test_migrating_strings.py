@@ -98,16 +98,16 @@ def test_no_limits_string_changes_its_meaning(parts: list[str], separators: list
     text = "".join(part + separator for part, separator in zip(parts, separators, strict=False))[:-1]
     expected = numbers_of_limits(text)
     try:
-        found = numbers_of(text)
+        numbers = numbers_of(text)
     except ConfigError:
         periods = [seconds for _, seconds in expected]
         assert len(set(periods)) < len(periods) or max(periods) > 366 * 86_400
     else:
-        assert found == expected
+        assert numbers == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("2 per 2 years", "'2 per 2 years'.*366 days"),
         ("1 per 13 months", "'1 per 13 months'.*366 days"),
@@ -117,10 +117,10 @@ def test_no_limits_string_changes_its_meaning(parts: list[str], separators: list
         ("1000000000001/day", "from 1 to 1,000,000,000,000"),
     ],
 )
-def test_an_unsupported_limits_string_is_an_error(text: str, said: str) -> None:
+def test_an_unsupported_limits_string_is_an_error(text: str, message: str) -> None:
     """`limits` reads these strings. Here the error shows the text, the bound and the alternative."""
     assert limits.parse_many(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         parse_quotas(text)
 
 
@@ -164,7 +164,7 @@ def rate_of(group: str, request: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"),
+    ("rate", "message"),
     [
         ("0/s", "To reject all requests of a client, use lists.deny"),
         ((0, 60), "To reject all requests of a client, use lists.deny"),
@@ -177,20 +177,20 @@ def rate_of(group: str, request: Any) -> str:
     ],
     ids=named,
 )
-def test_an_unsupported_rate_is_an_error_with_the_alternative(rate: Any, said: str) -> None:
+def test_an_unsupported_rate_is_an_error_with_the_alternative(rate: Any, message: str) -> None:
     """The error names the form here for functions, zero rates and missing rates."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         Rule(limits=rate)
 
 
 @pytest.mark.parametrize(
-    ("rate", "there", "here"),
+    ("rate", "theirs", "ours"),
     [("5/M", 1, 60), ("5/w", 1, 7 * 86_400), ("5/month", 60, 30 * 86_400), ("10/500ms", 500 * 60, 0)],
 )
-def test_rates_that_django_ratelimit_misreads_are_read_as_written(rate: str, there: int, here: int) -> None:
+def test_rates_that_django_ratelimit_misreads_are_read_as_written(rate: str, theirs: int, ours: int) -> None:
     """django-ratelimit looks only for a lower-case s, m, h or d after the number and reads others as seconds."""
-    assert _split_rate(rate)[1] == there
-    assert numbers_of(rate)[0][1] == here
+    assert _split_rate(rate)[1] == theirs
+    assert numbers_of(rate)[0][1] == ours
 
 
 # -- django-ratelimit: keys --------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def key_of(group: str, request: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("key", "said"),
+    ("key", "message"),
     [
         (key_of, "features={NAME: function}"),
         ([key_of], r"\[0\].*features={NAME: function}"),
@@ -230,9 +230,9 @@ def key_of(group: str, request: Any) -> str:
     ],
     ids=named,
 )
-def test_an_unsupported_key_is_an_error_with_the_alternative(key: Any, said: str) -> None:
+def test_an_unsupported_key_is_an_error_with_the_alternative(key: Any, message: str) -> None:
     """The error names feature functions for functions, and lists the families of features."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         parse_key(key)
 
 
@@ -279,13 +279,13 @@ def test_store_urls_that_stay_the_same(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "message"),
     [
         ("mongodb://localhost:27017", "unknown scheme 'mongodb' of a store URL. Expected one of memory, lmdb, redis"),
         ("memcached:///run/memcached.sock", "memcached:// has no path"),
     ],
 )
-def test_an_unsupported_store_url_is_an_error_with_the_alternatives(address: str, said: str) -> None:
+def test_an_unsupported_store_url_is_an_error_with_the_alternatives(address: str, message: str) -> None:
     """There is no MongoDB store, and the Memcached store uses TCP."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         open_store(address)

@@ -28,8 +28,8 @@ REQUESTS = {
 
 @pytest.fixture(params=["starlette", "fastapi", "flask", "django", "async django"])
 def served(request: pytest.FixtureRequest) -> Iterator[Site]:
-    with site(request.param) as found:
-        yield found
+    with site(request.param) as running:
+        yield running
 
 
 @pytest.mark.parametrize(("method", "path"), REQUESTS)

@@ -53,8 +53,8 @@ def environ(cookie: str = "", query: str = "", kind: str = "", body: bytes = b""
     return environ_of(HTTP_COOKIE=cookie, **sent, **{"wsgi.input": io.BytesIO(body)})
 
 
-def over_asgi(kind: str = "", body: bytes = b"", **given: str) -> Any:
-    return DjangoOverASGI(scope_of(kind=kind, **given), io.BytesIO(body))
+def over_asgi(kind: str = "", body: bytes = b"", **fields: str) -> Any:
+    return DjangoOverASGI(scope_of(kind=kind, **fields), io.BytesIO(body))
 
 
 # -- cookies -----------------------------------------------------------------------------------------------
@@ -138,7 +138,11 @@ def test_a_session_has_one_count_in_flask() -> None:
     RateLimiter(app, limiter=one_rule("1/minute", key=["cookie:sid"]))
     client = app.test_client(use_cookies=False)
     sent = [client.get("/", headers={"Cookie": f"sid=abc; sid=x{i}"}) for i in range(3)]
-    assert [(answer.status_code, answer.text == "abc") for answer in sent] == [(200, True), (429, False), (429, False)]
+    assert [(response.status_code, response.text == "abc") for response in sent] == [
+        (200, True),
+        (429, False),
+        (429, False),
+    ]
 
 
 # -- charsets ----------------------------------------------------------------------------------------------
@@ -317,8 +321,11 @@ def test_an_email_has_one_count_in_rest_framework(kind: str, write: Any) -> None
     """Spellings in any charset share a count."""
     with project(one_rule("1/minute", key=["email"]), path("", Login.as_view())) as served:
         sent = {"method": "POST", "content_type": f"{kind}; charset=utf-7"}
-        found = [served.ask(data=write(text), **sent) for text in TEXTS[1:3]]
-    assert [(answer.status_code, answer.content == b"ann@b.c") for answer in found] == [(200, True), (429, False)]
+        responses = [served.ask(data=write(text), **sent) for text in TEXTS[1:3]]
+    assert [(response.status_code, response.content == b"ann@b.c") for response in responses] == [
+        (200, True),
+        (429, False),
+    ]
 
 
 @pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
@@ -326,5 +333,5 @@ def test_a_view_for_forms_and_json_has_one_limit(kind: str, write: Any) -> None:
     """A client cannot evade the limit of one body type with another."""
     with project(one_rule("1/minute", key=["json:email|form:email"]), path("", Login.as_view())) as served:
         sent = {"method": "POST", "content_type": kind}
-        found = [served.ask(data=write(text), **sent).status_code for text in ("ann@b.c", "ann@b.c", "bob@b.c")]
-    assert found == [200, 429, 200]
+        codes = [served.ask(data=write(text), **sent).status_code for text in ("ann@b.c", "ann@b.c", "bob@b.c")]
+    assert codes == [200, 429, 200]

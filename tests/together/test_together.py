@@ -36,8 +36,8 @@ def served(name: str, limits: Path, output: Path) -> Iterator[httpx.Client]:
     environment = {**os.environ, "LIMITS": str(limits)}
     place = str(port) if name == "fastapi" else f"{HOST}:{port}"
     command = [sys.executable, "-m", *SERVERS[name], place]
-    with output.open("wb") as said:
-        process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=said, stderr=said)
+    with output.open("wb") as log:
+        process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://{HOST}:{port}", trust_env=False, timeout=PATIENCE) as client:
             wait_for(lambda: process.poll() is not None or answers(client), f"{name}: {output}", PATIENCE)
@@ -71,37 +71,37 @@ def around(sides: list[httpx.Client], method: str, path: str, **asked: Any) -> l
     return [side.request(method, path, **asked) for side, _ in zip(cycle(sides), ROUNDS, strict=False)]
 
 
-def let_in(answers: list[httpx.Response]) -> list[bool]:
-    assert {answer.status_code for answer in answers} <= {200, 401, 429}
-    return [answer.status_code != 429 for answer in answers]
+def let_in(responses: list[httpx.Response]) -> list[bool]:
+    assert {response.status_code for response in responses} <= {200, 401, 429}
+    return [response.status_code != 429 for response in responses]
 
 
 def test_applications_share_the_count_of_a_client(sides: list[httpx.Client]) -> None:
     """Six pages an hour are six for all applications, and each reports the remaining pages."""
-    answers = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.1"})
-    assert let_in(answers) == ROUNDS
-    assert [answer.headers["x-ratelimit-remaining"] for answer in answers] == list("543210000")
-    assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"client";q=6;w=3600'}
+    responses = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.1"})
+    assert let_in(responses) == ROUNDS
+    assert [response.headers["x-ratelimit-remaining"] for response in responses] == list("543210000")
+    assert {response.headers["ratelimit-policy"] for response in responses} == {'"client";q=6;w=3600'}
     other = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.2"})
     assert let_in(other) == ROUNDS
 
 
 def test_routes_with_one_template_share_a_count(sides: list[httpx.Client]) -> None:
     """``/items/{id}``, ``/items/<int:id>`` and ``items/<int:id>`` are one endpoint for all numbers."""
-    answers = [
+    responses = [
         side.get(f"/items/{number}", headers={"x-forwarded-for": "192.0.2.3"})
         for number, (side, _) in enumerate(zip(cycle(sides), ROUNDS, strict=False))
     ]
-    assert let_in(answers) == ROUNDS
+    assert let_in(responses) == ROUNDS
 
 
 def test_applications_share_the_count_of_a_user(sides: list[httpx.Client]) -> None:
     """User 7 is one user for Starlette's authentication, Flask-Login and Django, from any IP address."""
-    answers = [
+    responses = [
         side.get("/items/1", headers={"x-user": "7", "x-forwarded-for": f"192.0.2.{100 + number}"})
         for number, (side, _) in enumerate(zip(cycle(sides), ROUNDS, strict=False))
     ]
-    assert let_in(answers) == ROUNDS
+    assert let_in(responses) == ROUNDS
     assert let_in(around(sides, "GET", "/items/1", headers={"x-user": "8"})) == ROUNDS
 
 
@@ -112,11 +112,11 @@ def test_applications_share_the_failed_logins_of_an_email(sides: list[httpx.Clie
         {"data": {"email": " ann@example.com"}},
         {"data": {"email": "ANN@example.COM"}},
     ]
-    answers = [
+    responses = [
         side.post("/login", **body)
         for (side, body), _ in zip(cycle(zip(sides, asked, strict=True)), ROUNDS, strict=False)
     ]
-    assert let_in(answers) == ROUNDS
+    assert let_in(responses) == ROUNDS
 
 
 def test_decorators_with_one_name_share_a_count(sides: list[httpx.Client]) -> None:

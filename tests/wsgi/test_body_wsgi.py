@@ -42,16 +42,21 @@ class Wire(io.BytesIO):
 
     def read(self, size: int | None = -1) -> bytes:
         self.reads += 1
-        found = super().read(self.at_once if size is None or size < 0 else min(size, self.at_once))
-        self.seen += len(found)
-        return found
+        data = super().read(self.at_once if size is None or size < 0 else min(size, self.at_once))
+        self.seen += len(data)
+        return data
 
 
 def post(content: bytes | Wire, length: int | str | None = "true", **more: Any) -> dict[str, Any]:
     wire = content if isinstance(content, Wire) else Wire(content)
-    told = str(len(wire.getvalue())) if length == "true" else None if length is None else str(length)
-    found = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "wsgi.input": wire, "CONTENT_LENGTH": told}
-    return environ_of(**{**found, **more})
+    announced = str(len(wire.getvalue())) if length == "true" else None if length is None else str(length)
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "CONTENT_TYPE": "application/json",
+        "wsgi.input": wire,
+        "CONTENT_LENGTH": announced,
+    }
+    return environ_of(**{**environ, **more})
 
 
 def chunked(content: bytes | Wire, **more: Any) -> dict[str, Any]:
@@ -60,17 +65,17 @@ def chunked(content: bytes | Wire, **more: Any) -> dict[str, Any]:
 
 
 def status(app: Any, environ: dict[str, Any]) -> str:
-    said: list[str] = []
+    codes: list[str] = []
 
     def start(status: str, headers: Any, exc_info: Any = None) -> Any:
-        said.append(status[:3])
+        codes.append(status[:3])
 
     body = app(environ, start)
     try:
         list(body)
     finally:
         getattr(body, "close", lambda: None)()
-    return said[0]
+    return codes[0]
 
 
 class RouteReader:
@@ -137,7 +142,7 @@ def test_the_first_of_repeated_fields_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "seen"),
+    ("environ", "bytes_read"),
     [
         (lambda wire: post(wire, len(ANN)), len(ANN)),
         (lambda wire: post(wire, 5), 5),
@@ -151,11 +156,11 @@ def test_the_first_of_repeated_fields_counts() -> None:
         (lambda wire: post(wire, None, **{"wsgi.input_terminated": False}), 0),
     ],
 )
-def test_no_byte_beyond_the_content_length_is_read(environ: Any, seen: int) -> None:
+def test_no_byte_beyond_the_content_length_is_read(environ: Any, bytes_read: int) -> None:
     """A read beyond the announced length would block. A body that is announced as too long is not read."""
     wire = Wire(ANN + b" " * 2 * LIMIT)
     status(behind(listing), environ(wire))
-    assert wire.seen == seen
+    assert wire.seen == bytes_read
 
 
 def test_a_rule_that_does_not_match_reads_no_body() -> None:
@@ -239,14 +244,14 @@ def test_wsgiref_validate_accepts_both_sides() -> None:
 
     def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
         stream = environ["wsgi.input"]
-        found = [stream.read(4), stream.readline(), *stream.readlines(), *stream]
+        lines = [stream.read(4), stream.readline(), *stream.readlines(), *stream]
         start_response("200 OK", HEADERS)
-        return [b"".join(found)]
+        return [b"".join(lines)]
 
     for environ in (post(ANN), chunked(ANN.ljust(LIMIT + 100))):
         environ = {**environ, "SCRIPT_NAME": "", "wsgi.input": io.BytesIO(environ["wsgi.input"].getvalue())}
         expected = environ["wsgi.input"].getvalue()
-        body = validator(behind(validator(app), limits="9/minute"))(environ, lambda *answer: lambda data: None)  # type: ignore[arg-type]
+        body = validator(behind(validator(app), limits="9/minute"))(environ, lambda *args: lambda data: None)  # type: ignore[arg-type]
         assert b"".join(body) == expected
         body.close()  # type: ignore[attr-defined]
 

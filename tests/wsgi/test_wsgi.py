@@ -84,7 +84,7 @@ def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rul
 
     guarded = limited(app, limiter(match={"methods": ["GET", "POST"]}, **rule))
     served = [Served(guarded, REQUEST_METHOD=method) for _ in range(3)]
-    assert [answer.status for answer in served] == ["401 Unauthorized"] * 2 + ["429 Too Many Requests"]
+    assert [response.status for response in served] == ["401 Unauthorized"] * 2 + ["429 Too Many Requests"]
     rejected = dict(served[2].headers)
     assert len(served[2].body) == (0 if method == "HEAD" else int(rejected["Content-Length"]))
     assert rejected["Retry-After"] == "20"
@@ -95,18 +95,18 @@ def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rul
 def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     """When no rule applies, environ, start_response and the iterable are the same objects. Only the verdict is new."""
     body: list[bytes] = []
-    given: list[Any] = []
+    received: list[Any] = []
 
     def app(*parts: Any) -> list[bytes]:
-        given.extend(parts)
+        received.extend(parts)
         return body
 
     environ, start = environ_of(PATH_INFO="/free"), object()
     before = dict(environ)
     returned = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))(environ, start)  # type: ignore[arg-type]
     assert returned is body
-    assert given[0] is environ
-    assert given[1] is start
+    assert received[0] is environ
+    assert received[1] is start
     assert bool(environ.pop("ratelimit_mw.verdict"))
     assert environ == before
 
@@ -201,15 +201,21 @@ def test_an_error_after_the_first_bytes_cannot_replace_the_response() -> None:
 
 def test_rate_limit_fields_of_the_application_are_replaced() -> None:
     """The middleware replaces these fields in any spelling and leaves the application's list unchanged."""
-    given = [("X-RateLimit-Limit", "9"), ("ratelimit", "x"), ("X-RATELIMIT-RESET", "7"), ("Retry-After", "3"), *HEADERS]
+    headers = [
+        ("X-RateLimit-Limit", "9"),
+        ("ratelimit", "x"),
+        ("X-RATELIMIT-RESET", "7"),
+        ("Retry-After", "3"),
+        *HEADERS,
+    ]
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
-        start_response("503 Service Unavailable", given)
+        start_response("503 Service Unavailable", headers)
         return [b"x"]
 
     served = Served(limited(app))
     assert served.names() == ["Retry-After", "Content-Type", *FIELDS]
-    assert len(given) == 5
+    assert len(headers) == 5
 
 
 def test_field_names_are_spelled_as_in_the_standards() -> None:

@@ -25,13 +25,13 @@ def test_a_queue_delays_requests() -> None:
         limiter=Limiter([Rule(name="q", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),
     )
     began = time.monotonic()
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.extend(statuses(app, 1))) for _ in range(3)]
+    codes: list[int] = []
+    threads = [threading.Thread(target=lambda: codes.extend(statuses(app, 1))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(found) == [200, 200, 429]
+    assert sorted(codes) == [200, 200, 429]
     assert time.monotonic() - began >= 0.015
 
 
@@ -45,14 +45,14 @@ def test_twenty_concurrent_failing_logins_allow_three() -> None:
         return [b"no"]
 
     app = RateLimitMiddleware(login, limiter=limiter("3/minute", count_when={"status": [401]}))
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.extend(statuses(app, 1))) for _ in range(20)]
+    codes: list[int] = []
+    threads = [threading.Thread(target=lambda: codes.extend(statuses(app, 1))) for _ in range(20)]
     for thread in threads:
         thread.start()
     inside.release(20)
     for thread in threads:
         thread.join()
-    assert sorted(found) == [401] * 3 + [429] * 17
+    assert sorted(codes) == [401] * 3 + [429] * 17
 
 
 def test_an_outcome_that_does_not_count_is_refunded() -> None:
@@ -110,7 +110,7 @@ def settling(costs: dict[str, int], fails: bool = False) -> Any:
 
 @pytest.mark.parametrize("status", [None, 200], ids=["plain", "by outcome"])
 @pytest.mark.parametrize(
-    ("costs", "left"),
+    ("costs", "remaining"),
     [
         ({}, 9),
         ({"call": 4}, 6),
@@ -121,11 +121,11 @@ def settling(costs: dict[str, int], fails: bool = False) -> Any:
         ({"call": 1, "chunk": 8, "close": 3}, 7),
     ],
 )
-def test_the_application_settles_the_true_cost(costs: dict[str, int], left: int, status: int | None) -> None:
+def test_the_application_settles_the_true_cost(costs: dict[str, int], remaining: int, status: int | None) -> None:
     """``verdict.settle`` replaces the reserved cost before, during or at the end of the iteration."""
     rate = limiter("10/minute", key=[], count_when=status and {"status": status})
     Served(limited(settling(costs), rate))
-    assert rate.peek({}, cost=0).decisions[0].remaining == left
+    assert rate.peek({}, cost=0).decisions[0].remaining == remaining
 
 
 def test_an_outcome_that_does_not_count_costs_nothing() -> None:
@@ -136,13 +136,13 @@ def test_an_outcome_that_does_not_count_costs_nothing() -> None:
         assert rate.peek({}, cost=0).decisions[0].remaining == 10
 
 
-@pytest.mark.parametrize(("status", "left"), [(None, 6), (500, 6), (401, 10)])
-def test_a_cost_settled_before_an_error_counts(status: int | None, left: int) -> None:
+@pytest.mark.parametrize(("status", "remaining"), [(None, 6), (500, 6), (401, 10)])
+def test_a_cost_settled_before_an_error_counts(status: int | None, remaining: int) -> None:
     """An application that settles its cost and then fails consumes that cost when failures count."""
     rate = limiter("10/minute", key=[], count_when=status and {"status": status})
     with pytest.raises(ValueError, match="broken"):
         Served(limited(settling({"call": 4}, fails=True), rate))
-    assert rate.peek({}, cost=0).decisions[0].remaining == left
+    assert rate.peek({}, cost=0).decisions[0].remaining == remaining
 
 
 def test_a_response_read_to_its_end_is_settled_without_close() -> None:

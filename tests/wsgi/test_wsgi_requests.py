@@ -14,9 +14,9 @@ from ratelimit_mw import Verdict
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 
-def _raw_names(answer: Any) -> list[str]:
+def _raw_names(response: Any) -> list[str]:
     """Return the header names of a response in their original spelling."""
-    return [name.decode("ascii") for name, _ in answer.headers.raw]
+    return [name.decode("ascii") for name, _ in response.headers.raw]
 
 
 # -- the request -------------------------------------------------------------------------------------------
@@ -25,52 +25,52 @@ def _raw_names(answer: Any) -> list[str]:
 def test_a_client_sees_the_fields_and_the_rejection() -> None:
     """An allowed response has the rate limit fields. A 429 has the time to wait."""
     app = limited(listing)
-    answers = [ask_wsgi(app) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert [name for name in _raw_names(answers[0]) if name in FIELDS] == FIELDS
-    assert answers[2].headers["retry-after"] == "20"
+    responses = [ask_wsgi(app) for _ in range(3)]
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert [name for name in _raw_names(responses[0]) if name in FIELDS] == FIELDS
+    assert responses[2].headers["retry-after"] == "20"
 
 
 def test_the_verdict_is_in_the_environ() -> None:
     """``environ["ratelimit_mw.verdict"]`` is the verdict."""
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
-        seen.append(environ["ratelimit_mw.verdict"])
+        verdicts.append(environ["ratelimit_mw.verdict"])
         return listing(environ, start_response)
 
     Served(limited(app))
-    assert seen[0].allowed
-    assert seen[0].decisions[0].remaining == 1
+    assert verdicts[0].allowed
+    assert verdicts[0].decisions[0].remaining == 1
 
 
-@pytest.mark.parametrize("asked", [{"PATH_INFO": "/free"}, {"REQUEST_METHOD": "OPTIONS", "PATH_INFO": "/api"}])
-def test_a_request_that_matches_no_rule_has_an_empty_verdict(asked: Environ) -> None:
+@pytest.mark.parametrize("fields", [{"PATH_INFO": "/free"}, {"REQUEST_METHOD": "OPTIONS", "PATH_INFO": "/api"}])
+def test_a_request_that_matches_no_rule_has_an_empty_verdict(fields: Environ) -> None:
     """The verdict has no decisions. A cost that the application settles on it does not reach the next request."""
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
-        seen.append(environ["ratelimit_mw.verdict"])
-        seen[-1].settle(7)
+        verdicts.append(environ["ratelimit_mw.verdict"])
+        verdicts[-1].settle(7)
         return listing(environ, start_response)
 
     guarded = limited(app, limiter(match={"path": "/api"}))
-    assert [Served(guarded, **asked).names() for _ in range(2)] == [["Content-Type"]] * 2
-    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in seen] == [(True, (), 0.0)] * 2
-    assert seen[0] is not seen[1]
+    assert [Served(guarded, **fields).names() for _ in range(2)] == [["Content-Type"]] * 2
+    assert [(bool(verdict), verdict.decisions, verdict.retry_after) for verdict in verdicts] == [(True, (), 0.0)] * 2
+    assert verdicts[0] is not verdicts[1]
 
 
 def test_an_inner_middleware_without_a_match_keeps_the_outer_verdict() -> None:
     """An inner middleware whose rules do not apply keeps the verdict of the outer middleware."""
-    seen: list[Verdict] = []
+    verdicts: list[Verdict] = []
 
     def app(environ: Environ, start_response: Any) -> list[bytes]:
-        seen.append(environ["ratelimit_mw.verdict"])
+        verdicts.append(environ["ratelimit_mw.verdict"])
         return listing(environ, start_response)
 
     inner = RateLimitMiddleware(app, limiter=limiter(match={"path": "/elsewhere"}))
     Served(limited(inner, limiter("9/minute")))
-    assert seen[0].rules == ("api",)
+    assert verdicts[0].rules == ("api",)
 
 
 @pytest.mark.parametrize(
@@ -132,17 +132,17 @@ def test_requests_without_a_client_address_share_a_limit(peer: str | None) -> No
 
 def test_feature_functions_read_the_environ_and_the_headers() -> None:
     """A feature function sees the environ as a mapping, case-insensitive headers and all header names."""
-    seen: list[Any] = []
+    values: list[Any] = []
 
     def plan(request: Any) -> str:
-        seen.append((request["REQUEST_METHOD"], request.headers["X-Plan"], sorted(request.headers)))
-        seen.append((request.headers.get("content-type"), len(request.headers), "wsgi.input" in request))
+        values.append((request["REQUEST_METHOD"], request.headers["X-Plan"], sorted(request.headers)))
+        values.append((request.headers.get("content-type"), len(request.headers), "wsgi.input" in request))
         return str(request.headers["x-plan"])
 
     app = limited(listing, limiter("1/minute", key=["plan"]), features={"plan": plan})
     assert statuses(app, 2, HTTP_X_PLAN="free", CONTENT_TYPE="text/plain") == [200, 429]
     assert statuses(app, 1, HTTP_X_PLAN="pro") == [200]
-    assert seen[:2] == [("GET", "free", ["host", "x-plan"]), ("text/plain", 2, True)]
+    assert values[:2] == [("GET", "free", ["host", "x-plan"]), ("text/plain", 2, True)]
 
 
 # -- more than one middleware ------------------------------------------------------------------------------

@@ -29,12 +29,12 @@ def test_hits_free_an_expired_store(algorithm: str, max_keys: int) -> None:
             clock_of(rate).advance(200)
             hit(rate, "last")
         gc.collect()
-        left = tracemalloc.get_traced_memory()[0]
+        memory = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert len(store_of(rate)) == 1
     assert full - empty > 80_000
-    assert left - empty < 0.05 * (full - empty)
+    assert memory - empty < 0.05 * (full - empty)
 
 
 def test_expired_keys_are_freed_in_small_steps() -> None:

@@ -33,20 +33,20 @@ def impatient() -> Iterator[None]:
 
 def together(work: Callable[[], Any], threads: int = 8) -> list[Any]:
     """Return the results of the same work in all threads, which start at the same time."""
-    found: list[Any] = []
+    results: list[Any] = []
     ready = threading.Barrier(threads)
 
     def run() -> None:
         ready.wait()
-        found.append(work())
+        results.append(work())
 
     running = [threading.Thread(target=run) for _ in range(threads)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    assert len(found) == threads
-    return found
+    assert len(results) == threads
+    return results
 
 
 @pytest.mark.usefixtures("impatient")
@@ -190,7 +190,7 @@ def test_no_key_exceeds_its_limit_in_own_or_shared_states(max_keys: int, steps: 
     """
     small = limiter("4/minute", max_keys, algorithm=algorithm)
     large = limiter("4/minute", algorithm=algorithm)
-    given: dict[str, list[Any]] = {}
+    allowed: dict[str, list[Any]] = {}
     for user, pause, what in steps:
         name = f"{user}"
         for rate in (small, large):
@@ -200,9 +200,9 @@ def test_no_key_exceeds_its_limit_in_own_or_shared_states(max_keys: int, steps: 
             if verdict.allowed:
                 twin = large.hit({"user": name})
                 assert twin.allowed
-                given.setdefault(name, []).append((verdict, twin))
-        elif given.get(name):
-            verdict, twin = given[name].pop()
+                allowed.setdefault(name, []).append((verdict, twin))
+        elif allowed.get(name):
+            verdict, twin = allowed[name].pop()
             for rate, each in ((small, verdict), (large, twin)):
                 rate.refund(each) if what == "r" else rate.settle(each, 3)
         assert len(store_of(small)) <= max_keys

@@ -36,10 +36,10 @@ def test_counts_survive_a_restart(tmp_path: Path, algorithm: object) -> None:
     clients = [{"ip": "192.0.2.7"}, {"ip": "odd |\n\udce9 key"}]
     for features in clients:
         before.hit(features, cost=2)
-    told = [before.peek(features).decisions[0].remaining for features in clients]
+    remaining = [before.peek(features).decisions[0].remaining for features in clients]
     before.close()
     after = limiter(address, algorithm)
-    assert [after.peek(features).decisions[0].remaining for features in clients] == told
+    assert [after.peek(features).decisions[0].remaining for features in clients] == remaining
     assert [after.hit(features, cost=2).allowed for features in clients] == [False, False]
 
 
