@@ -23,11 +23,7 @@ def to_us(seconds: float) -> int:
 
 
 def checked_clock(clock: Clock) -> Clock:
-    """Return the clock after one reading, which proves its unit.
-
-    Raises:
-        TypeError: The clock does not return an int, for example because it returns seconds.
-    """
+    """Return the clock. Raise ``TypeError`` unless it returns an int: a clock in seconds returns a float."""
     if type(clock()) is not int:
         raise TypeError(
             f"a clock must return whole microseconds as an int, {clock!r} returned {clock()!r}."

@@ -26,15 +26,12 @@ class Charge(NamedTuple):
 
 
 class Correction(NamedTuple):
-    """A change after the decision: return ``cost`` of ``consumed``, or charge ``cost`` when that is None.
-
-    A charge is made even beyond the limit.
-    """
+    """A change after the decision: return ``cost`` of ``consumed``, or charge ``cost``, even beyond the limit."""
 
     limit: Limit
     key: str
     cost: int
-    consumed: Charge | None
+    consumed: Charge | None  # None for a charge
 
     @classmethod
     def refund(cls, decision: Decision) -> Correction:

@@ -73,11 +73,7 @@ def _pack_table(table: Table, dumps: _Dumps) -> _Saved:
 
 
 def write(path: Path, snapshot: Snapshot) -> None:
-    """Replace the file in one step: a reader finds the old or the new file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Replace the file in one step: a reader finds the old or the new file."""
     body = msgspec.msgpack.encode(snapshot)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

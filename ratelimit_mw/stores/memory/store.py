@@ -1,8 +1,6 @@
 """The memory store: dictionaries under a lock, bounded. They expire without threads or timers.
 
-**Expiry.** States that cannot matter any more are dropped in whole tables; see ``generations``.
-
-**Bound.** When the store holds ``max_keys`` keys, each new key shares one of 2**16 states of its limit, chosen by a
+When the store holds ``max_keys`` keys, each new key shares one of 2**16 states of its limit, chosen by a
 keyed hash. Such a client may be rejected for the cost of its neighbours. No key ever gets more than its limit.
 """
 

@@ -19,7 +19,7 @@ from ...errors import StoreError
 from .client.cluster import slot_of
 from .client.errors import as_store_error, error_code, timed_out
 from .client.server import Target
-from .message import Caller, Operation, RedisKeys
+from .message import Caller, KeyName, Operation
 
 _MOST: Final = 256  # operations of a call: about a millisecond of the server's time
 _WORTHWHILE: Final = 32  # this many waiting operations get a call of their own while others are out
@@ -34,7 +34,7 @@ Member = tuple[Operation, "asyncio.Future[Any]", float]
 class Batcher(Caller):
     """The calls to one server, or to one slot of a cluster, on the event loop that builds it."""
 
-    def __init__(self, target: Target, keys: RedisKeys) -> None:
+    def __init__(self, target: Target, keys: KeyName) -> None:
         self._loop = asyncio.get_running_loop()
         super().__init__(target, keys, self._loop.time)
         self.ask = self.join
@@ -84,10 +84,7 @@ class Batcher(Caller):
             self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _take(self) -> list[Member]:
-        """Half of the waiting operations, so that the server and this process work at the same time.
-
-        Their deadlines are close to each other, so that one deadline serves all of a call.
-        """
+        """Half of the waiting operations: server and process work at the same time. One deadline serves all of them."""
         share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
         until = self._waiting[0][2] + _SAME_TIME if self._waiting else 0.0
         members = list(takewhile(lambda member: member[2] <= until, self._waiting[:share]))
@@ -136,7 +133,7 @@ def _is_over(member: Member, now: float) -> bool:
 class SlotBatchers(Caller):
     """The calls to a cluster, on the event loop that builds it: the keys of one call must be in one slot."""
 
-    def __init__(self, target: Target, keys: RedisKeys) -> None:
+    def __init__(self, target: Target, keys: KeyName) -> None:
         super().__init__(target, keys, asyncio.get_running_loop().time)
         self.ask = self._ask_slot
         self._batchers: dict[int, Batcher] = {}

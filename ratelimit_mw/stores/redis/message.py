@@ -33,22 +33,21 @@ _LUA_EXACT: Final = 1 << 53
 _pack = msgspec.msgpack.Encoder().encode
 
 
-class RedisKeys:
-    """Builds the names of keys: a prefix and the key. No key can choose its slot in a cluster."""
+KeyName = Callable[[str], bytes]
+"""The name of a key in Redis."""
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
 
-    def __call__(self, key: str) -> bytes:
-        if "{" in key or "%" in key:
-            key = key.replace("%", "%25").replace("{", "%7B")
-        return (self.prefix + key).encode("utf-8", "surrogatepass")
+def key_name(prefix: str, key: str) -> bytes:
+    """The prefix and the key. No key can choose its slot in a cluster."""
+    if "{" in key or "%" in key:
+        key = key.replace("%", "%25").replace("{", "%7B")
+    return (prefix + key).encode("utf-8", "surrogatepass")
 
 
 class Message:
     """The keys and arguments of one call, to which its operations add themselves."""
 
-    def __init__(self, name: RedisKeys, operations: Sequence[Operation]) -> None:
+    def __init__(self, name: KeyName, operations: Sequence[Operation]) -> None:
         self._limits: list[Any] = []
         self._algorithms: set[LuaAlgorithm] = set()
         self._operations = operations
@@ -56,8 +55,9 @@ class Message:
         self.keys: list[bytes] = []
         self.numbers_sent: list[int | str | None] = []
         self.numbers: dict[Limit, int] = {}
-        for operation in operations:
-            operation.join(self)
+        for each in operations:
+            self.numbers_sent += (each.kind, each.now, each.ttl_ms, len(each.items))
+            each.join(self)
 
     def number(self, limit: Limit) -> int:
         """The number of a limit in this message. Numbers start at 1, as in Lua."""
@@ -137,7 +137,6 @@ class HitOperation(Operation):
 
     def join(self, message: Message) -> None:
         arguments, numbers = message.numbers_sent, message.numbers
-        arguments += (self.kind, self.now, self.ttl_ms, len(self.items))
         for limit, key, cost in self.items:
             arguments.append(numbers.get(limit) or message.number(limit))
             arguments.append(cost)
@@ -163,7 +162,6 @@ class CorrectOperation(Operation):
 
     def join(self, message: Message) -> None:
         arguments = message.numbers_sent
-        arguments += (self.kind, self.now, self.ttl_ms, len(self.items))
         for limit, key, cost, charge in self.items:
             arguments += (message.numbers.get(limit) or message.number(limit), cost)
             arguments += (None,) * 3 if charge is None else (charge[0], charge[1], number_or_text(charge[2]))
@@ -184,7 +182,6 @@ class KeyOperation(Operation):
         return str(self.items[0])
 
     def join(self, message: Message) -> None:
-        message.numbers_sent += (self.kind, self.now, self.ttl_ms, len(self.items))
         message.keys += map(message.name, self.items)
 
     def read(self, reply: Sequence[Any], start: int) -> tuple[int, list[bytes | None]]:
@@ -203,7 +200,7 @@ class ConflictError(StoreError):
 class Caller:
     """Sends operations to the servers: each in a call of its own, unless a subclass replaces ``ask``."""
 
-    def __init__(self, target: Target, keys: RedisKeys, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: Target, keys: KeyName, clock: Callable[[], float] = time.monotonic) -> None:
         self.target = target
         self.time = clock
         """The clock of deadlines, in seconds."""

@@ -21,12 +21,9 @@ from ...algorithms.sliding_window_counter import SlidingWindowCounter
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # there is one object of each, so a set of them hashes as fast as one of numbers
 class LuaAlgorithm:
-    """An algorithm in Lua: its name and file, the codec of its states, and the fields it needs of a limit.
-
-    There is one object of each, so a set of them hashes as fast as a set of numbers.
-    """
+    """An algorithm in Lua: its name and file, the codec of its states, and the fields it needs of a limit."""
 
     name: str
     file: str

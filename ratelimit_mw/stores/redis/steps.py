@@ -175,7 +175,6 @@ class MixedHitOperation(HitOperation):
         self._is_rejected = is_rejected
 
     def join(self, message: Message) -> None:
-        message.numbers_sent += (self.kind, self.now, self.ttl_ms, len(self.items))
         for i, (limit, key, cost) in enumerate(self.items):
             if swap := self._swaps.get(i):
                 number = message.add(swap.packed, SWAP)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...decision import Decision, Hit
@@ -27,7 +28,7 @@ from .client.connect import tls_context
 from .client.connection import BLOCKING, run_blocking
 from .client.errors import as_store_error
 from .client.server import Server, Target
-from .message import PROBE, Caller, HitOperation, KeyOperation, RedisKeys
+from .message import PROBE, Caller, HitOperation, KeyOperation, key_name
 from .script import PACKED
 from .steps import SteppedRequest
 
@@ -77,7 +78,7 @@ class RedisStore(Store):
         self._callers = PerLoop(self._open_caller)
         self._open_async: Callable[[], Target] | None = None
         address = check_store_url(url)[1] if isinstance(url, str) else url
-        self._keys = RedisKeys((address or Address()).prefix if prefix is None else prefix)
+        self._keys = partial(key_name, (address or Address()).prefix if prefix is None else prefix)
         if isinstance(url, str):
             self.name = redacted_url(url)
         if address is None:

@@ -143,14 +143,11 @@ class AsyncRedisConnectionHolder:
         """The reply to the last of the commands, which go one after another. The deadline bounds a connect only."""
         connection = self._connection
         if connection is None or not connection.is_usable:
-            connection = await self._connected(deadline)
+            async with self._connecting:  # one of several calls connects for all
+                connection = self._connection
+                if connection is None or not connection.is_usable:
+                    connection = self._connection = await self._connect(deadline)
         return await connection.call(*commands)
-
-    async def _connected(self, deadline: float) -> AsyncRedisConnection:
-        async with self._connecting:  # one of several calls connects for all
-            if self._connection is None or not self._connection.is_usable:
-                self._connection = await self._connect(deadline)
-            return self._connection
 
     def retire(self) -> None:
         """Close the connection as soon as no call waits."""

@@ -61,9 +61,9 @@ class Cluster(Target):
 
     async def _refresh(self, deadline: float) -> None:
         slots = self._slots
-        if not slots.claim_refresh():
+        if slots.version and not slots.is_stale:
             return
-        version = slots.version
+        slots.is_stale, version = False, slots.version  # one of several calls reads the map, or all at the start
         async with self._refreshing:
             if slots.version == version:
                 await self._read_map(deadline)
@@ -133,13 +133,6 @@ class SlotMap:
     def locations(self) -> list[Location]:
         """The servers to ask for the map: those in it, then those of the URL; silent servers last."""
         return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._silent.__contains__)
-
-    def claim_refresh(self) -> bool:
-        """Whether the caller should read the map. One of several callers should, or all while nothing is known."""
-        if self.version and not self.is_stale:
-            return False
-        self.is_stale = False
-        return True
 
     def load(self, reply: Iterable[Any], source: Location) -> None:
         """Take over a reply to CLUSTER SLOTS: first slot, last slot, primary (host, port, ...), replicas."""
