@@ -150,7 +150,6 @@ def _towards(target: int, limit: Limit, key: str, charges: list[OpenCharge]) -> 
 
 
 def _record_time(charges: list[OpenCharge], charge: OpenCharge, at: int, limit: Limit) -> None:
-    """Record when the store counted an additional charge."""
     algorithm, before = limit.algorithm, charges[charges.index(charge) - 1]
     if algorithm.delays:
         starts = 0 if before.at_us is None else before.at_us + before.delay_us

@@ -9,10 +9,10 @@ from .clock import Clock, now_us
 class _TestMode:
     """The state of the test mode. All threads share it, because a test client may run the application in a thread."""
 
-    off = 0  # how many ``limits_off`` blocks are active
-    clock: Clock | None = None  # the clock of all limiters that were given none
-    key_suffix = ""  # ends all keys of those limiters, so that a test shares no state
-    active = False  # whether ``off`` or ``clock`` is set
+    off = 0  # How many ``limits_off`` blocks are active.
+    clock: Clock | None = None  # The clock of all limiters that were given none.
+    key_suffix = ""  # Ends all keys of those limiters, so that a test shares no state.
+    active = False  # Whether ``off`` or ``clock`` is set.
 
     def turn_off(self, more: int) -> None:
         self.off += more

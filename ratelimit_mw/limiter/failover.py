@@ -41,13 +41,6 @@ class BreakerStore(ChainLink):
 
     The breaker opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to
     1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
-
-    Attributes:
-        open: Whether the breaker is open now.
-        openings: How often the breaker has opened, for metrics.
-        failures: The failures in a row so far.
-        epoch: Changes with each failure that counts and each recovery. Note it before a call, and pass it to
-            ``failed``: calls in flight together count as one failure, a call from before a recovery as none.
     """
 
     def __init__(self, store: Store, policy: str) -> None:
@@ -58,7 +51,11 @@ class BreakerStore(ChainLink):
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
-        self.openings = self.failures = self.epoch = 0
+        self.openings = 0  # how often the breaker has opened, for metrics
+        self.failures = 0  # in a row so far
+        # Changes with each failure that counts and each recovery. Note it before a call, and pass it to ``failed``:
+        # calls in flight together count as one failure, a call from before a recovery as none.
+        self.epoch = 0
 
     def check(self, limit: Limit) -> None:
         self._policies[limit.rule] = limit.on_store_error or self._policy

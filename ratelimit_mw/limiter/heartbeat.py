@@ -33,7 +33,6 @@ class Heartbeat(Generic[_Item]):
         self._stop = threading.Event()
 
     def hold(self, item: _Item) -> None:
-        """Add an item until it is released."""
         with self._lock:
             self._held.add(item)
             # A closed heartbeat may be used again. If no thread could be started, the next item tries again.

@@ -15,7 +15,6 @@ class PerLoop(Generic[_Value]):
         self.values: dict[asyncio.AbstractEventLoop, _Value] = {}
 
     def get(self) -> _Value:
-        """The value of the running event loop."""
         loop = asyncio.get_running_loop()
         value = self.values.get(loop)
         if value is None:

@@ -97,7 +97,6 @@ class Environment:
                 self.lock.release(close=True)
 
     def _now_us(self) -> int:
-        """Microseconds since 1970 by the clock of the environment."""
         return (time.monotonic_ns() + self._wall_at_zero) // 1000
 
     def _discard(self) -> None:

@@ -58,7 +58,6 @@ class FileLock:
             raise
 
     def try_acquire(self) -> bool:
-        """Take the lock if it is free."""
         if not self._threads.acquire(False):
             return False
         taken = False

@@ -17,7 +17,6 @@ OPTIONS: Final = ("prefix", *_TLS_OPTIONS)
 
 
 def takes(scheme: str, option: str) -> bool:
-    """Return whether URLs of this scheme may have this option."""
     return scheme == "memcacheds" or option not in _TLS_OPTIONS
 
 

@@ -32,8 +32,6 @@ class TierBlock(NamedTuple):
 
 
 class TieredRecord(Record):
-    """The counters of one key."""
-
     has_counters = True
 
     def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int, is_explicit: bool) -> None:

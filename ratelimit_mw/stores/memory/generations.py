@@ -43,7 +43,6 @@ class Generations:
         return [table for table in dropped if table]
 
     def copy(self) -> Generations:
-        """Return a copy with its own tables."""
         twin = copy(self)
         for name in ("young", "old", "shared", "shared_old", "overdue"):
             setattr(twin, name, dict(getattr(self, name)))

@@ -36,7 +36,6 @@ _RESTRICTED: Final[tuple[tuple[tuple[str, ...], Callable[[str], bool], str], ...
 
 
 def takes(scheme: str, option: str) -> bool:
-    """Return whether URLs of this scheme may have this option."""
     return all(allows(scheme) for names, allows, _ in _RESTRICTED if option in names)
 
 
@@ -91,7 +90,6 @@ def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
 
 
 def _parse_place(split: SplitResult) -> Address:
-    """The address in a URL without its options."""
     login, _, hosts = split.netloc.rpartition("@")
     name, _, password = login.partition(":")
     common: dict[str, Any] = {"username": unquote(name) or None, "password": unquote(password) or None}

@@ -112,8 +112,8 @@ class Operation(ABC):
     @property
     def key(self) -> str:
         """One of the keys."""
-        key: str = self.items[0].key
-        return key
+        item = self.items[0]
+        return item if isinstance(item, str) else str(item.key)
 
     @abstractmethod
     def join(self, message: Message) -> None: ...
@@ -155,8 +155,6 @@ class HitOperation(Operation):
 
 
 class CorrectOperation(Operation):
-    """Corrections of earlier hits."""
-
     def __init__(self, changes: Sequence[Correction], now: int | None) -> None:
         super().__init__(_CORRECT, changes, now)
 
@@ -176,10 +174,6 @@ class KeyOperation(Operation):
 
     def __init__(self, kind: int, keys: Sequence[str], now: int | None = None) -> None:
         super().__init__(kind, keys, now, len(keys) if kind == READ else 0)
-
-    @property
-    def key(self) -> str:
-        return str(self.items[0])
 
     def join(self, message: Message) -> None:
         message.keys += map(message.name, self.items)

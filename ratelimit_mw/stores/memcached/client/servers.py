@@ -14,8 +14,6 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@\[\]]+)(?::(\d{1,5}))?")
 
 
 class MemcachedServer(NamedTuple):
-    """The host and port of a server."""
-
     host: str
     port: int
 

@@ -150,7 +150,6 @@ class AsyncRedisConnectionHolder:
         return await connection.call(*commands)
 
     def retire(self) -> None:
-        """Close the connection as soon as no call waits."""
         if self._connection is not None:
             self._connection.retire()
 

@@ -29,8 +29,6 @@ _MOST_HOPS: Final = 5
 
 
 class Cluster(Target):
-    """The servers of a cluster, each with its slots."""
-
     def __init__(self, address: Address, transport: Transport) -> None:
         self._address = address
         self._transport = transport

@@ -59,8 +59,6 @@ class Target(ABC):
 
 
 class Server(Target):
-    """One server."""
-
     def __init__(self, address: Address, transport: Transport) -> None:
         self._address = address
         self._transport = transport
