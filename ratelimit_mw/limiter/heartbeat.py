@@ -50,7 +50,6 @@ class Heartbeat(Generic[_Item]):
         return len(self._held)
 
     def close(self) -> None:
-        """Stop the thread."""
         with self._lock:
             self._thread = None
             self._stop.set()
