@@ -1,5 +1,7 @@
 """The extension object ``RateLimiter``: it finds the settings and registers the hooks."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 

@@ -21,7 +21,7 @@ class _Entry(NamedTuple):
     networks: tuple[Network, ...] = ()
 
 
-@dataclass(init=False)
+@dataclass(init=False, repr=False)
 class AccessLists:
     """The allow and the deny list, from ``{"allow": {"ip": ["10.0.0.0/8"]}, "deny": {"user": ["mallory"]}}``.
 

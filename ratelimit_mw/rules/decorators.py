@@ -4,6 +4,8 @@
 method again for each request. So each mark has an attribute of its own, and that decoration only checks the marks.
 """
 
+from __future__ import annotations
+
 import functools
 import inspect
 import itertools

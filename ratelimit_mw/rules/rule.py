@@ -1,5 +1,7 @@
 """A ``Rule``: which requests, which key, which quotas, which algorithm. Checked when built; decides nothing."""
 
+from __future__ import annotations
+
 import inspect
 import itertools
 import re

@@ -234,3 +234,11 @@ def test_every_property_of_the_schema_has_a_description() -> None:
     ]
     assert [(table, name) for table, name, has in described if not has] == []
     assert len(described) > 35
+
+
+def test_the_lists_stay_out_of_the_repr() -> None:
+    """Settings that are logged show no client of an allow or deny list."""
+    lists = {"deny": {"email": ["jane@example.com"]}, "allow": {"header:x-token": ["s3cr3t"]}}
+    shown = repr(load_settings({"lists": lists}))
+    assert "jane" not in shown
+    assert "s3cr3t" not in shown
