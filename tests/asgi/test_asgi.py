@@ -46,10 +46,10 @@ def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
         received.extend(parts)
 
     async def receive() -> Message:
-        raise AssertionError("nobody asked for a message")
+        raise AssertionError("receive was called")
 
     async def send(message: Message) -> None:
-        raise AssertionError("nobody sent a message")
+        raise AssertionError("send was called")
 
     scope = {"type": kind}
     asyncio.run(RateLimitMiddleware(app, limiter=limiter())(scope, receive, send))

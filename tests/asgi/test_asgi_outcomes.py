@@ -30,7 +30,7 @@ from ratelimit_mw.testing import ManualClock
 def test_a_queue_delays_requests() -> None:
     """A leaky-bucket queue releases one request per period and rejects a request when it is full."""
     rules = [Rule(name="queue", limits="50/s burst 3", algorithm={"name": "leaky-bucket", "mode": "queue"})]
-    rate = Limiter(rules, clock=ManualClock(1_000_000.0))  # The clock stands still on any machine
+    rate = Limiter(rules, clock=ManualClock(1_000_000.0))  # The clock is manual, so load does not matter
 
     async def scenario() -> tuple[list[int], list[float]]:
         loop, went_on = asyncio.get_running_loop(), []

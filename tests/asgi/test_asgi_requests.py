@@ -30,7 +30,7 @@ from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.testing import ManualClock
 
-# -- the state ---------------------------------------------------------------------------------------------
+# -- state -------------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_is_in_the_state() -> None:
@@ -102,17 +102,17 @@ def test_a_shared_state_does_not_skip_a_decision() -> None:
     assert [send_bare(guarded, http_scope(state=state))[0]["status"] for _ in range(3)] == [200, 429, 429]
 
 
-# -- more than one middleware ------------------------------------------------------------------------------
+# -- several middlewares -----------------------------------------------------------------------------------
 
 
-def twice(app: App, outer: dict[str, Any], inner: dict[str, Any]) -> App:
+def two_middlewares(app: App, outer: dict[str, Any], inner: dict[str, Any]) -> App:
     return RateLimitMiddleware(RateLimitMiddleware(app, **inner), **outer)
 
 
 def test_the_same_limiter_mounted_twice_decides_once() -> None:
     """Two middlewares over one limiter consume once and write the headers once."""
     rate = limiter("3/minute")
-    app = twice(OK, {"limiter": rate}, {"limiter": rate})
+    app = two_middlewares(OK, {"limiter": rate}, {"limiter": rate})
     responses = [ask(app) for _ in range(4)]
     assert [response.status_code for response in responses] == [200, 200, 200, 429]
     assert [name for name in responses[0].headers if name in FIELDS] == FIELDS
@@ -123,7 +123,7 @@ def test_the_same_limiter_mounted_twice_decides_once() -> None:
 def test_two_middlewares_of_the_same_settings_decide_once(state: dict[str, Any] | None) -> None:
     """Two middlewares with equal settings, each with its own store, count a request once."""
     settings = {"rules": [{"name": "api", "limits": "2/minute"}]}
-    app = twice(OK, {"settings": settings}, {"settings": dict(settings)})
+    app = two_middlewares(OK, {"settings": settings}, {"settings": dict(settings)})
     sent = [send_bare(app, http_scope(state=state and dict(state)))[0] for _ in range(3)]
     assert [start["status"] for start in sent] == [200, 200, 429]
     assert [dict(start["headers"])[b"x-ratelimit-remaining"] for start in sent] == [b"1", b"0", b"0"]
@@ -134,16 +134,16 @@ def test_settings_with_different_access_lists_both_decide() -> None:
     rules = [{"name": "api", "limits": "9/minute"}]
     listed = {"rules": rules, "lists": {"deny": {"ip": ["192.0.2.7"], "tenant": ["0"]}}}
     tenant = {"tenant": lambda request: 0}
-    app = twice(OK, {"settings": {"rules": rules}}, {"settings": listed, "features": tenant})
+    app = two_middlewares(OK, {"settings": {"rules": rules}}, {"settings": listed, "features": tenant})
     assert [ask(app, client=client).status_code for client in ("192.0.2.7", "192.0.2.8")] == [403, 403]
-    app = twice(OK, {"settings": listed, "features": tenant}, {"settings": {"rules": rules}})
+    app = two_middlewares(OK, {"settings": listed, "features": tenant}, {"settings": {"rules": rules}})
     assert ask(app, client="192.0.2.7").status_code == 403
 
 
 def test_two_different_limiters_both_decide() -> None:
     """Two independent limiters both consume. The headers of the outer limiter replace those of the inner one."""
     outer, inner = limiter("9/minute"), limiter("1/minute")
-    app = twice(OK, {"limiter": outer}, {"limiter": inner})
+    app = two_middlewares(OK, {"limiter": outer}, {"limiter": inner})
     responses = [ask(app) for _ in range(2)]
     assert [response.status_code for response in responses] == [200, 429]
     assert [response.headers.get_list("x-ratelimit-limit") for response in responses] == [["9"], ["9"]]
@@ -264,7 +264,7 @@ USERS = {
     "john-2": Person("2"),
     "guest": Guest(),
     "nameless": Nameless(),
-    "nobody": UnauthenticatedUser(),
+    "anonymous": UnauthenticatedUser(),
 }
 
 

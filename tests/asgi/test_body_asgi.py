@@ -34,7 +34,7 @@ def settings(key: Any = ("json:user",), limits: str = "1/minute", **more: Any) -
     return {"rules": [{"name": "api", "key": list(key), "limits": limits}], **more}
 
 
-def behind(app: App, **more: Any) -> RateLimitMiddleware:
+def with_middleware(app: App, **more: Any) -> RateLimitMiddleware:
     return RateLimitMiddleware(app, limiter=Limiter.from_settings(settings(**more), clock=ManualClock(1_000_000.0)))
 
 
@@ -78,7 +78,7 @@ class Client:
     def __init__(self, *messages: Message | Exception | None) -> None:
         self._messages = list(messages)
         self._gate = asyncio.Event()
-        self.asked = 0
+        self.receive_calls = 0
         self.cancelled = 0
         self.sent: list[Message] = []
 
@@ -86,7 +86,7 @@ class Client:
         self._gate.set()
 
     async def receive(self) -> Message:
-        self.asked += 1
+        self.receive_calls += 1
         if self._messages[0] is None:
             try:
                 await self._gate.wait()
@@ -118,12 +118,12 @@ def statuses(app: App, *requests: tuple[Scope, list[Message]]) -> list[int]:
     return [send_bare(app, scope, incoming)[0]["status"] for scope, incoming in requests]
 
 
-# -- what is counted ---------------------------------------------------------------------------------------
+# -- counts ------------------------------------------------------------------------------------------------
 
 
 def test_each_value_of_a_field_has_its_own_count() -> None:
     """JSON and forms share the count of one user in both spellings. A rule skips a body without the field."""
-    app = behind(Reader(), key=["email"])
+    app = with_middleware(Reader(), key=["email"])
     sent = [
         ask(app, method="POST", **request).status_code
         for request in (
@@ -153,14 +153,14 @@ def test_invalid_bodies_share_one_count() -> None:
         (post(), [*chunks(ANN, more=True), DISCONNECT]),
     ]
     for request in requests:
-        assert statuses(behind(Reader()), request, requests[0], (post(), chunks(ANN))) == [200, 429, 200]
+        assert statuses(with_middleware(Reader()), request, requests[0], (post(), chunks(ANN))) == [200, 429, 200]
 
 
 @pytest.mark.parametrize("encoding", [b"identity", b"Identity "])
 def test_identity_encoding_changes_nothing(encoding: bytes) -> None:
     """The middleware reads a body with ``Content-Encoding: identity``."""
     request = (post((b"content-encoding", encoding)), chunks(ANN))
-    assert statuses(behind(Reader()), request, request, (post(), chunks(BOB))) == [200, 429, 200]
+    assert statuses(with_middleware(Reader()), request, request, (post(), chunks(BOB))) == [200, 429, 200]
 
 
 def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not() -> None:
@@ -174,7 +174,7 @@ def test_a_body_at_the_bound_is_read_and_one_byte_more_is_not() -> None:
     assert [remaining(rate, user) for user in ("ann", INVALID)] == [3, 3]
 
 
-# -- what is read ------------------------------------------------------------------------------------------
+# -- reads of the body -------------------------------------------------------------------------------------
 
 
 def test_a_rule_that_does_not_match_reads_no_body() -> None:
@@ -187,12 +187,12 @@ def test_a_rule_that_does_not_match_reads_no_body() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await sending(START, BODY)(scope, receive, send)
 
-    async def asked(path: str) -> int:
+    async def count_reads(path: str) -> int:
         client = Client(*chunks(ANN))
         await RateLimitMiddleware(app, settings={"rules": rules})(post(path=path), client.receive, client.send)
-        return client.asked
+        return client.receive_calls
 
-    assert [asyncio.run(asked(path)) for path in ("/login", "/other")] == [1, 0]
+    assert [asyncio.run(count_reads(path)) for path in ("/login", "/other")] == [1, 0]
 
 
 @pytest.mark.parametrize(
@@ -216,26 +216,26 @@ def test_a_rule_that_does_not_match_reads_no_body() -> None:
 def test_the_body_is_read_only_when_there_may_be_one(scope: Scope, reads: int) -> None:
     """The middleware does not read a GET without content or a body that is announced as too long."""
 
-    async def asked() -> int:
+    async def count_reads() -> int:
         client = Client(*chunks(ANN))
-        await behind(sending(START, BODY))(scope, client.receive, client.send)
-        return client.asked
+        await with_middleware(sending(START, BODY))(scope, client.receive, client.send)
+        return client.receive_calls
 
-    assert asyncio.run(asked()) == reads
+    assert asyncio.run(count_reads()) == reads
 
 
 def test_a_feature_function_needs_no_body() -> None:
     """The middleware does not read the body for a feature that your function provides."""
 
-    async def asked() -> int:
+    async def count_reads() -> int:
         client = Client(*chunks(ANN))
         app = RateLimitMiddleware(
             sending(START, BODY), settings=settings(["json:user", "email"]), features=dict.fromkeys(OWN, one)
         )
         await app(post(), client.receive, client.send)
-        return client.asked
+        return client.receive_calls
 
-    assert asyncio.run(asked()) == 0
+    assert asyncio.run(count_reads()) == 0
 
 
 OWN = ("json:user", "email")
@@ -248,14 +248,14 @@ def one(request: Any) -> str:
 def test_two_middlewares_read_once() -> None:
     """The inner middleware reuses the body of the outer one, and the application receives the body once."""
     app = Reader()
-    both = behind(behind(app, limits="5/minute"), limits="7/minute")
+    both = with_middleware(with_middleware(app, limits="5/minute"), limits="7/minute")
     assert send_bare(both, post(), chunks(ANN, b" ", b""))[0]["status"] == 200
     assert app.body == ANN + b" "
     inner: Any = both.app
     assert (remaining(both.limiter, "ann"), remaining(inner.limiter, "ann")) == (6, 4)
 
 
-# -- what the application receives -------------------------------------------------------------------------
+# -- the body of the application ---------------------------------------------------------------------------
 
 
 def test_a_strict_server_and_application_see_no_difference() -> None:
@@ -284,7 +284,7 @@ def test_the_application_receives_the_same_messages(messages: list[Message]) -> 
     """Valid and invalid bodies reach the application as the same objects in the same order, then later messages."""
     app = Reader(beyond=1)
     expected = [*messages, {"type": "http.disconnect", "after": True}]
-    limited_app = behind(app)
+    limited_app = with_middleware(app)
     assert send_bare(limited_app, post(), list(expected))[0]["status"] == 200
     assert len(app.received) == len(expected)
     assert all(received is message for received, message in zip(app.received, expected, strict=True))
@@ -295,11 +295,11 @@ def test_a_body_in_single_bytes_uses_bounded_memory() -> None:
     app = Reader()
     content = json.dumps({"user": "x" * 1000}).encode()
     single = [bytes([byte]) for byte in content]
-    assert statuses(behind(app), (post(), chunks(*single)), (post(), chunks(content))) == [200, 429]
+    assert statuses(with_middleware(app), (post(), chunks(*single)), (post(), chunks(content))) == [200, 429]
     assert app.body == content
     assert len(app.received) <= 64
     again = Reader()
-    statuses(behind(again), (post(), [*chunks(*single, more=True), DISCONNECT]))
+    statuses(with_middleware(again), (post(), [*chunks(*single, more=True), DISCONNECT]))
     assert (again.body, again.received[-1]) == (content, DISCONNECT)
 
 
@@ -317,7 +317,7 @@ def test_an_error_of_receive_reaches_the_application() -> None:
     async def run() -> None:
         client = Client(*chunks(b"{", more=True), OSError("connection lost"))
         with pytest.raises(OSError, match="connection lost"):
-            await behind(Reader())(post(), client.receive, client.send)
+            await with_middleware(Reader())(post(), client.receive, client.send)
 
     asyncio.run(run())
 
@@ -334,7 +334,7 @@ def test_starlette_reads_a_body_that_was_read_ahead() -> None:
         return JSONResponse(await request.json())
 
     starlette = Starlette(routes=[Route(f"/{name}", echo, methods=["POST"]) for name in ("form", "json", "stream")])
-    app = behind(starlette, key=["json:user|form:user"], limits="2/minute")
+    app = with_middleware(starlette, key=["json:user|form:user"], limits="2/minute")
     assert ask(app, "/json", "POST", json={"user": "ann"}).json() == {"user": "ann"}
     assert ask(app, "/form", "POST", data={"user": "ann"}).json() == {"user": "ann"}
     assert ask(app, "/form", "POST", files={"user": (None, "ann")}).json() == {"user": "ann"}
@@ -353,15 +353,17 @@ def test_starlette_reads_a_body_that_was_read_ahead() -> None:
     assert [asyncio.run(post_slowly()).status_code for _ in range(2)] == [200, 429]
 
 
-# -- bodies that take long ---------------------------------------------------------------------------------
+# -- slow bodies -------------------------------------------------------------------------------------------
 
 
-def slow(run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: Any, beyond: int = 0) -> Client:
+def run_with_slow_body(
+    run: Callable[[Client, RateLimitMiddleware, Reader], Any], *messages: Any, beyond: int = 0
+) -> Client:
     """Run ``run`` with a body whose end does not arrive in time."""
 
     async def story() -> Client:
         client, app = Client(*messages), Reader(beyond)
-        await run(client, behind(app, body_timeout="10ms"), app)
+        await run(client, with_middleware(app, body_timeout="10ms"), app)
         await asyncio.sleep(0)
         return client
 
@@ -378,8 +380,8 @@ def test_a_slow_body_times_out_and_still_arrives_whole() -> None:
         assert [message is sent for message, sent in zip(app.received, (first, last), strict=True)] == [True, True]
         assert [remaining(limited_app.limiter, user) for user in ("ann", INVALID)] == [1, 0]
 
-    client = slow(run, first, None, last)
-    assert (client.status, client.asked, client.cancelled) == (200, 2, 0)
+    client = run_with_slow_body(run, first, None, last)
+    assert (client.status, client.receive_calls, client.cancelled) == (200, 2, 0)
 
 
 def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
@@ -398,12 +400,12 @@ def test_a_cancelled_read_of_the_application_loses_no_message() -> None:
         await sending(START, BODY)(scope, receive, send)
 
     async def run() -> None:
-        await behind(impatient, body_timeout="10ms")(post(), client.receive, client.send)
+        await with_middleware(impatient, body_timeout="10ms")(post(), client.receive, client.send)
 
     client = Client(first, None, last, DISCONNECT)
     asyncio.run(run())
     assert received == [first, last, DISCONNECT]
-    assert (client.asked, client.cancelled) == (3, 0)
+    assert (client.receive_calls, client.cancelled) == (3, 0)
 
 
 def test_two_readers_never_receive_the_same_message() -> None:
@@ -420,7 +422,7 @@ def test_two_readers_never_receive_the_same_message() -> None:
         await sending(START, BODY)(scope, receive, send)
 
     async def run() -> None:
-        await behind(listening, body_timeout="10ms")(post(), client.receive, client.send)
+        await with_middleware(listening, body_timeout="10ms")(post(), client.receive, client.send)
 
     client = Client(first, None, last, DISCONNECT)
     asyncio.run(run())
@@ -435,13 +437,13 @@ def test_an_unused_read_is_cancelled() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
         for app in (sending(START, BODY), failing):
             client = Client(*chunks(b"{", more=True), None, OSError("too late"))
-            limited_app = behind(app, body_timeout="10ms")
+            limited_app = with_middleware(app, body_timeout="10ms")
             with pytest.raises(ValueError, match="broken") if app is failing else pytest.MonkeyPatch.context():
                 await limited_app(post(), client.receive, client.send)
             await asyncio.sleep(0)
             assert client.cancelled == 1
         stubborn = Stubborn(*chunks(b"{", more=True), None)
-        await behind(sending(START, BODY), body_timeout="10ms")(post(), stubborn.receive, stubborn.send)
+        await with_middleware(sending(START, BODY), body_timeout="10ms")(post(), stubborn.receive, stubborn.send)
         await asyncio.sleep(0)
         assert stubborn.cancelled == 1
         gc.collect()
@@ -470,8 +472,8 @@ def test_a_request_cancelled_during_its_body_leaves_no_task() -> None:
 
     async def run() -> None:
         client = Client(*chunks(b"{", more=True), None)
-        request = asyncio.create_task(behind(Reader())(post(), client.receive, client.send))
-        while client.asked < 2:
+        request = asyncio.create_task(with_middleware(Reader())(post(), client.receive, client.send))
+        while client.receive_calls < 2:
             await asyncio.sleep(0)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -523,7 +525,7 @@ def test_a_dripping_body_has_one_timeout() -> None:
 def test_an_invalid_body_setting_stops_the_start(wrong: dict[str, Any], message: str) -> None:
     """The file and the middleware argument raise the same error."""
     for build in (
-        lambda: behind(Reader(), **wrong),
+        lambda: with_middleware(Reader(), **wrong),
         lambda: RateLimitMiddleware(Reader(), limiter=limiter(), **wrong),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -540,8 +542,8 @@ def test_sizes_are_bytes_or_a_number_with_a_unit(text: str | int, size: int) -> 
 def test_an_email_needs_a_field() -> None:
     """With ``email_field = ""`` the email is missing and the error names the setting. Another name is read."""
     with pytest.raises(ConfigError, match="'email', but nothing provides it\\. Set email_field"):
-        behind(Reader(), key=["email"], email_field="")
-    app = behind(Reader(), key=["email"], email_field="user.mail")
+        with_middleware(Reader(), key=["email"], email_field="")
+    app = with_middleware(Reader(), key=["email"], email_field="user.mail")
     request = (post(), chunks(b'{"user": {"mail": "Ann@x.org"}, "email": "bob@x.org"}'))
     assert statuses(app, request, request) == [200, 429]
 

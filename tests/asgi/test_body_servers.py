@@ -49,21 +49,21 @@ def in_chunks(path: str, *parts: bytes) -> bytes:
     return head(path, "Transfer-Encoding: chunked") + b"".join(chunks)
 
 
-class Answers:
+class Responses:
     """Read the responses on one connection in order."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._file = sock.makefile("rb")
 
-    def __enter__(self) -> Answers:
+    def __enter__(self) -> Responses:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._file.close()
         self._sock.close()
 
-    def say(self, data: bytes) -> Answers:
+    def say(self, data: bytes) -> Responses:
         self._sock.sendall(data)
         return self
 
@@ -76,8 +76,8 @@ class Answers:
         return status, self._file.read(length)
 
 
-def talk(port: int) -> Answers:
-    return Answers(connected(port))
+def talk(port: int) -> Responses:
+    return Responses(connected(port))
 
 
 ANN, BOB = b'{"email": "ann@x.example"}', b'{"email": "bob@x.example"}'

@@ -243,10 +243,10 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
     configuration = {
         "limiter": Limiter(rules, Store()),
         "features": {"plan": note("plan", "pro")},
-        "rejection": note("answer", HttpResponse(status=429)),
+        "rejection": note("rejection", HttpResponse(status=429)),
     }
 
-    async def asked() -> list[int]:
+    async def send_requests() -> list[int]:
         served = RateLimitMiddleware(view)
         form = {"data": "email=a@b.org", "content_type": "application/x-www-form-urlencoded"}
         return [(await served(AsyncRequestFactory().post("/", **form))).status_code for _ in range(2)]
@@ -255,8 +255,8 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
         RateLimitMiddleware(view)
         monkeypatch.setattr(SyncToAsync, "__call__", hop)
         before = set(threading.enumerate())
-        assert asyncio.run(asked()) == [401, 429]
-    assert {what for what, _ in done} == {"plan", "cost", "store", "view", "answer"}
+        assert asyncio.run(send_requests()) == [401, 429]
+    assert {what for what, _ in done} == {"plan", "cost", "store", "view", "rejection"}
     assert {thread for _, thread in done} == {threading.get_ident()}
     assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw heartbeat"}
     configuration["limiter"].close()

@@ -33,7 +33,7 @@ BY_THROTTLE = {"rules": [{"name": "up", "limits": "5/minute", "key": ["user"], "
 LIMITED = path("", limit("1/minute", name="home")(hello))
 TRANSLATED = i18n_patterns(path("", hello))
 LOCALE = "django.middleware.locale.LocaleMiddleware"
-NOT_THERE = path("", exempt("nobody")(hello))
+NOT_THERE = path("", exempt("missing")(hello))
 
 
 @pytest.mark.parametrize(

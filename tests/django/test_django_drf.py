@@ -247,11 +247,11 @@ def test_denied_clients_and_store_failures_have_their_own_status() -> None:
 def test_the_middleware_ignores_rules_of_throttles() -> None:
     """The middleware does not read features of throttle rules for requests without a throttle."""
 
-    def asked_for(request: Any) -> None:
+    def read_plan(request: Any) -> None:
         raise AssertionError
 
     rules = still({"rules": [{**UPLOADS, "key": ["plan"]}, ALL]})
-    with project({"limiter": rules, "features": {"plan": asked_for}}, path("", Items.as_view())) as served:
+    with project({"limiter": rules, "features": {"plan": read_plan}}, path("", Items.as_view())) as served:
         assert served.ask().json() == {"rules": ["all"]}
 
 
@@ -280,12 +280,12 @@ def test_a_throttle_waits_in_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rejection_of_the_throttle_is_not_cached() -> None:
     """The rejection has Cache-Control unless the application sets it. Other responses are unchanged."""
 
-    def told(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:
+    def set_cache_control(self: Any, request: Any, response: Response, *args: Any, **kwargs: Any) -> Response:
         response = Items.finalize_response(self, request, response, *args, **kwargs)
         response.headers["Cache-Control"] = "private"
         return response
 
-    own = type("Telling", (Uploads,), {"finalize_response": told}).as_view()
+    own = type("Telling", (Uploads,), {"finalize_response": set_cache_control}).as_view()
     for view, expected in ((Uploads.as_view(), [None, None, "no-store"]), (own, ["private"] * 3)):
         with project(still({"rules": [UPLOADS]}), path("", view)) as served:
             assert [served.ask().headers.get("cache-control") for _ in range(3)] == expected

@@ -65,7 +65,7 @@ def test_twenty_failing_logins_on_one_loop_allow_three() -> None:
         assert sorted(asyncio.run(scenario(served))) == [401] * 3 + [429] * 17
 
 
-def answering(request: Any, status: int) -> HttpResponse:
+def respond_with(request: Any, status: int) -> HttpResponse:
     if status == 500:
         raise ZeroDivisionError
     return HttpResponse(status=status)
@@ -74,7 +74,7 @@ def answering(request: Any, status: int) -> HttpResponse:
 @both
 def test_only_the_named_outcomes_count(is_async: bool) -> None:
     """A success is refunded, a failure keeps its cost, and an exception counts as 500."""
-    with project(one_rule("2/minute", **FAILURES), path("<int:status>", answering), is_async=is_async) as served:
+    with project(one_rule("2/minute", **FAILURES), path("<int:status>", respond_with), is_async=is_async) as served:
         codes = (200, 404, 200, 200, 401, 500, 200)
         assert [served.ask(f"/{status}").status_code for status in codes] == [200, 404, 200, 200, 401, 500, 429]
 
@@ -94,7 +94,7 @@ def test_the_view_settles_the_true_cost(is_async: bool) -> None:
 @both
 def test_the_end_of_the_view_releases_its_slot(is_async: bool) -> None:
     """A complete response releases its slot at once. Errors and rejections of the application do the same."""
-    with project(one_rule("1 concurrent"), path("<int:status>", answering), is_async=is_async) as served:
+    with project(one_rule("1 concurrent"), path("<int:status>", respond_with), is_async=is_async) as served:
         assert [served.ask(f"/{status}").status_code for status in (200, 500, 403, 200)] == [200, 500, 403, 200]
 
 
@@ -114,7 +114,7 @@ def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException],
         if is_async:
             request: Any = AsyncRequestFactory().get("/")
             with pytest.raises(error):
-                asyncio.run(caught(middleware.RateLimitMiddleware(afail), request))
+                asyncio.run(catch(middleware.RateLimitMiddleware(afail), request))
         else:
             with pytest.raises(error):
                 middleware.RateLimitMiddleware(fail)(RequestFactory().get("/"))
@@ -122,7 +122,7 @@ def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException],
     assert [decision.allowed for decision in after.decisions] == [error is ZeroDivisionError, True]
 
 
-async def caught(serve: Any, request: Any) -> None:
+async def catch(serve: Any, request: Any) -> None:
     """Catch the error in the task, because it would end the event loop of the test."""
     await serve(request)
 
@@ -181,7 +181,7 @@ def test_middleware_around_django_decides_once(around: Any) -> None:
     assert (first.status_code, first.text, second.status_code) == (200, "('view',)", 429)
 
 
-def breaking(where: str) -> Any:
+def failing_middleware(where: str) -> Any:
     """Build a middleware that fails before the view, after the view, or in process_view."""
 
     class Breaking:
@@ -221,7 +221,7 @@ def breaking(where: str) -> Any:
 @pytest.mark.parametrize("where", ["before", "view", "after"])
 def test_a_failing_inner_middleware_is_settled(where: str, is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error anywhere inside counts as 500 and releases the slot."""
-    monkeypatch.setattr("django_calls.breaking", breaking(where), raising=False)
+    monkeypatch.setattr("django_calls.breaking", failing_middleware(where), raising=False)
     limiter = one_rule("2/minute; 1 concurrent", count_when={"status": 500})
     listed = [*MIDDLEWARE, "django_calls.breaking"]
     with project(limiter, is_async=is_async, middleware=listed) as served:
@@ -233,10 +233,10 @@ def test_a_failing_inner_middleware_is_settled(where: str, is_async: bool, monke
 def test_a_response_of_an_inner_middleware_counts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that never reaches a view counts, too."""
 
-    def answering_at_once(get_response: Any) -> Any:
+    def respond_early(get_response: Any) -> Any:
         return lambda request: HttpResponse("cached")
 
-    monkeypatch.setattr("django_calls.answering", answering_at_once, raising=False)
+    monkeypatch.setattr("django_calls.answering", respond_early, raising=False)
     with project(one_rule(), is_async=is_async, middleware=[*MIDDLEWARE, "django_calls.answering"]) as served:
         assert served.statuses() == [200, 200, 429]
 

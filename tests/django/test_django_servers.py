@@ -57,7 +57,7 @@ def test_concurrent_failing_views_allow_three(port: int) -> None:
     assert sorted(statuses) == [429] * 9 + [500] * 3
 
 
-def begins(port: int, where: str) -> int:
+def begin_response(port: int, where: str) -> int:
     """Return the status of a response whose client disconnects before its end."""
     with connected(port) as sock:
         sock.sendall(f"GET /{where} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -71,8 +71,8 @@ def test_a_disconnect_releases_the_slot(server: str, where: str, request: pytest
     with connected(port) as sock:
         sock.sendall(f"GET /{where} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert b" 200 " in sock.recv(1000)
-        assert begins(port, where) == 429
-    wait_for(lambda: begins(port, where) == 200, "the slot")
+        assert begin_response(port, where) == 429
+    wait_for(lambda: begin_response(port, where) == 200, "the slot")
 
 
 def test_a_file_arrives_whole_and_releases_its_slot(port: int) -> None:

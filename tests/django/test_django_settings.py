@@ -134,12 +134,12 @@ def test_the_limiter_is_available(is_async: bool) -> None:
 REPLACED = {"rules": [{"overrides": "home", "limits": "3/minute"}, {"name": "all", "limits": "9/minute"}]}
 
 
-class Asking(BaseCommand):
+class PeekCommand(BaseCommand):
     def handle(self, **_: Any) -> None:
         self.stdout.write(",".join(limiter().peek({"ip": CLIENT}).rules))
 
 
-@pytest.mark.parametrize("read", [WSGIHandler, lambda: call_command(Asking(), skip_checks=False)])
+@pytest.mark.parametrize("read", [WSGIHandler, lambda: call_command(PeekCommand(), skip_checks=False)])
 def test_the_limiter_knows_decorators_after_the_urlconf_is_read(read: Any) -> None:
     """The system checks or the application read the URLconf. Before that, a decision raises an error."""
     with project(REPLACED, path("", limit("1/minute", name="home")(hello))):

@@ -21,7 +21,7 @@ from wsgi_calls import environ_of
 from ratelimit_mw import Limiter, Rule
 
 
-def streaming(request: Any) -> StreamingHttpResponse:
+def stream_view(request: Any) -> StreamingHttpResponse:
     def chunks() -> Iterator[str]:
         yield "some "
         request.ratelimit.settle(6)
@@ -30,7 +30,7 @@ def streaming(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(chunks())
 
 
-async def astreaming(request: Any) -> StreamingHttpResponse:
+async def astream_view(request: Any) -> StreamingHttpResponse:
     async def chunks() -> AsyncIterator[str]:
         yield "some "
         request.ratelimit.settle(6)
@@ -53,7 +53,7 @@ def by_asgi() -> tuple[int, bytes]:
     return response.status_code, response.content
 
 
-@pytest.mark.parametrize(("served", "view"), [(by_wsgi, streaming), (by_wsgi, sending), (by_asgi, astreaming)])
+@pytest.mark.parametrize(("served", "view"), [(by_wsgi, stream_view), (by_wsgi, sending), (by_asgi, astream_view)])
 def test_a_stream_arrives_whole_and_is_settled_at_its_end(served: Any, view: Any) -> None:
     """A stream arrives whole with headers through Django's handlers, and a cost that it states is settled."""
     limiter = one_rule("10/minute")
@@ -136,7 +136,7 @@ def test_a_disconnect_releases_the_slot(when: str) -> None:
     assert asyncio.run(scenario()) == 200
 
 
-def failing(request: Any) -> StreamingHttpResponse:
+def failing_stream(request: Any) -> StreamingHttpResponse:
     def chunks() -> Iterator[str]:
         yield "some "
         request.ratelimit.settle(3)
@@ -145,7 +145,7 @@ def failing(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(chunks())
 
 
-async def afailing(request: Any) -> StreamingHttpResponse:
+async def afailing_stream(request: Any) -> StreamingHttpResponse:
     async def chunks() -> AsyncIterator[str]:
         yield "some "
         request.ratelimit.settle(3)
@@ -156,7 +156,7 @@ async def afailing(request: Any) -> StreamingHttpResponse:
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume", "ignore::ResourceWarning")
 @pytest.mark.parametrize("served", [by_asgi, by_wsgi])
-@pytest.mark.parametrize("view", [failing, afailing])
+@pytest.mark.parametrize("view", [failing_stream, afailing_stream])
 def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
     """Django does not close a failing stream under ASGI. Its slot is released and its cost is settled anyway."""
     limiter = Limiter([Rule(name="api", limits="10/minute", **LOG), Rule(name="slots", limits="1 concurrent")])
@@ -169,7 +169,7 @@ def test_a_failing_stream_is_settled(served: Any, view: Any) -> None:
 
 def test_an_unread_stream_is_settled_when_it_is_closed() -> None:
     """A client that requests only the headers leaves no slot taken."""
-    with project(one_rule("1 concurrent"), path("", streaming)):
+    with project(one_rule("1 concurrent"), path("", stream_view)):
         body = WSGIHandler()(environ_of(), lambda *_: None)
         assert by_wsgi()[0] == 429
         body.close()
@@ -189,7 +189,7 @@ def test_a_stream_that_never_starts_releases_its_slot() -> None:
         async def send(message: Any) -> None:
             raise ConnectionResetError
 
-        with project(one_rule("1 concurrent"), path("", astreaming), path("other", hello)):
+        with project(one_rule("1 concurrent"), path("", astream_view), path("other", hello)):
             with pytest.raises(ConnectionResetError):
                 await ASGIHandler()(http_scope(), receive, send)
             gc.collect()

@@ -21,7 +21,7 @@ from django.contrib.auth.models import User  # isort: skip
 both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 
 
-def signing_in(accesses: list[str]) -> Any:
+def authentication_middleware(accesses: list[str]) -> Any:
     """Build a lazy replacement of AuthenticationMiddleware that takes the user from a header and records access."""
 
     def user_of(request: Any) -> Any:
@@ -54,7 +54,7 @@ def signing_in(accesses: list[str]) -> Any:
 def test_the_user_is_the_user_of_django(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Signed-in users count by primary key, others by IP address. Rules without a user do not read it."""
     asked_for: list[str] = []
-    monkeypatch.setattr("django_calls.signing_in", signing_in(asked_for), raising=False)
+    monkeypatch.setattr("django_calls.signing_in", authentication_middleware(asked_for), raising=False)
     own = {"name": "own", "key": ["user|ip"], "limits": "1/minute", "match": {"path": "/own"}}
     rules = still({"rules": [{"name": "all", "limits": "9/minute"}, own]})
     middleware = ["django_calls.signing_in", *MIDDLEWARE]
@@ -109,7 +109,7 @@ def test_signed_in_users_count_by_primary_key(is_async: bool, monkeypatch: pytes
 
 def test_an_old_django_has_no_auser(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without request.auser, as before Django 5, an async stack reads the user in a thread."""
-    lazily = signing_in([])
+    lazily = authentication_middleware([])
 
     @sync_and_async_middleware
     def without_auser(get_response: Any) -> Any:

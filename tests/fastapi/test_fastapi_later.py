@@ -91,17 +91,17 @@ def test_a_later_rejection_passes_through_middleware() -> None:
     assert responses[1].headers["retry-after"] == "20"
 
 
-@pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that answers errors"])
+@pytest.mark.parametrize("mounted", ["plain", "with a handler for errors", "with middleware that handles errors"])
 def test_a_later_rejection_in_a_mounted_application_is_a_429(mounted: str) -> None:
     """Starlette sends a 500 for errors of a mounted application, but the client receives the rejection."""
     inner, app = FastAPI(), FastAPI()
     inner.add_api_route("/", view, dependencies=[Depends(by_user("1/minute"))])
     if mounted == "with a handler for errors":
         inner.exception_handler(Exception)(lambda request, error: PlainTextResponse("broken", 500))
-    if mounted == "with middleware that answers errors":
+    if mounted == "with middleware that handles errors":
 
         @inner.middleware("http")
-        async def answering(request: Request, call_next: Any) -> Any:
+        async def respond_to_errors(request: Request, call_next: Any) -> Any:
             try:
                 return await call_next(request)
             except RateLimitExceeded:

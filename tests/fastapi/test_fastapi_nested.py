@@ -36,7 +36,7 @@ def _dependency(amount: int) -> Any:
     return Depends(RateLimit(f"{amount}/minute", key=["endpoint"]))
 
 
-class Made:
+class RandomApplication:
     """An application and the number of requests that pass at each of its paths. None means all."""
 
     def __init__(self, seed: int) -> None:
@@ -86,7 +86,7 @@ class Made:
 @pytest.mark.parametrize("seed", range(20))
 def test_limits_hold_only_on_their_routes(seed: int) -> None:
     """Decorators and dependencies of both kinds are on routes and routers, included twice, nested and mounted."""
-    made = Made(seed)
+    made = RandomApplication(seed)
 
     async def all_statuses() -> dict[str, list[int]]:
         return {path: [(await aask(made.app, path)).status_code for _ in range(ENOUGH)] for path in made.passing}

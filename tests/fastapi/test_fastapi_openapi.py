@@ -23,7 +23,7 @@ def schema_of(app: Any, path: str = "/openapi.json") -> dict[str, Any]:
     return ask(app, path).json()  # type: ignore[no-any-return]
 
 
-def limited_in(schema: dict[str, Any]) -> set[str]:
+def limited_operations(schema: dict[str, Any]) -> set[str]:
     """Return the operations that document a 429."""
     return {
         f"{method} {path}"
@@ -47,7 +47,7 @@ def test_limited_operations_document_a_429() -> None:
     router.add_api_route("/free", view)
     app.include_router(router, prefix="/v1")
     limited(app, Rule(limits="9/minute", match={"path": ["/v1/r/ruled/*", "/v1/r/exempt/*"]}))
-    assert limited_in(schema_of(app)) == {
+    assert limited_operations(schema_of(app)) == {
         "get /v1/r/decorated/{id}",
         "put /v1/r/dependency",
         "get /v1/r/later",
@@ -107,8 +107,8 @@ def test_mounted_applications_describe_their_own_limits() -> None:
     app.get("/free")(view)
     app.mount("/inner", inner)
     limited(app)
-    assert limited_in(schema_of(app)) == set()
-    assert limited_in(schema_of(app, "/inner/openapi.json")) == {"get /items/{id}"}
+    assert limited_operations(schema_of(app)) == set()
+    assert limited_operations(schema_of(app, "/inner/openapi.json")) == {"get /items/{id}"}
 
 
 def test_a_custom_openapi_function_is_kept() -> None:
@@ -123,7 +123,7 @@ def test_a_custom_openapi_function_is_kept() -> None:
     app.openapi = own  # type: ignore[method-assign]
     limited(app)
     schema = schema_of(app)
-    assert (schema["x-own"], limited_in(schema)) == (True, {"get /"})
+    assert (schema["x-own"], limited_operations(schema)) == (True, {"get /"})
 
 
 def test_the_limits_are_documented_after_the_start() -> None:
@@ -132,10 +132,10 @@ def test_the_limits_are_documented_after_the_start() -> None:
         app, operations = FastAPI(), list[set[str]]()
         app.get("/")(limit("1/minute")(view))
         limited(app)
-        assert not early or limited_in(app.openapi()) == set()
+        assert not early or limited_operations(app.openapi()) == set()
 
         async def describe(app: FastAPI = app, operations: list[set[str]] = operations) -> None:
-            operations.append(limited_in(app.openapi()))
+            operations.append(limited_operations(app.openapi()))
 
         asyncio.run(run_lifespan(app, [], describe))
         assert operations == [{"get /"}]
@@ -148,4 +148,4 @@ def test_routes_added_later_are_documented() -> None:
     assert ask(app).status_code == 404
     app.openapi_schema = None
     app.get("/late")(limit("1/minute")(view))
-    assert limited_in(schema_of(app)) == {"get /late"}
+    assert limited_operations(schema_of(app)) == {"get /late"}

@@ -45,7 +45,7 @@ def items(key: Any = "ip", **options: Any) -> APIRouter:
     return router
 
 
-# -- against FastAPI itself --------------------------------------------------------------------------------
+# -- comparison with FastAPI -------------------------------------------------------------------------------
 
 prefixes = st.sampled_from(["", "/a", "/b", "/{t}", "/a/{t}"])
 leaf_paths = st.sampled_from(["/", "/a", "/b/c", "/{x}", "/{x:path}", "/a/{x}", "/{x}/b", "/v{x}"])

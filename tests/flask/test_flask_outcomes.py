@@ -110,7 +110,7 @@ def test_a_stream_settles_the_true_cost() -> None:
     assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 consumed, 1 asked for
 
 
-def held(app: flask.Flask, **request: Any) -> Any:
+def held_response(app: flask.Flask, **request: Any) -> Any:
     """Return the unread response of a request that holds a slot."""
     response = ask(app, **request)
     assert response.status_code == 200
@@ -130,10 +130,10 @@ def sending() -> flask.Response:
 def test_a_slot_is_held_until_the_response_is_closed(view: Any, method: str) -> None:
     """A stream or a file holds its slot until the server closes the response."""
     app = app_of(one_rule("1 concurrent"), {"/": view})
-    response = held(app, method=method)
+    response = held_response(app, method=method)
     assert ask(app).status_code == 429
     response.close()
-    held(app).close()
+    held_response(app).close()
 
 
 def test_the_end_of_the_view_releases_its_slot() -> None:

@@ -117,9 +117,9 @@ def test_explain_reports_an_unlimited_request() -> None:
 
 def test_the_commands_report_mistakes() -> None:
     """The commands print a mistake in a decorator without a traceback."""
-    result = run(app_of(views={"/": exempt("nobody")(hello)}), "rules")
+    result = run(app_of(views={"/": exempt("missing")(hello)}), "rules")
     where = f"@exempt on {hello.__module__}.hello"
-    assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'nobody'. There is none\n")
+    assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'missing'. There is none\n")
 
 
 @pytest.mark.parametrize(("named", "expected"), [({}, [200] * 3), ({"methods": ["POST", "OPTIONS"]}, [200, 200, 429])])

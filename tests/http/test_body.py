@@ -242,7 +242,7 @@ def test_a_form_parsed_by_a_framework_has_the_same_fields() -> None:
     assert Body.from_form([], max).form("name") is None
 
 
-# -- which of them it is -----------------------------------------------------------------------------------
+# -- content types -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content_type", [JSON, FORM, MULTIPART, "text/plain", ""])
@@ -276,7 +276,7 @@ def test_json_is_read_under_any_content_type() -> None:
     assert body(b"\xff", FORM).json("name") is INVALID
 
 
-# -- e-mail ------------------------------------------------------------------------------------------------
+# -- email -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_the_email_field_may_be_nested() -> None:
     assert body("user.mail=Ann@X.org", FORM).email("user.mail") == "ann@x.org"
 
 
-# -- against the frameworks' own parsers -------------------------------------------------------------------
+# -- comparison with the parsers of the frameworks ---------------------------------------------------------
 
 nasty = st.sampled_from(
     [
@@ -417,7 +417,7 @@ def parsed_by_werkzeug(content: bytes, kind: str) -> dict[str, list[str]]:
         request.close()
 
 
-# -- what it costs -----------------------------------------------------------------------------------------
+# -- cost of parsing ---------------------------------------------------------------------------------------
 
 BOUND = 65_536
 

@@ -22,7 +22,7 @@ def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | 
     return ClientIP(trusted).resolve(peer, list(lines))
 
 
-# -- addresses ---------------------------------------------------------------------------------------------
+# -- IP addresses ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

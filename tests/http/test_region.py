@@ -35,7 +35,7 @@ PLACES: dict[str, Any] = {
 PROXY = ["10.0.0.0/8"]
 
 
-def written(path: Path, places: dict[str, Any], version: int = 6, kind: str = "Test-Country") -> str:
+def write_database(path: Path, places: dict[str, Any], version: int = 6, kind: str = "Test-Country") -> str:
     writer = MMDBWriter(version, kind, ipv4_compatible=version == 6)
     for network, record in places.items():
         writer.insert_network(IPSet([network]), record)
@@ -45,15 +45,15 @@ def written(path: Path, places: dict[str, Any], version: int = 6, kind: str = "T
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return written(tmp_path_factory.mktemp("mmdb") / "countries.mmdb", PLACES)
+    return write_database(tmp_path_factory.mktemp("mmdb") / "countries.mmdb", PLACES)
 
 
 @pytest.fixture
-def whole(database: str) -> Region:
+def full_region(database: str) -> Region:
     return Region(database, "", ClientIP((), "x-forwarded-for", 128))
 
 
-def asked(region: Region, peer: str | None, **headers: str) -> str | None:
+def region_of(region: Region, peer: str | None, **headers: str) -> str | None:
     return region.lookup(WSGIRequest(environ_of(REMOTE_ADDR=peer, **headers)))
 
 
@@ -77,34 +77,34 @@ def asked(region: Region, peer: str | None, **headers: str) -> str | None:
         (None, None),
     ],
 )
-def test_the_lookup_uses_the_whole_ip_address(whole: Region, address: str | None, country: str | None) -> None:
+def test_the_lookup_uses_the_whole_ip_address(full_region: Region, address: str | None, country: str | None) -> None:
     """The lookup uses the whole address, not the counted network. An address without an entry has no region."""
-    assert asked(whole, address) == country
+    assert region_of(full_region, address) == country
 
 
 def test_an_ipv4_database_has_no_ipv6_regions(tmp_path: Path) -> None:
     """A lookup of an IPv6 address raises no error."""
-    path = written(tmp_path / "4.mmdb", {"192.0.2.0/24": PLACES["192.0.2.0/24"]}, 4)
+    path = write_database(tmp_path / "4.mmdb", {"192.0.2.0/24": PLACES["192.0.2.0/24"]}, 4)
     region = Region(path, "", ClientIP((), "x-forwarded-for", 128))
-    assert (asked(region, "192.0.2.7"), asked(region, "2001:db8::1")) == ("DE", None)
+    assert (region_of(region, "192.0.2.7"), region_of(region, "2001:db8::1")) == ("DE", None)
 
 
 def test_the_lookup_behind_a_proxy_uses_the_client_address(database: str) -> None:
     """The lookup uses the address of the feature ``ip`` before the prefix cuts it."""
     region = Region(database, "", ClientIP(PROXY, "x-forwarded-for", 128))
-    assert asked(region, "10.0.0.1", HTTP_X_FORWARDED_FOR="192.0.2.7, 2001:db8:1:2:3::9") == "IT"
-    assert asked(region, "198.51.100.1", HTTP_X_FORWARDED_FOR="192.0.2.7") == "AT"
+    assert region_of(region, "10.0.0.1", HTTP_X_FORWARDED_FOR="192.0.2.7, 2001:db8:1:2:3::9") == "IT"
+    assert region_of(region, "198.51.100.1", HTTP_X_FORWARDED_FOR="192.0.2.7") == "AT"
 
 
 def test_a_damaged_database_raises_no_error_in_requests(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """When the file is overwritten, regions are missing, and the log reports it once."""
-    path = Path(written(tmp_path / "r.mmdb", PLACES))
+    path = Path(write_database(tmp_path / "r.mmdb", PLACES))
     region = Region(str(path), "", ClientIP((), "x-forwarded-for", 128))
     with path.open("r+b") as file:
         file.seek(path.read_bytes().index(b"country") - 1)
         file.write(b"\xff" * 60)
     with caplog.at_level(logging.ERROR, "ratelimit_mw"):
-        assert [asked(region, "192.0.2.7") for _ in range(3)] == [None] * 3
+        assert [region_of(region, "192.0.2.7") for _ in range(3)] == [None] * 3
     assert [record.message for record in caplog.records] == [
         "region_database cannot be read: the feature 'region' is missing until it can"
     ]
@@ -121,7 +121,9 @@ def test_a_file_that_is_no_database_stops_the_start(tmp_path: Path, content: byt
 
 def test_a_database_without_countries_stops_the_start(tmp_path: Path) -> None:
     """Without countries every region would be missing, and rules by region would never apply."""
-    path = written(tmp_path / "asn.mmdb", {"192.0.2.0/24": {"asn": 64496}, "198.51.100.0/24": "text"}, kind="Test-ASN")
+    path = write_database(
+        tmp_path / "asn.mmdb", {"192.0.2.0/24": {"asn": 64496}, "198.51.100.0/24": "text"}, kind="Test-ASN"
+    )
     with pytest.raises(ConfigError, match=r"region_database: .*asn\.mmdb holds no countries, it is a 'Test-ASN'"):
         RateLimitMiddleware(sending(), settings={}, region_database=path)
 
@@ -132,7 +134,7 @@ def test_a_missing_database_is_found_when_settings_are_read(tmp_path: Path) -> N
     settings.write_text('region_database = "geo.mmdb"')
     with pytest.raises(ConfigError, match=r"region_database: .*file not found: .*geo\.mmdb"):
         load_settings(settings)
-    written(tmp_path / "geo.mmdb", PLACES)
+    write_database(tmp_path / "geo.mmdb", PLACES)
     assert load_settings(settings).region_database == str(tmp_path / "geo.mmdb")
 
 
@@ -167,22 +169,22 @@ def test_the_library_is_an_extra(database: str, monkeypatch: pytest.MonkeyPatch)
 def test_only_a_trusted_proxy_sets_the_country(peer: str | None, header: str | None, country: str | None) -> None:
     """The middleware ignores the header of an untrusted client. A value that is no country code is missing."""
     region = Region("", "cf-ipcountry", ClientIP(PROXY, "x-forwarded-for", 128))
-    assert asked(region, peer, **({} if header is None else {"HTTP_CF_IPCOUNTRY": header})) == country
+    assert region_of(region, peer, **({} if header is None else {"HTTP_CF_IPCOUNTRY": header})) == country
 
 
 def test_a_proxy_on_a_unix_socket_sets_the_country() -> None:
     """With "unix" trusted, a peer without an address is the proxy."""
     region = Region("", "x-country", ClientIP(["unix"], "x-forwarded-for", 128))
-    assert asked(region, None, HTTP_X_COUNTRY="AT") == "AT"
+    assert region_of(region, None, HTTP_X_COUNTRY="AT") == "AT"
 
 
 def test_the_database_is_used_when_the_header_is_missing(database: str) -> None:
     """The header of the proxy takes precedence. Without it, the database looks up the address."""
     region = Region(database, "cf-ipcountry", ClientIP(PROXY, "x-forwarded-for", 128))
     forwarded = {"HTTP_X_FORWARDED_FOR": "192.0.2.7"}
-    assert asked(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="AT", **forwarded) == "AT"
-    assert asked(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="XX", **forwarded) == "DE"
-    assert asked(region, "192.0.2.7", HTTP_CF_IPCOUNTRY="AT") == "DE"
+    assert region_of(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="AT", **forwarded) == "AT"
+    assert region_of(region, "10.0.0.1", HTTP_CF_IPCOUNTRY="XX", **forwarded) == "DE"
+    assert region_of(region, "192.0.2.7", HTTP_CF_IPCOUNTRY="AT") == "DE"
 
 
 def test_two_country_lines_are_ignored() -> None:
@@ -243,7 +245,7 @@ def test_check_opens_the_database(tmp_path: Path, content: bytes | None) -> None
     path, data = tmp_path / "r.toml", tmp_path / "geo.mmdb"
     path.write_text('region_database = "geo.mmdb"\n[[rules]]\nkey = "region"\nlimits = "5/s"')
     if content is None:
-        written(data, PLACES)
+        write_database(data, PLACES)
         assert run("check", str(path)).exit_code == 0
         return
     data.write_bytes(content)

@@ -30,7 +30,7 @@ PROBLEM, HTML, TEXT = "application/problem+json", "text/html; charset=utf-8", "t
 FULL = {"limits": "1/minute; 20/hour", "algorithm": "fixed-window"}
 
 
-def rejected(app: App, **request: Any) -> Any:
+def rejected_response(app: App, **request: Any) -> Any:
     """Return the response to the second request of a client that is allowed one."""
     ask(app)
     return ask(app, **request)
@@ -45,12 +45,12 @@ def verdict_of(*rules: Rule, cost: int = 1, hits: int = 2) -> Verdict:
     return [rate.hit({"ip": "192.0.2.7"}, cost) for _ in range(hits)][-1]
 
 
-# -- the package's own answer ------------------------------------------------------------------------------
+# -- default rejection -------------------------------------------------------------------------------------
 
 
 def test_the_problem_document_follows_the_draft() -> None:
     """problem+json has the registered type, the status of the response and only the violated policies."""
-    response = rejected(app())
+    response = rejected_response(app())
     assert response.status_code == 429
     assert response.headers["content-type"] == PROBLEM
     assert response.headers["cache-control"] == "no-store"
@@ -66,7 +66,7 @@ def test_the_problem_document_follows_the_draft() -> None:
 
 def test_html_and_text_have_the_same_content() -> None:
     """A browser gets a well-formed page with a language. A terminal gets two lines."""
-    page = rejected(app(), headers={"accept": "text/html"})
+    page = rejected_response(app(), headers={"accept": "text/html"})
     tags: list[str] = []
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
@@ -74,7 +74,7 @@ def test_html_and_text_have_the_same_content() -> None:
     assert page.headers["content-type"] == HTML
     assert tags == ["html", "head", "meta", "title", "body", "h1", "p"]
     assert "Retry after 20 seconds." in page.text
-    text = rejected(app(), headers={"accept": "text/plain"})
+    text = rejected_response(app(), headers={"accept": "text/plain"})
     assert (text.headers["content-type"], text.text) == (TEXT, "Too Many Requests\nRetry after 20 seconds.\n")
     assert int(page.headers["content-length"]) == len(page.content)
 
@@ -149,13 +149,13 @@ class DeadStore(Store):
     """A store that never responds."""
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        raise StoreError("no answer")
+        raise StoreError("no reply")
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        raise StoreError("no answer")
+        raise StoreError("no reply")
 
     def forget(self, keys: Iterable[str]) -> None:
-        raise StoreError("no answer")
+        raise StoreError("no reply")
 
 
 def test_a_store_failure_is_503() -> None:
@@ -176,12 +176,12 @@ def test_every_status_has_a_reason_phrase(status: int, reason: str) -> None:
     assert Rejection(status, [], b"").reason == reason
 
 
-# -- your own answer ---------------------------------------------------------------------------------------
+# -- custom rejections -------------------------------------------------------------------------------------
 
 OWN = Rejection(403, [("Content-Type", "text/plain"), ("X-RateLimit-Limit", "?"), ("Retry-After", "999")], b"no")
 
 
-async def eventually(request: Any, verdict: Verdict) -> Rejection:
+async def async_rejection(request: Any, verdict: Verdict) -> Rejection:
     await asyncio.sleep(0)
     return Rejection(403, [("content-type", "text/plain")], b"no, " + str(verdict.rules[0]).encode())
 
@@ -190,7 +190,7 @@ async def eventually(request: Any, verdict: Verdict) -> Rejection:
     ("rejection", "status", "body"),
     [
         (lambda request, verdict: OWN, 403, "no"),
-        (eventually, 403, "no, api"),
+        (async_rejection, 403, "no, api"),
         (lambda request, verdict: JSONResponse({"wait": verdict.retry_after}, 420), 420, '{"wait":20.0}'),
         (lambda request, verdict: sending({**START, "status": 200}, BODY), 200, "hello"),
     ],
@@ -198,7 +198,7 @@ async def eventually(request: Any, verdict: Verdict) -> Rejection:
 )
 def test_a_function_replaces_the_rejection_under_asgi(rejection: Any, status: int, body: str) -> None:
     """It returns a Rejection or an application, sync or async. The rate limit fields replace its own."""
-    response = rejected(app(rejection=rejection))
+    response = rejected_response(app(rejection=rejection))
     assert (response.status_code, response.text) == (status, body)
     assert [name for name, _ in response.headers.multi_items() if name in FIELDS] == FIELDS
     assert response.headers.get_list("retry-after") == ["20"]
@@ -255,11 +255,11 @@ def test_the_function_receives_request_and_verdict() -> None:
     """The function receives the request as a mapping with headers, and the verdict with its reasons."""
     calls: list[Any] = []
 
-    def answer(request: Any, verdict: Verdict) -> Rejection:
+    def reject_request(request: Any, verdict: Verdict) -> Rejection:
         calls.append((request["path"], request.headers["accept"], verdict.retry_after, verdict.rejected_by[0].rule))
         return OWN
 
-    rejected(app(rejection=answer), path="/a", headers={"accept": "text/x"})
+    rejected_response(app(rejection=reject_request), path="/a", headers={"accept": "text/x"})
     assert calls == [("/a", "text/x", 20.0, "api")]
 
 
@@ -270,7 +270,7 @@ def test_an_error_of_the_function_reaches_the_server() -> None:
         raise LookupError("template")
 
     with pytest.raises(LookupError, match="template"):
-        rejected(app(rejection=broken))
+        rejected_response(app(rejection=broken))
 
 
 def test_a_rejection_under_wsgi_is_complete_without_a_validator() -> None:

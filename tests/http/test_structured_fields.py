@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Rule
 
-# -- the draft's own examples ------------------------------------------------------------------------------
+# -- examples of the draft ---------------------------------------------------------------------------------
 
 DRAFT = [
     '"burst";q=100;w=60,"daily";q=1000;w=86400',

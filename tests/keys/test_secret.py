@@ -36,7 +36,7 @@ def key_of(key: Any, features: dict[str, Any], **settings: Any) -> str:
     return limiter(key, **settings).peek(features).decisions[0].hit[1].rpartition("|")[2]
 
 
-# -- what the store holds ----------------------------------------------------------------------------------
+# -- contents of the store ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", [["email"], ["user"], ["ip"], ["user|ip"], ["email", "ip"], ["path", "email", "user"]])
@@ -125,7 +125,7 @@ def test_other_functions_work_with_a_secret() -> None:
     assert rate.hit({"user": "<b> at 0x7f"}).allowed
 
 
-# -- where the secret comes from ---------------------------------------------------------------------------
+# -- sources of the secret ---------------------------------------------------------------------------------
 
 
 def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ RIGHT: list[dict[str, Any]] = [
 ]
 
 
-def given(rule: dict[str, Any]) -> dict[str, Any]:
+def rule_options(rule: dict[str, Any]) -> dict[str, Any]:
     return {"limits": "1/minute", **rule}
 
 
@@ -58,13 +58,13 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def test_an_impossible_ip_address_is_rejected(rule: dict[str, Any], message: str) -> None:
     """Settings show the path. The middleware checks the rules of a limiter, and the first request checks decorators."""
     with pytest.raises(ConfigError, match=rf"^rules\[1\]: {message}"):
-        load_settings({"rules": [{"limits": "1/s"}, given(rule)]})
-    limiter = Limiter([Rule(name="api", **given(rule))])
+        load_settings({"rules": [{"limits": "1/s"}, rule_options(rule)]})
+    limiter = Limiter([Rule(name="api", **rule_options(rule))])
     for middleware in (RateLimitMiddleware, WSGIMiddleware):
         with pytest.raises(ConfigError, match=rf'^rule "api": {message}'):
             middleware(app, limiter=limiter)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=rf'^rule "starlette_apps\.hello": {message}'):
-        ask(application([Route("/", limit(**given(rule))(hello))]))
+        ask(application([Route("/", limit(**rule_options(rule))(hello))]))
 
 
 @pytest.mark.parametrize(("rule", "message"), WRONG)
@@ -93,17 +93,17 @@ def test_an_override_may_have_a_key_with_other_values() -> None:
 @pytest.mark.parametrize("rule", RIGHT)
 def test_possible_values_of_features_are_accepted(rule: dict[str, Any]) -> None:
     """The check applies only to text that parses as an IP address, and only for IP features."""
-    assert load_settings({"rules": [given(rule)]}).rules
+    assert load_settings({"rules": [rule_options(rule)]}).rules
     features = {"net": lambda request: None}
-    assert RateLimitMiddleware(app, limiter=Limiter([Rule(**given(rule))]), features=features)
+    assert RateLimitMiddleware(app, limiter=Limiter([Rule(**rule_options(rule))]), features=features)
 
 
 def test_the_check_uses_the_prefix_of_the_settings() -> None:
     """With prefix 128 every IPv6 address is its own client, and a network is none."""
-    rule = given({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
+    rule = rule_options({"match": {"ip": "2001:db8::1"}, "per_key": {"2001:db8::1": "9/s"}})
     assert load_settings({"ipv6_prefix": 128, "rules": [rule]}).rules
     with pytest.raises(ConfigError, match=r"per_key\['2001:db8::/64'\]: '2001:db8::/64' is a network"):
-        load_settings({"ipv6_prefix": 128, "rules": [given({"per_key": {"2001:db8::/64": "9/s"}})]})
+        load_settings({"ipv6_prefix": 128, "rules": [rule_options({"per_key": {"2001:db8::/64": "9/s"}})]})
     with pytest.raises(ConfigError, match=r"^ipv6_prefix: expected a whole number from 1 to 128; got 0"):
         load_settings({"ipv6_prefix": 0, "rules": [rule]})
 
@@ -114,9 +114,12 @@ def test_the_check_uses_the_prefix_of_the_settings() -> None:
     [
         ({"lists": {"deny": {"ip": ["2001:db8::/64"]}}}, r"lists\.deny\.ip: .* per /48 .*. Write '2001:db8::/48'"),
         ({"lists": {"allow": {"ip": ["2001:db8::/64"]}}}, r"lists\.allow\.ip: .* per /48 "),
-        ({"rules": [given({"name": "a", "match": {"ip": "2001:db8::/64"}})]}, r'rule "a": match\.ip: .* per /48 '),
         (
-            {"rules": [given({"per_key": {"2001:db8::/64": "9/s"}})]},
+            {"rules": [rule_options({"name": "a", "match": {"ip": "2001:db8::/64"}})]},
+            r'rule "a": match\.ip: .* per /48 ',
+        ),
+        (
+            {"rules": [rule_options({"per_key": {"2001:db8::/64": "9/s"}})]},
             r"rule .rule-1.: per_key\[.*. Write '2001:db8::/48",
         ),
     ],
@@ -130,7 +133,7 @@ def test_the_prefix_of_the_middleware_counts(middleware: Any, settings: dict[str
 
 def test_a_custom_ip_feature_may_be_any_text() -> None:
     """A feature function or a dependency for ``ip`` may return any text."""
-    rule = given({"match": {"ip": "2001:db8::1"}})
+    rule = rule_options({"match": {"ip": "2001:db8::1"}})
     own = {"ip": lambda request: "2001:db8::1"}
     guarded = RateLimitMiddleware(app, limiter=Limiter([Rule(**rule)]), features=own)
     assert [ask(guarded).status_code for _ in range(2)] == [200, 429]

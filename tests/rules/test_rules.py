@@ -222,7 +222,7 @@ def test_the_fast_path_is_used_only_for_a_plain_limit() -> None:
     assert Plan([]).single is None
 
 
-# -- precise errors ----------------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -41,22 +41,22 @@ PIECES = ["a", "b", "a b", "a*", "ab", "**", "a.b", "v1", "1", "01", "1.5", "x-y
 PIECES += ["0f0e0d0c-0b0a-0908-0706-050403020100"]
 
 
-def routed(app: Any, path: str, method: str = "GET", **scope: Any) -> RouteMatch:
+def find_route(app: Any, path: str, method: str = "GET", **scope: Any) -> RouteMatch:
     return index_of(app).find(ASGIRequest(http_scope(path=path, method=method, **scope)))
 
 
 def endpoint(name: str) -> Any:
-    async def answer(request: Any) -> PlainTextResponse:
+    async def respond(request: Any) -> PlainTextResponse:
         return PlainTextResponse(name)
 
-    return answer
+    return respond
 
 
 def connection(name: str) -> Any:
-    async def answer(websocket: Any) -> None:
+    async def respond(websocket: Any) -> None:
         await websocket.close()
 
-    return answer
+    return respond
 
 
 class Both(HTTPEndpoint):
@@ -125,16 +125,16 @@ def test_templates_have_prefixes_and_no_convertors() -> None:
     """The template has all prefixes: mounts three deep with parameters, a leading slash, no convertors."""
     inner = Router([Route("/{x:int}/{rest:path}", endpoint("inner"))])
     app = Starlette(routes=[Mount("/v1", routes=[Mount("/{tenant}", routes=[Mount("/items", app=inner)])])])
-    route = routed(app, "/v1/acme/items/7/a/b")
+    route = find_route(app, "/v1/acme/items/7/a/b")
     assert route.endpoint == "/v1/{tenant}/items/{x}/{rest}"
 
 
 def test_a_mount_without_readable_routes_has_one_template() -> None:
     """A mount whose routes cannot be read is one endpoint. A path that no route matches is unmatched."""
     app = Starlette(routes=[Mount("/files/{site}", app=opaque), Mount("/api", app=Router())])
-    assert routed(app, "/files/a/b/c").endpoint == "/files/{site}/{path}"
-    assert routed(app, "/api/x").endpoint == UNMATCHED
-    assert routed(app, "/x").endpoint == UNMATCHED
+    assert find_route(app, "/files/a/b/c").endpoint == "/files/{site}/{path}"
+    assert find_route(app, "/api/x").endpoint == UNMATCHED
+    assert find_route(app, "/x").endpoint == UNMATCHED
 
 
 def test_parameters_have_the_value_of_the_convertor() -> None:
@@ -146,7 +146,7 @@ def test_parameters_have_the_value_of_the_convertor() -> None:
 
 def test_a_trailing_line_feed_hides_no_route() -> None:
     """Patterns that end in "$" accept one more line feed, and so does the index."""
-    route = routed(Starlette(routes=[Route("/login", endpoint("login"))]), "/login\n")
+    route = find_route(Starlette(routes=[Route("/login", endpoint("login"))]), "/login\n")
     assert route.endpoint == "/login"
 
 
@@ -203,7 +203,7 @@ def test_an_application_that_mounts_itself_is_read_once() -> None:
     """The search ends at a mount that it has already read."""
     router = Router([Route("/x", endpoint("x"))])
     router.mount("/again", app=router)
-    assert routed(Starlette(routes=[Mount("/", app=router)]), "/x").endpoint == "/x"
+    assert find_route(Starlette(routes=[Mount("/", app=router)]), "/x").endpoint == "/x"
 
 
 @pytest.mark.parametrize("count", [3, 3000])
@@ -215,5 +215,5 @@ def test_a_new_path_is_compared_with_few_routes(count: int, monkeypatch: pytest.
     ask = tree.RouteNode.quality
     monkeypatch.setattr(tree.RouteNode, "quality", lambda branch, q: calls.append(branch.endpoint) or ask(branch, q))
     app = Starlette(routes=[Route(f"/r{i}/{{x}}", endpoint(str(i))) for i in range(count)])
-    assert routed(app, f"/r{count - 1}/7").endpoint == f"/r{count - 1}/{{x}}"
+    assert find_route(app, f"/r{count - 1}/7").endpoint == f"/r{count - 1}/{{x}}"
     assert len(calls) == 1

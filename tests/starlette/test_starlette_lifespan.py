@@ -85,14 +85,14 @@ def test_the_store_is_closed_after_a_failed_start() -> None:
     assert len(store.closed) == 1
 
 
-@exempt("nobody")
+@exempt("missing")
 async def mistyped(request: Any) -> None:
     raise AssertionError("never called")
 
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
-    (mistyped, {}, "@exempt on test_starlette_lifespan.mistyped: unknown rule 'nobody'"),
-    (hello, {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator has a rule named 'nobody'"),
+    (mistyped, {}, "@exempt on test_starlette_lifespan.mistyped: unknown rule 'missing'"),
+    (hello, {"rules": [{"overrides": "missing", "limits": "1/s"}]}, "no decorator has a rule named 'missing'"),
     (limit("1/s", key=["tenant"])(hello), {}, "uses the feature 'tenant', but nothing provides it"),
 ]
 
@@ -150,7 +150,7 @@ class Plain:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"overrides": "nobody", "limits": "1/s"}, "no decorator has a rule named 'nobody'"),
+        ({"overrides": "missing", "limits": "1/s"}, "no decorator has a rule named 'missing'"),
         ({"key": "path:id", "limits": "1/s"}, "uses the feature 'path:id'"),
     ],
 )
@@ -175,7 +175,7 @@ def test_routes_added_at_the_start_are_known() -> None:
     app = Starlette(lifespan=lifespan)
     app.add_middleware(RateLimitMiddleware, settings={})
     sent: list[str] = []
-    assert "unknown rule 'nobody'" in asyncio.run(run_lifespan(app, sent))
+    assert "unknown rule 'missing'" in asyncio.run(run_lifespan(app, sent))
 
 
 def test_lifespan_messages_are_passed_through() -> None:
@@ -206,7 +206,7 @@ def test_lifespan_messages_are_passed_through() -> None:
 def test_a_wrapping_middleware_reads_the_routes_at_the_start() -> None:
     """A middleware that wraps the application by hand finds mistakes at the start, too."""
     app = RateLimitMiddleware(Starlette(routes=[Route("/", mistyped)]), settings={})
-    assert "unknown rule 'nobody'" in asyncio.run(run_lifespan(app, []))
+    assert "unknown rule 'missing'" in asyncio.run(run_lifespan(app, []))
 
 
 def test_an_application_without_a_lifespan_is_limited() -> None:
@@ -222,7 +222,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from ratelimit_mw.starlette import RateLimitMiddleware, exempt
 
-@exempt("nobody")
+@exempt("missing")
 async def view(request):
     return PlainTextResponse("never")
 
@@ -244,7 +244,7 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (PROGRAM, "@exempt on mistaken.view: unknown rule 'nobody'"),
+        (PROGRAM, "@exempt on mistaken.view: unknown rule 'missing'"),
         (MISTYPED, "rules[0]: limits: cannot parse quota '5/minit'"),
         (MISTYPED.replace("settings=", "setings="), "setings: unknown argument"),
         (MISTYPED.replace("={", "='nowhere.toml' or {"), "settings file 'nowhere.toml' not found in "),

@@ -178,7 +178,7 @@ def test_a_limit_on_a_mounted_application_applies_below_the_mount() -> None:
     assert statuses(app, "/files/a", "/files/b") == [200, 429]
 
 
-# -- who is exempt -----------------------------------------------------------------------------------------
+# -- exemptions --------------------------------------------------------------------------------------------
 
 
 def test_exempt_removes_a_view_from_rules() -> None:

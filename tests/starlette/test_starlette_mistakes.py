@@ -54,14 +54,14 @@ def test_an_invalid_limit_is_an_error_at_its_decorator(limits: Any, options: Any
         limit(limits, **options)
 
 
-@exempt("nobody")
+@exempt("missing")
 async def _mistyped(request: Any) -> Response:
     return PlainTextResponse("never")
 
 
 MISTAKES = [
-    ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: unknown rule 'nobody'"),
-    ([Route("/", hello)], {"rules": [{"overrides": "nobody", "limits": "1/s"}]}, "no decorator has a rule named"),
+    ([Route("/", _mistyped)], {}, "@exempt on test_starlette_mistakes._mistyped: unknown rule 'missing'"),
+    ([Route("/", hello)], {"rules": [{"overrides": "missing", "limits": "1/s"}]}, "no decorator has a rule named"),
     (
         [Route("/", asynchronous)],
         {"rules": [{"name": "starlette_apps.asynchronous", "limits": "1/s"}]},
@@ -89,7 +89,7 @@ def test_mistakes_stop_every_request(routes: Any, settings: Any, message: str) -
 def test_a_parameter_may_come_from_a_mount_or_only_one_route() -> None:
     """A limit by a parameter needs one route that has it. A rule for all routes needs an alternative in its key."""
     view = limit("1/minute", key=["path:tenant"])(hello)
-    settings = {"rules": [{"name": "all", "key": ["path:nobody|ip"], "limits": "99/minute"}]}
+    settings = {"rules": [{"name": "all", "key": ["path:missing|ip"], "limits": "99/minute"}]}
     routes = [Mount("/t/{tenant}", routes=[Route("/x", view)]), Route("/plain", view)]
     app = application(routes, limiter=Limiter.from_settings(load_settings(settings)))
     assert statuses(app, "/t/a/x", "/t/b/x", "/t/a/x", "/plain", "/plain") == [200, 200, 429, 200, 200]

@@ -108,7 +108,7 @@ def test_a_replaced_route_is_found() -> None:
     assert _middleware_of(app).routes.index_of({"app": app}).differences == 0
 
 
-# -- where the middleware stands ---------------------------------------------------------------------------
+# -- position of the middleware ----------------------------------------------------------------------------
 
 
 def test_a_mounted_middleware_uses_whole_templates() -> None:

@@ -58,7 +58,7 @@ app.add_middleware(RateLimitMiddleware, settings={"rules": rules})
 """
 
 
-def serving(program: str, protocol: str, folder: Path) -> Any:
+def run_uvicorn(program: str, protocol: str, folder: Path) -> Any:
     """Run uvicorn with one of its WebSocket implementations."""
     (folder / "sockets.py").write_text(program)
 
@@ -75,22 +75,22 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def server(protocol: str, tmp_path: Path) -> Iterator[Server]:
-    with serving(PROGRAM, protocol, tmp_path) as started:
+    with run_uvicorn(PROGRAM, protocol, tmp_path) as started:
         yield started
 
 
-def opened(server: Server, path: str = "/ws") -> Any:
+def open_websocket(server: Server, path: str = "/ws") -> Any:
     return connect(f"ws://127.0.0.1:{server.port}{path}", proxy=None, open_timeout=30)
 
 
 def test_a_client_sees_the_reason_of_a_rejected_handshake(server: Server) -> None:
     """The accepted handshake has the remaining requests. The rejected one is a 429 with Retry-After."""
-    with opened(server) as accepted:
+    with open_websocket(server) as accepted:
         assert accepted.response.headers["ratelimit-policy"] == '"handshakes";q=2;w=3600'
         assert accepted.response.headers["x-ratelimit-remaining"] == "1"
-    with opened(server):
+    with open_websocket(server):
         pass
-    with pytest.raises(InvalidStatus) as rejected, opened(server):
+    with pytest.raises(InvalidStatus) as rejected, open_websocket(server):
         pass
     response = rejected.value.response
     assert (response.status_code, response.headers["content-type"]) == (429, "application/problem+json")
@@ -100,7 +100,7 @@ def test_a_client_sees_the_reason_of_a_rejected_handshake(server: Server) -> Non
 
 def test_excess_messages_close_the_connection(server: Server) -> None:
     """The client receives the responses to allowed messages and then the close code "try again later"."""
-    with opened(server) as socket:
+    with open_websocket(server) as socket:
         for text in "abc":
             socket.send(text)
         assert [socket.recv(30), socket.recv(30)] == ["a", "b"]
@@ -111,17 +111,17 @@ def test_excess_messages_close_the_connection(server: Server) -> None:
 
 def test_websockets_of_a_fastapi_router_share_counts_with_requests(protocol: str, tmp_path: Path) -> None:
     """Handshakes consume the router's limit by room, and the file's limit, which HTTP requests consume, too."""
-    with serving(ROUTER, protocol, tmp_path) as server:
-        with opened(server, "/v1/rooms/a") as socket:
+    with run_uvicorn(ROUTER, protocol, tmp_path) as server:
+        with open_websocket(server, "/v1/rooms/a") as socket:
             for text in "123":
                 socket.send(text)
             assert [socket.recv(30), socket.recv(30)] == ["a1", "a2"]
             socket.close()
             with pytest.raises(ConnectionClosed):
                 socket.recv(30)  # The excess message was dropped without a response.
-        with opened(server, "/v1/rooms/b"):
+        with open_websocket(server, "/v1/rooms/b"):
             pass
-        with pytest.raises(InvalidStatus) as rejected, opened(server, "/v1/rooms/a"):
+        with pytest.raises(InvalidStatus) as rejected, open_websocket(server, "/v1/rooms/a"):
             pass
         response = httpx.get(f"http://127.0.0.1:{server.port}/left", trust_env=False)
     assert rejected.value.response.status_code == 429

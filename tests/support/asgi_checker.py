@@ -25,11 +25,11 @@ _BEFORE_START = ("http.response.debug", "http.response.early_hint")
 
 
 class ProtocolError(Exception):
-    """The middleware broke a rule of ASGI. No assertion, so that no test takes it for its own."""
+    """The middleware violated ASGI. This is no AssertionError, so no test mistakes it for its own."""
 
 
 class Exchange:
-    """One call: the messages of the server, those sent to it, and those of the application."""
+    """One call: the messages from and to the server, and those of the application."""
 
     def __init__(self) -> None:
         self.reads_by_server = 0
@@ -39,7 +39,7 @@ class Exchange:
         self._trailers_announced = False
 
     def advance(self, message: Message) -> None:
-        """Check a message's place in the order of one response."""
+        """Check the position of a message in one response."""
         kind = message["type"]
         self._at(kind, self.stage != "after the end")
         if kind == "http.response.start":
@@ -66,7 +66,7 @@ _exchange: ContextVar[Exchange] = ContextVar("exchange")
 
 
 def checked(build: Callable[[App], App], app: App) -> App:
-    """The application ``app`` behind the middleware that ``build`` puts around it, with both sides checked."""
+    """Wrap ``app`` in the middleware of ``build``, and check both sides."""
     middleware = build(_inside(app))
 
     async def server(scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,7 +100,7 @@ def checked(build: Callable[[App], App], app: App) -> App:
 
 
 def _inside(app: App) -> App:
-    """The application's side: every message must have reached the server by the time ``send`` returns."""
+    """Wrap the application: every message must reach the server before ``send`` returns."""
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         exchange = _exchange.get()
@@ -131,7 +131,7 @@ def _compare(given: Message, passed_on: Message) -> None:
 
 
 def check_start(message: Message) -> None:
-    """Types and spelling of a start message, as the server would want them."""
+    """Check types and spelling of a start message as a server does."""
     require(type(message["status"]) is int, f"a status that is not an int: {message['status']!r}")
     for pair in message.get("headers", ()):
         require(isinstance(pair, list | tuple) and len(pair) == 2, f"a header that is not a pair: {pair!r}")

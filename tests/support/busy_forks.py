@@ -24,7 +24,7 @@ UNREACHABLE = "redis://127.0.0.1:1"
 
 
 def exit_code(work: Callable[[], object], fork: Callable[[], int] = os.fork) -> int:
-    """The exit code of a child that does this work: 0 if its result is true. After 20 seconds it is killed."""
+    """Return the exit code of a child that does this work: 0 if its result is true. Kill the child after 20 s."""
     pid = fork()
     if pid == 0:
         signal.alarm(20)
@@ -57,7 +57,7 @@ def busy(work: Callable[[], object]) -> Iterator[None]:
 
 
 def served(work: Callable[[], object]) -> bool:
-    """Whether each of forty children, forked beside busy threads, completes the same work."""
+    """Return whether each of forty children, forked beside busy threads, completes the same work."""
     with busy(work):
         return [exit_code(work) for _ in range(40)] == [0] * 40
 
@@ -81,7 +81,7 @@ def refunds(_: str) -> bool:
 
 
 def slots(_: str) -> bool:
-    """Slots, while the heartbeat renews them without a pause."""
+    """Use slots while the heartbeat renews them without a pause."""
     limiter = Limiter([Rule(name="busy", limits="1000 concurrent")])
     limiter._slots = Heartbeat(limiter._renew, interval=0.0)
 
@@ -93,7 +93,7 @@ def slots(_: str) -> bool:
 
 
 def away(_: str) -> bool:
-    """An unreachable store and its circuit breaker."""
+    """Use an unreachable store and its circuit breaker."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")], open_store(UNREACHABLE))
     breaker = limiter.breaker
     assert breaker is not None
@@ -106,7 +106,7 @@ def away(_: str) -> bool:
 
 
 def stuck(_: str) -> bool:
-    """A thread holds the lock of the tables for longer than a fork waits. The child starts with empty tables."""
+    """Hold the lock of the tables for longer than a fork waits. The child starts with empty tables."""
     forksafe._SECONDS = 0.02  # type: ignore[misc]
     inside, over = threading.Event(), threading.Event()
     store = MemoryStore()
@@ -131,7 +131,7 @@ def stuck(_: str) -> bool:
 
 
 def twice(_: str) -> bool:
-    """Several threads fork at the same time."""
+    """Fork in several threads at the same time."""
     limiter = Limiter([Rule(name="busy", limits="100000000/hour")])
     codes: list[int] = []
 
@@ -145,7 +145,7 @@ def twice(_: str) -> bool:
 
 
 def without_hooks(address: str) -> bool:
-    """A fork by C code, as uWSGI does: Python's hooks do not run, and the child opens connections of its own."""
+    """Fork in C code like uWSGI: Python's hooks do not run, and the child opens its own connections."""
     rule = Rule(name=f"hooks-{os.getpid()}", limits="100/hour", algorithm="sliding-window-log")
     limiter = Limiter([rule], open_store(address, timeout_us=20_000_000))
     limiter.hit(CLIENT)
@@ -155,7 +155,7 @@ def without_hooks(address: str) -> bool:
 
 
 def killed(address: str) -> bool:
-    """A parent that holds a slot is killed. The parent's slot ends, and the child renews its own slot."""
+    """Kill a parent that holds a slot. The parent's slot ends, and the child renews its own slot."""
     now = multiprocessing.RawValue("q", 1_700_000_000_000_000)
     rule = Rule(name=f"killed-{os.getpid()}", limits="1 concurrent")
     limiter = Limiter([rule], open_store(address), clock=lambda: now.value)

@@ -1,4 +1,4 @@
-"""Small applications behind the middleware, and calling them as clients do: through httpx or with bare messages."""
+"""Small applications behind the middleware, and clients that call them through httpx or with raw messages."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def limiter(limits: Any = "2/minute", **rule: Any) -> Limiter:
 
 
 def limited(app: App, rate: Limiter | None = None, **options: Any) -> App:
-    """The application behind the middleware, with both sides checked."""
+    """Return the application behind the middleware, with both sides checked."""
     rate = rate or limiter()
     return checked(lambda inner: RateLimitMiddleware(inner, limiter=rate, **options), app)
 
 
 def sending(*messages: Message) -> App:
-    """An application that sends these messages."""
+    """Return an application that sends these messages."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         for message in messages:
@@ -45,26 +45,26 @@ def names_of(start: Message) -> list[str]:
 
 
 def ask(app: App, path: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> httpx.Response:
-    """One request to an ASGI application."""
+    """Send one request to an ASGI application."""
     return asyncio.run(aask(app, path, method, client, **request))
 
 
 async def aask(app: App, path: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> httpx.Response:
-    """``ask`` on a loop that runs already."""
+    """Call ``ask`` on a running event loop."""
     transport = httpx.ASGITransport(app=app, client=(client, 1234))
     async with httpx.AsyncClient(transport=transport, base_url=URL) as session:
         return await session.request(method, path, **request)
 
 
 def ask_wsgi(app: Any, path: str = "/", method: str = "GET", client: str = CLIENT, **request: Any) -> httpx.Response:
-    """One request to a WSGI application."""
+    """Send one request to a WSGI application."""
     transport = httpx.WSGITransport(app=app, remote_addr=client)
     with httpx.Client(transport=transport, base_url=URL) as session:
         return session.request(method, path, **request)
 
 
 def http_scope(**changed: Any) -> Scope:
-    """The scope of ``GET /``."""
+    """Return the scope of ``GET /``."""
     scope: Scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -83,12 +83,12 @@ def http_scope(**changed: Any) -> Scope:
 
 
 def send_bare(app: App, scope: Scope, incoming: list[Message] | None = None) -> list[Message]:
-    """One call with bare messages; returns the messages of the application."""
+    """Make one call with raw messages and return the messages of the application."""
     return asyncio.run(asend_bare(app, scope, incoming))
 
 
 async def asend_bare(app: App, scope: Scope, incoming: list[Message] | None = None) -> list[Message]:
-    """``send_bare`` on a loop that runs already."""
+    """Call ``send_bare`` on a running event loop."""
     waiting = list(incoming or [{"type": "http.request", "body": b"", "more_body": False}])
     sent: list[Message] = []
 

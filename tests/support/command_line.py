@@ -1,4 +1,4 @@
-"""Runs the command line in this process and as a program, and writes its input: settings and logs."""
+"""Run the command line in this process and as a program, and write its settings and logs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def start(*args: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def replayed(settings: Path, access_log: Path, *args: object) -> dict[str, Any]:
-    """The JSON of a successful replay."""
+    """Return the JSON of a successful replay."""
     result = run("replay", settings, access_log, "--json", *args)
     assert result.exit_code == 0, result.stderr
     report: dict[str, Any] = json.loads(result.stdout)
@@ -74,7 +74,7 @@ def line(
     user: str = "-",
     agent: str = "-",
 ) -> str:
-    """One line of the combined format, ``at`` seconds after the start."""
+    """Return one line of the combined format, ``at`` seconds after the start."""
     time = datetime.fromtimestamp(START + at, UTC).strftime("%d/%b/%Y:%H:%M:%S +0000")
     return f'{ip} - {user} [{time}] "{method} {path} HTTP/1.1" {status} 12 "-" "{agent}"\n'
 

@@ -24,7 +24,7 @@ SESSIONS = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]
 CLIENT = "192.0.2.7"
-LOG = {"algorithm": "sliding-window-log"}  # for limits on a real clock: no minute begins in the midst of a test
+LOG = {"algorithm": "sliding-window-log"}  # for limits on a real clock: no minute ends during a test
 
 if not settings.configured:
     settings.configure(
@@ -53,7 +53,7 @@ urlpatterns = [path("", hello)]
 
 
 def still(given: dict[str, Any] | None = None) -> Limiter:
-    """A limiter with a fixed clock, so no cost expires."""
+    """Return a limiter with a fixed clock, so no cost expires."""
     return Limiter.from_settings(load_settings(given or {}), clock=ManualClock(999_960.0))
 
 
@@ -62,14 +62,14 @@ def one_rule(limits: Any = "2/minute", **rule: Any) -> Limiter:
 
 
 def urls(*patterns: Any) -> ModuleType:
-    """A URLconf with these patterns."""
+    """Return a URLconf with these patterns."""
     module = ModuleType("urls")
     module.urlpatterns = list(patterns)  # type: ignore[attr-defined]
     return module
 
 
 class Asking(AsyncClient):
-    """A client with a given IP address."""
+    """Return a client with a given IP address."""
 
     address = CLIENT
 
@@ -78,7 +78,7 @@ class Asking(AsyncClient):
 
 
 class Project:
-    """Requests to the project, by the sync stack or by the async one."""
+    """Send requests to the project through the sync or the async stack."""
 
     def __init__(self, is_async: bool) -> None:
         self._is_async = is_async
@@ -96,7 +96,7 @@ class Project:
         headers: dict[str, str] | None = None,
         **request: Any,
     ) -> Any:
-        """``ask`` on a loop that runs already."""
+        """Call ``ask`` on a running event loop."""
         asking: Any = Asking(raise_request_exception=False)
         asking.address = client
         # One by one, as Django 4.2.0 forgets those that come together; its client has a line of cookies already.
@@ -112,7 +112,7 @@ class Project:
 def project(
     limits: Any = None, *patterns: Any, is_async: bool = False, middleware: list[str] | None = None, **given: Any
 ) -> Iterator[Project]:
-    """The project with these limits and these URLs, ``/`` by default."""
+    """Open a project with these settings and URLs, ``/`` by default."""
     changed = {"RATELIMIT_MW": still() if limits is None else limits, "MIDDLEWARE": middleware or MIDDLEWARE, **given}
     with override_settings(ROOT_URLCONF=urls(*patterns) if patterns else urls(path("", hello)), **changed):
         yield Project(is_async)

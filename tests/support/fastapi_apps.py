@@ -13,7 +13,7 @@ from ratelimit_mw.testing import ManualClock
 
 
 def limited(app: FastAPI, *rules: Rule, limiter: Limiter | None = None, **options: Any) -> FastAPI:
-    """The application behind the middleware."""
+    """Return the application behind the middleware."""
     limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
     app.add_middleware(RateLimitMiddleware, limiter=limiter, **options)
     return app
@@ -24,14 +24,14 @@ def statuses(app: Any, *paths: str, **request: Any) -> list[int]:
 
 
 def current_user(x_user: Annotated[str | None, Header()] = None) -> str | None:
-    """A user as a dependency finds it."""
+    """Return the user of a dependency."""
     if x_user == "stranger":
         raise HTTPException(401)
     return x_user
 
 
 def by_user(limits: str = "2/minute", **options: Any) -> RateLimit:
-    """A limit whose key only a dependency knows."""
+    """Return a limit whose key only a dependency provides."""
     return RateLimit(limits, key=["user"], features={"user": current_user}, name="users", **options)
 
 

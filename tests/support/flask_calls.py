@@ -19,7 +19,7 @@ DENIES_EVE = {"rules": [{"name": "api", "limits": "5/minute"}], "lists": {"deny"
 
 
 def still(settings: dict[str, Any] | None = None) -> Limiter:
-    """A limiter with a fixed clock, so no cost expires."""
+    """Return a limiter with a fixed clock, so no cost expires."""
     return Limiter.from_settings(load_settings(settings or {}), clock=ManualClock(999_960.0))
 
 
@@ -32,7 +32,7 @@ def hello(**_: Any) -> str:
 
 
 def app_of(limiter: Limiter | None = None, views: dict[str, Any] | None = None, **options: Any) -> Flask:
-    """An application with these views by path, ``/`` by default, behind the extension."""
+    """Return an application with these views by path, ``/`` by default, behind the extension."""
     app = Flask("app")
     for number, (path, view) in enumerate((views or {"/": hello}).items()):
         app.add_url_rule(path, f"view{number}", view, methods=["GET", "POST"])

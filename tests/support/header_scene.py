@@ -1,4 +1,4 @@
-"""Some rules, a clock and a writer of headers, and the independent parser that judges what is written."""
+"""Rules, a clock and a header writer, and an independent parser that checks the headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FEATURES = {"ip": "192.0.2.7"}
 
 
 class Scene:
-    """Some rules, a clock and a writer; each request gives its headers by name."""
+    """Rules, a clock and a header writer. Each request returns its headers by name."""
 
     def __init__(self, *rules: Rule, **options: Any) -> None:
         self.clock = ManualClock(1_000_000.0)
@@ -32,7 +32,7 @@ class Scene:
 
 
 def parsed(value: str) -> Any:
-    """A field as an independent parser of structured fields reads it; it must be in its canonical spelling."""
+    """Parse a field with an independent parser of structured fields. The field must be in canonical form."""
     items = http_sf.parse(value.encode("ascii"), tltype="list")
     assert http_sf.ser(items) == value
     return items

@@ -1,4 +1,4 @@
-"""Web servers in processes of their own, and requests written by hand."""
+"""Web servers in their own processes, and raw requests to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEEP_ALIVE = {"uvicorn": ("--timeout-keep-alive", "75"), "gunicorn": ("--keep-al
 
 @contextmanager
 def running(output: Path, target: str | int, *command: str) -> Iterator[None]:
-    """A server process, until it answers, and then until the block ends."""
+    """Run a server process from its first response until the block ends."""
     with output.open("wb") as said:
         full = [sys.executable, "-m", *command, *KEEP_ALIVE.get(command[0], ())]
         process = subprocess.Popen(full, cwd=SUPPORT, stdout=said, stderr=said)
@@ -64,7 +64,7 @@ def connected(target: str | int) -> socket.socket:
 
 
 def say(target: str | int, request: str) -> bytes:
-    """The whole answer to a request written by hand."""
+    """Return the whole response to a raw request."""
     with connected(target) as sock:
         sock.sendall(request.replace("\n", "\r\n").encode("latin-1"))
         answer = b""

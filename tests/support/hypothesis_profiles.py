@@ -1,4 +1,4 @@
-"""How many examples Hypothesis tries in one test: the profile decides (tests/conftest.py)."""
+"""The number of Hypothesis examples in one test, which depends on the profile (tests/conftest.py)."""
 
 from hypothesis import settings
 

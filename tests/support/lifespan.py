@@ -1,4 +1,4 @@
-"""Starts and stops an ASGI application as a server does."""
+"""Start and stop an ASGI application as a server does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ratelimit_mw import ConfigError
 
 
 async def run_lifespan(app: Any, sent: list[str], between: Any = None, state: dict[str, Any] | None = None) -> str:
-    """Start and stop an application as a server does; the message of a start that failed."""
+    """Start and stop an application as a server does. Return the message of a failed start."""
     steps = asyncio.Queue[Any]()
     answered = asyncio.Event()
     failures = [""]

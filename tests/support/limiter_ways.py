@@ -1,4 +1,4 @@
-"""A limiter without HTTP: its rules, the remaining amounts, and its methods, blocking and awaited."""
+"""A limiter without HTTP: its rules, the remaining requests, and its blocking and async methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rule(limits: Any = "2/minute", name: str = "r", **options: Any) -> Rule:
 
 
 def left(rate: Limiter, features: dict[str, Any] = ANN) -> list[int]:
-    """The remaining amount of each limit."""
+    """Return the remaining requests of each limit."""
     return [decision.remaining for decision in rate.peek(features, cost=0).decisions]
 
 
@@ -36,7 +36,7 @@ class Blocking:
 
 
 class Awaited(Blocking):
-    """A limiter through their ``a`` twins, each on an event loop."""
+    """A limiter through its async methods, each call on its own event loop."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.rate, f"a{name}")

@@ -29,7 +29,7 @@ def clock() -> int:
 
 
 def one_hit_in_child(store: LmdbStore, fork: Callable[[], int] = os.fork) -> int:
-    """The exit code of a child that makes one hit: 0 allowed, 3 a StoreError. After 20 seconds it is killed."""
+    """Return the exit code of a child that makes one hit: 0 allowed, 3 a StoreError. Kill the child after 20 s."""
     pid = fork()
     if pid == 0:
         signal.alarm(20)
@@ -44,7 +44,7 @@ def one_hit_in_child(store: LmdbStore, fork: Callable[[], int] = os.fork) -> int
 
 
 def busy(path: Path) -> bool:
-    """Forty forks beside a thread that never pauses: each child is served."""
+    """Fork forty times beside a thread that never pauses. Each child gets a decision."""
     with closing(open_at(path, clock=clock)) as store:
         over = threading.Event()
 
@@ -62,7 +62,7 @@ def busy(path: Path) -> bool:
 
 
 def waiting(path: Path) -> bool:
-    """A fork while a thread is in its transaction for longer than a fork waits: a decision or a StoreError."""
+    """Fork while a thread is in its transaction for longer than a fork waits. It gets a decision or a StoreError."""
     forksafe._SECONDS = 0.02  # type: ignore[misc]
     with closing(open_at(path, timeout_us=50_000, clock=clock)) as store:
         hit(store, limit_of(PLENTY))
@@ -90,7 +90,7 @@ def waiting(path: Path) -> bool:
 
 
 def without_hooks(path: Path) -> bool:
-    """A fork by C code, as uWSGI does: Python's hooks do not run, and the child opens the files itself."""
+    """Fork in C code like uWSGI: Python's hooks do not run, and the child opens the files itself."""
     with closing(open_at(path, clock=clock)) as store:
         hit(store, limit_of(PLENTY))
         fork = ctypes.PyDLL(None).fork

@@ -58,7 +58,7 @@ def passed(store: Store, limit: Limit, tries: int, client: str = "a") -> int:
 
 
 def names(path: Path) -> list[bytes]:
-    """All names in an environment that no process has open."""
+    """Return all names in an environment that no process has open."""
     with lmdb.open(str(path), map_size=SIZE) as env, env.begin() as txn, txn.cursor() as cursor:
         return list(cursor.iternext(values=False))
 
@@ -84,5 +84,5 @@ def decide_on(path: Path, cost: int, how: signal.Signals) -> None:
 
 
 def mark_of(path: Path) -> str:
-    """The shutdown mark: the boot ID, or nothing when the environment was closed."""
+    """Return the shutdown mark: the boot ID, or "" when the environment was closed."""
     return (path / "ratelimit_mw.lock").read_text()

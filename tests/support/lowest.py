@@ -13,7 +13,7 @@ _REQUIREMENT = re.compile(r"([\w-]+)(?:\[[\w,]+\])?>=([\w.]+)")
 
 
 def lowest(pyproject: dict, given: list[str]) -> dict[str, str]:
-    """The versions by name."""
+    """Return the versions by name."""
     project = pyproject["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     lines = [*project["dependencies"], *extras, *pyproject["dependency-groups"]["frameworks"]]

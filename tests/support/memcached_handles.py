@@ -19,7 +19,7 @@ from ratelimit_mw.stores.memcached.store import MemcachedStore
 T = TypeVar("T")
 LEGAL = re.compile(rb"[!-~]{1,250}")
 
-PATIENT = 5_000_000  # microseconds: for tests that are not about time, on a machine that may be busy
+PATIENT = 5_000_000  # microseconds: for tests that do not measure time, on a busy machine
 NOW = 1_767_268_820_500_000
 CLIENT = "ip=192.0.2.7"
 

@@ -1,4 +1,4 @@
-"""A limiter over a memory store of a given size, with a clock set by hand."""
+"""A limiter on a memory store of a given size with a manual clock."""
 
 from __future__ import annotations
 

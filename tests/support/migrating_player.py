@@ -1,4 +1,4 @@
-"""Plays requests to one example application, in a process of its own, and prints its answers: the clock is given.
+"""Plays requests to one example application, in its own process with a manual clock, and prints its responses.
 
 `python migrating_player.py examples/migrating/slowapi_before.py app` reads a list of steps as JSON from its standard
 input: arguments of ``httpx.request``, and in ``after`` how many seconds pass before it. An answer is status and body.
@@ -20,38 +20,38 @@ import httpx
 
 URL = "http://localhost"
 CLIENT = "192.0.2.7"
-START = 1_767_268_830.0  # half a minute after a full one: no window ends by itself
+START = 1_767_268_830.0  # half a minute after a full one: no window ends without a pause
 
 
 def ask(app: Any, **request: Any) -> httpx.Response:
-    """One request to an ASGI or WSGI application, without a server."""
+    """Send one request to an ASGI or WSGI application without a server."""
     if not (inspect.iscoroutinefunction(app) or inspect.iscoroutinefunction(type(app).__call__)):
         with httpx.Client(transport=httpx.WSGITransport(app, remote_addr=CLIENT), base_url=URL) as client:
             return client.request(**request)
 
-    async def asked() -> httpx.Response:
+    async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app, client=(CLIENT, 50_000))
         async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
             return await client.request(**request)
 
-    return asyncio.run(asked())
+    return asyncio.run(send())
 
 
 def main() -> None:
     file, name = Path(sys.argv[1]), sys.argv[2]
     now = START
-    time.time = lambda: now  # before anything else is imported that reads it
+    time.time = lambda: now  # before the import of a module that reads it
     from ratelimit_mw import clock
 
     clock.time = SimpleNamespace(monotonic_ns=lambda: int(now * 1e9) - clock._WALL_AT_ZERO)
     sys.path.insert(0, str(file.parent))
     app = getattr(importlib.import_module(file.stem), name)
-    answers = []
+    responses = []
     for step in json.load(sys.stdin):
         now += step.pop("after", 0)
-        answer = ask(app, **step)
-        answers.append([answer.status_code, answer.text])
-    print(json.dumps(answers))
+        response = ask(app, **step)
+        responses.append([response.status_code, response.text])
+    print(json.dumps(responses))
 
 
 if __name__ == "__main__":

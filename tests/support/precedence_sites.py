@@ -1,4 +1,4 @@
-"""The same routes, marks and settings in each framework, for the tests on what goes before what."""
+"""The same routes, decorators and settings in each framework, for the tests of precedence."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ STATUS = {"name": "status", "limits": "50/minute"}
 
 def starlette() -> Starlette:
     def view(path: str, *marks: Any, methods: Sequence[str] = ("GET",)) -> Route:
-        async def answer(request: Any) -> PlainTextResponse:
+        async def respond(request: Any) -> PlainTextResponse:
             return PlainTextResponse(path)
 
         for mark in marks:
-            answer = mark(answer)
-        return Route(path, answer, methods=list(methods))
+            respond = mark(respond)
+        return Route(path, respond, methods=list(methods))
 
     app = Starlette(
         routes=[
@@ -74,7 +74,7 @@ def fastapi() -> FastAPI:
     app.api_route("/report", methods=["GET", "HEAD"], dependencies=[report])(lambda: "report")
     app.get("/health")(exempt(lambda: "health"))
     app.get("/status")(exempt("site")(limit(**STATUS)(lambda: "status")))
-    given = {"user": lambda: "ann"}  # known only on the way, so it is decided there
+    given = {"user": lambda: "ann"}  # known only in a dependency, so it is decided there
     item = Depends(RateLimit(key=["user"], features=given, **ITEM))
     app.api_route("/api/items/{number}", methods=["GET", "POST"], dependencies=[item])(lambda: "item")
     return app
@@ -94,12 +94,12 @@ def flask() -> Flask:
 
 def django_urls() -> list[Any]:
     def view(*marks: Any) -> Any:
-        def answer(request: Any, **_: Any) -> HttpResponse:
+        def respond(request: Any, **_: Any) -> HttpResponse:
             return HttpResponse("answer")
 
         for mark in marks:
-            answer = mark(answer)
-        return answer
+            respond = mark(respond)
+        return respond
 
     return [
         django_path("", view()),
@@ -116,23 +116,23 @@ starlette_app, fastapi_app = starlette(), fastapi()
 
 
 class Site:
-    """What a framework's application does, and what its command says that it does."""
+    """The behaviour of a framework's application, and the output of its commands."""
 
-    def answer(self, method: str, path: str, client: str = "192.0.2.7") -> tuple[int, list[str]]:
-        """The status, and the limits that the response tells: ``report 70``."""
+    def respond(self, method: str, path: str, client: str = "192.0.2.7") -> tuple[int, list[str]]:
+        """Return the status and the limits in the response: ``report 70``."""
         response = self._ask(method, path, client)
-        told = re.findall(r'"(\w+)";q=(\d+)', response.headers.get("ratelimit-policy", ""))
-        return response.status_code, [" ".join(found) for found in told]
+        options = re.findall(r'"(\w+)";q=(\d+)', response.headers.get("ratelimit-policy", ""))
+        return response.status_code, [" ".join(found) for found in options]
 
     def _ask(self, method: str, path: str, client: str) -> Any:
         raise NotImplementedError
 
-    def explained(self, method: str, path: str) -> list[str]:
-        """The rules that look at a request, by the command."""
+    def explain(self, method: str, path: str) -> list[str]:
+        """Return the rules that apply to a request, according to the command."""
         raise NotImplementedError
 
-    def listed(self) -> str:
-        """What the command says of all rules."""
+    def list_rules(self) -> str:
+        """Return the output of the command that lists all rules."""
         raise NotImplementedError
 
 
@@ -144,15 +144,15 @@ class ByCommand(Site):
     def _ask(self, method: str, path: str, client: str) -> Any:
         return calls.ask(self._app, path, method, client)
 
-    def explained(self, method: str, path: str) -> list[str]:
-        told = ("--feature", "ip=192.0.2.7", "--feature", "user=ann")
-        result = run_command("explain", "--app", self._name, method, path, *told, "--json")
+    def explain(self, method: str, path: str) -> list[str]:
+        options = ("--feature", "ip=192.0.2.7", "--feature", "user=ann")
+        result = run_command("explain", "--app", self._name, method, path, *options, "--json")
         rules = json.loads(result.stdout)["rules"]
         found = [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules if rule["applies"]]
         assert result.exit_code == (not found)
         return found
 
-    def listed(self) -> str:
+    def list_rules(self) -> str:
         result = run_command("check", "--app", self._name)
         assert result.exit_code == 0
         return result.stdout
@@ -165,10 +165,10 @@ class OfFlask(Site):
     def _ask(self, method: str, path: str, client: str) -> Any:
         return flask_calls.ask(self._app, path, method, client)
 
-    def explained(self, method: str, path: str) -> list[str]:
-        return looking(self._run("explain", method, path))
+    def explain(self, method: str, path: str) -> list[str]:
+        return applied_rules(self._run("explain", method, path))
 
-    def listed(self) -> str:
+    def list_rules(self) -> str:
         return self._run("rules")
 
     def _run(self, *words: str) -> str:
@@ -182,10 +182,10 @@ class OfDjango(Site):
     def _ask(self, method: str, path: str, client: str) -> Any:
         return self._project.ask(path, method, client)
 
-    def explained(self, method: str, path: str) -> list[str]:
-        return looking(self._run("explain", method, path))
+    def explain(self, method: str, path: str) -> list[str]:
+        return applied_rules(self._run("explain", method, path))
 
-    def listed(self) -> str:
+    def list_rules(self) -> str:
         return self._run("rules")
 
     def _run(self, *words: str) -> str:
@@ -195,13 +195,13 @@ class OfDjango(Site):
         return out.getvalue()
 
 
-def looking(output: str) -> list[str]:
+def applied_rules(output: str) -> list[str]:
     return [" ".join(found) for found in re.findall(r"^applies +(\w+) .* (\d+)/minute", output, re.MULTILINE)]
 
 
 @contextmanager
 def site(name: str) -> Iterator[Site]:
-    """The site in a framework: "starlette", "fastapi", "flask", "django" or "async django"."""
+    """Open the site in a framework: "starlette", "fastapi", "flask", "django" or "async django"."""
     if name in ("starlette", "fastapi"):
         yield ByCommand(name)
     elif name == "flask":

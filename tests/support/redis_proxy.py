@@ -1,4 +1,4 @@
-"""Stands between a store and its server: hears every command, and may swallow answers, fall silent, or cut lines."""
+"""A proxy between a store and its server that records commands and can drop replies or connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from servers import HOST
 
 
 class Proxy:
-    """Connections made while it is ``deaf`` or before it fell silent lead nowhere: no end, no reset, no answer."""
+    """Connections made while ``deaf`` is true, or before fall_silent, get no reply, no end and no reset."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
@@ -28,16 +28,16 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def count(self, key: str) -> int:
-        """How many commands had this key."""
+        """Return how many commands had this key."""
         return sum(any(part.endswith(key.encode()) for part in command) for command in self.heard)
 
     def fall_silent(self) -> None:
-        """Lines that there are lead nowhere from now on; new ones are as good as ever."""
+        """Stop replies on all open connections. New connections work."""
         self._silent.update(near for near, _ in self._lines)
 
     def cut(self) -> None:
-        """Lines that there are end."""
-        for pair in list(self._lines):  # those that come meanwhile stay
+        """Close all open connections."""
+        for pair in list(self._lines):  # New connections stay
             for end in pair:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)

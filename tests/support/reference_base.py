@@ -39,7 +39,7 @@ class Reference:
         self.entries: list[Entry] = []
         self.last = LONG_AGO
 
-    # -- what makes each algorithm itself ------------------------------------------------------------------
+    # -- defined by each algorithm -------------------------------------------------------------------------
 
     def fits(self, t: int, cost: int) -> bool:
         """Whether the algorithm allows ``cost`` at ``t``, which is never before the last time."""
@@ -67,7 +67,7 @@ class Reference:
         """Another amount from now on; the consumed cost stays."""
         self.amount, self.capacity = amount, capacity if capacity is not None else amount
 
-    # -- what follows for all of them ----------------------------------------------------------------------
+    # -- shared by all algorithms --------------------------------------------------------------------------
 
     def enter(self, entry: Entry) -> Entry:
         self.entries.append(entry)

@@ -1,4 +1,4 @@
-"""Served by real servers in ``test_body_servers.py``: applications that answer with the body they have read."""
+"""Applications that respond with the body they have read, for the real servers of ``test_body_servers.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers started by the command that an example names."""
+"""Servers that run by the command of an example."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMES_UP_WITHIN = 60.0
 
 @contextmanager
 def running(command: str) -> Iterator[str]:
-    """The address of a server started by the command, on a free port in place of its 8000."""
+    """Yield the URL of a server that runs by the command, on a free port instead of 8000."""
     assert "8000" in command, "the port that is replaced by a free one"
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     with subprocess.Popen(
@@ -32,7 +32,7 @@ def running(command: str) -> Iterator[str]:
     ) as process:
         try:
             address = _address(process)
-            reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would stop the server
+            reading = threading.Thread(target=process.stderr.read, daemon=True)  # a full pipe would block the server
             reading.start()
             yield address
         finally:

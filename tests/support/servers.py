@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 import redis
 
-PATIENCE = 20.0  # seconds until a server must answer; an idle machine needs a few milliseconds
+PATIENCE = 20.0  # seconds until a server must respond; an idle machine needs a few milliseconds
 HOST = "127.0.0.1"
-STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that is not to fail over because the machine is busy
+STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that must not fail over on a busy machine
 
 
 _PORTS = 1_250
@@ -33,7 +33,7 @@ _next_port = itertools.count(os.getpid())
 
 
 def program(name: str, package: str) -> str:
-    """The path of a server program, which is installed when it is missing."""
+    """Return the path of a server program, and install the program when it is missing."""
     found = shutil.which(name) or _install(name, package)
     if found is None:
         pytest.exit(f"the tests need {name}: sudo apt-get install {package}", returncode=3)
@@ -67,7 +67,7 @@ def free_port() -> int:
 
 
 def wait_for(holds: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
-    """Ask until it holds; real servers take real time."""
+    """Repeat a check until it holds, because real servers take real time."""
     ends = time.monotonic() + patience
     while not holds():
         if time.monotonic() > ends:
@@ -85,7 +85,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, again after it was killed."""
+        """Start the process, also after it was killed."""
         self.process = subprocess.Popen(self.command, cwd=self.folder, stdout=subprocess.DEVNULL)
         wait_for(lambda: self.ended() or self.listens(), f"{self.command[0]} on port {self.port}")
         if self.ended():
@@ -100,21 +100,21 @@ class Server:
             return client.connect_ex((HOST, self.port)) == 0
 
     def pause(self) -> None:
-        """It keeps its connections and answers nothing."""
+        """Stop the process: it keeps its connections and sends no replies."""
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Without any farewell, as a machine that dies."""
+        """Kill the process without a shutdown, like a machine that fails."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
 def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[Server]:
-    """A server on a free port: another port when a process took the first one."""
+    """Run a server on a free port, or on another port when a process took the first one."""
     for attempt in range(5):
         port = free_port()
         try:
@@ -130,7 +130,7 @@ def running(command: Callable[[int], Sequence[str]], folder: Path) -> Iterator[S
 
 
 def certificates(folder: Path) -> Path:
-    """A certificate for this machine, signed by itself: ``cert.pem`` and ``key.pem`` in the folder."""
+    """Write a self-signed certificate for this machine: ``cert.pem`` and ``key.pem`` in the folder."""
     subject = ["-subj", "/CN=localhost", "-addext", f"subjectAltName=IP:{HOST},DNS:localhost"]
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem"]
     command = [program("openssl", "openssl"), "req", "-x509", *key, "-out", "cert.pem", "-days", "2", *subject]
@@ -139,7 +139,7 @@ def certificates(folder: Path) -> Path:
 
 
 def tls_options(folder: Path) -> list[str]:
-    """The options of a Redis for TLS with the certificate in the folder, also between servers."""
+    """Return the options of a Redis for TLS with the certificate in the folder, also between servers."""
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     options = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert]
     return [*options, "--tls-auth-clients", "no", "--tls-replication", "yes"]
@@ -150,7 +150,7 @@ def ports_of(port: int, tls: bool) -> list[str]:
 
 
 def redis_command(port: int, *options: str, tls: bool = False) -> list[str]:
-    """A Redis that keeps nothing on disk."""
+    """Run a Redis without persistence."""
     path = program("redis-server", "redis-server")
     quiet = ["--save", "", "--appendonly", "no", "--loglevel", "warning", "--bind", HOST]
     return [path, *ports_of(port, tls), *quiet, *options]
@@ -163,7 +163,7 @@ def redis_running(folder: Path, *options: str, tls: bool = False) -> Iterator[Se
 
 
 def memcached_command(port: int, *options: str) -> list[str]:
-    """A Memcached with two threads; root must name the user it runs as."""
+    """Run a Memcached with two threads. As root, it needs the name of its user."""
     whom = ["-u", "root"] if os.geteuid() == 0 else []
     path = program("memcached", "memcached")
     return [path, *whom, "-l", HOST, "-p", str(port), "-U", "0", "-m", "64", "-t", "2", *options]
@@ -179,7 +179,7 @@ def memcached_running(folder: Path, *options: str) -> Iterator[Server]:
 def sentinel_running(
     folder: Path, service: str, primary: Server, *options: str, settings: Sequence[str] = (), tls: bool = False
 ) -> Iterator[Server]:
-    """One sentinel that decides alone, and soon. ``settings`` are further lines of its own."""
+    """Run one sentinel that decides alone and soon. ``settings`` are further lines of its configuration."""
 
     def command(port: int) -> list[str]:
         file = folder / f"sentinel-{port}.conf"
@@ -202,7 +202,7 @@ def sentinel_running(
 def cluster_running(
     folder: Path, *options: str, primaries: int = 3, tls: bool = False, **login: Any
 ) -> Iterator[list[Server]]:
-    """A cluster: as many primaries, then a replica of each. ``login`` is what redis-py needs to talk to them."""
+    """Run a cluster of primaries and a replica of each. ``login`` is what redis-py needs to connect."""
 
     def command(port: int) -> list[str]:
         own = ["--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf"]
@@ -229,19 +229,19 @@ def cluster_running(
 def _replicates(client: redis.Redis, primary: str) -> bool:
     try:
         client.execute_command("CLUSTER REPLICATE", primary)
-    except redis.ResponseError:  # they have not heard of each other yet
+    except redis.ResponseError:  # they do not know each other yet
         return False
     return True
 
 
 def _is_whole(client: redis.Redis) -> bool:
-    """Whether a node knows all slots, and a replica has its primary's data."""
+    """Return whether a node knows all slots, and a replica has its primary's data."""
     state, links = client.execute_command("CLUSTER INFO"), client.info("replication")
     return state["cluster_state"] == "ok" and links.get("master_link_status", "up") == "up"
 
 
 def replicated(primary: redis.Redis, replica: redis.Redis) -> bool:
-    """Whether the replica has all that the primary has written. (WAIT asks for what its own connection has written.)"""
+    """Return whether the replica has all writes of the primary. (WAIT covers only the writes of its own connection.)"""
     sent: Any = primary.info("replication")
     got: Any = replica.info("replication")
     return got.get("slave_repl_offset", -1) >= sent["master_repl_offset"]

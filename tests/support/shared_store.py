@@ -1,4 +1,4 @@
-"""A store in place of a shared one: a memory store behind calls that are counted and can be made to fail."""
+"""A memory store that stands for a shared one: its calls are counted and can fail."""
 
 from __future__ import annotations
 

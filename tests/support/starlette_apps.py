@@ -16,7 +16,7 @@ from ratelimit_mw.testing import ManualClock
 
 
 def application(routes: list[BaseRoute], *rules: Rule, limiter: Limiter | None = None, **options: Any) -> Starlette:
-    """An application behind the middleware, with the rules of a file."""
+    """Return an application behind the middleware, with the rules of a file."""
     limiter = limiter or Limiter(rules, clock=ManualClock(1_000_000.0))
     exception_handlers = options.pop("exception_handlers", None)
     app = Starlette(routes=routes, exception_handlers=exception_handlers)

@@ -1,4 +1,4 @@
-"""Where a path leads: by the index of routes, and by the router of Starlette."""
+"""The route of a path, by the index of routes and by the router of Starlette."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def index_of(app: Any) -> RouteIndex:
 
 
 async def went_to(app: Any, path: str, method: str, kind: str = "http", **more: Any) -> dict[str, Any]:
-    """The scope after Starlette's own router has gone wherever it goes."""
+    """Return the scope after Starlette's own router has handled it."""
     scope: Any = http_scope(type=kind, path=path, method=method, **more)
 
     async def receive() -> Any:

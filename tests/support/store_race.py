@@ -1,4 +1,4 @@
-"""Several processes that hit one key of a store at once."""
+"""Several processes that hit one key of a store concurrently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ratelimit_mw.stores import open_store
 
 
 def race(url: str, limit: Limit, tries: int, start: Any, passed: Any) -> None:
-    """One process of several: half of its tries blocking, half on an event loop, many at a time."""
+    """Run half of the tries of one process blocking, and half concurrently on an event loop."""
     store = open_store(url, 10_000_000)
     start.wait()
     mine = sum(store.apply([hit(limit)])[0].allowed for _ in range(tries // 2))
@@ -21,8 +21,8 @@ def race(url: str, limit: Limit, tries: int, start: Any, passed: Any) -> None:
     async def on_a_loop() -> int:
         found = 0
         for _ in range(tries // 2 // 250):
-            answers = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(250)))
-            found += sum(answer[0].allowed for answer in answers)
+            verdicts = await asyncio.gather(*(store.aapply([hit(limit)]) for _ in range(250)))
+            found += sum(answer[0].allowed for answer in verdicts)
         await store.aclose()
         return found
 
@@ -30,7 +30,7 @@ def race(url: str, limit: Limit, tries: int, start: Any, passed: Any) -> None:
 
 
 def raced(url: str, limit: Limit, tries: int = 20_000, processes: int = 4) -> int:
-    """How many of the tries passed."""
+    """Return how many of the tries passed."""
     context = multiprocessing.get_context("fork")
     start, passed = context.Event(), context.Queue()
     workers = [

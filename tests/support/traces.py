@@ -91,5 +91,5 @@ def starts(shape: Shape) -> st.SearchStrategy[int]:
 
 
 def answer(decision: Decision) -> Answer:
-    """The package's answer in the words of the slow twin."""
+    """Convert a decision of the package to the result type of the reference."""
     return Answer(decision.allowed, decision.remaining, decision.retry_us, decision.reset_us, decision.delay_us)

@@ -1,4 +1,4 @@
-"""The vectors worked by hand, and the paths that replay them."""
+"""The vectors computed by hand, and the paths that replay them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fields(decision: Decision) -> dict[str, Any]:
 
 
 class ThroughLimiter:
-    """A limiter with one rule on a store, given a clock that shows the time of the step."""
+    """A limiter with one rule on a store, with a clock that shows the time of the step."""
 
     def __init__(self, case: Case, store: str | Store = "memory://") -> None:
         self.now = 0
@@ -102,7 +102,7 @@ class ThroughStore:
 
 
 def replay(case: Case, path: Answering) -> None:
-    """Every step of a case, compared in all that the step states."""
+    """Compare every step of a case in all values that the step states."""
     for number, step in enumerate(case["steps"]):
         now = step["now"]
         if "refund" in step:

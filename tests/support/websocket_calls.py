@@ -33,7 +33,7 @@ def application(routes: list[BaseRoute], *rules: Rule, clock: Any = None, **opti
 
 
 async def aconnect(app: Any, path: str, said: list[Any], extensions: Any = None, **scope: Any) -> list[Any]:
-    """Connect, send the messages, disconnect; returns all messages of the application."""
+    """Connect, send the messages, disconnect, and return all messages of the application."""
     incoming = [
         {"type": "websocket.connect"},
         *({"type": "websocket.receive", "text": text} if isinstance(text, str) else text for text in said),
@@ -59,5 +59,5 @@ def connect(app: Any, path: str = "/ws", said: Any = (), extensions: Any = None,
 
 
 def kinds(sent: list[Any]) -> list[Any]:
-    """The sent messages in short form."""
+    """Return the sent messages in short form."""
     return [message.get("text", message.get("code", message["type"].rpartition(".")[2])) for message in sent]

@@ -1,4 +1,4 @@
-"""Small WSGI applications behind the middleware, and serving one request as a strict server does."""
+"""Small WSGI applications behind the middleware, and a strict server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIELDS = ["X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "Ra
 
 
 class Served:
-    """One request, served by a strict server: the response, and the errors."""
+    """One request, served by a strict server: the response and the errors."""
 
     def __init__(self, app: Any, chunks: int | None = None, closes: int = 1, **environ: Any) -> None:
         self.status, self.headers, self.body = "", [], b""
@@ -57,7 +57,7 @@ def environ_of(**changed: Any) -> Environ:
 
 
 def limited(app: Any, rate: Limiter | None = None, **options: Any) -> Any:
-    """The application behind the middleware, with a validator on each side."""
+    """Return the application behind the middleware, with a validator on each side."""
     return validator(RateLimitMiddleware(validator(app), limiter=rate or limiter(), **options))
 
 

@@ -44,7 +44,7 @@ class Scene(NamedTuple):
 
     steps: list[dict[str, Any]]
     statuses: list[int]
-    afterwards: list[int] | None = None
+    statuses_after: list[int] | None = None
     page: str = ""
 
 
@@ -154,7 +154,7 @@ CASES = [(package, says) for package, scenes in SCENES.items() for says in scene
 
 
 @functools.cache
-def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
+def play(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
     """Return the responses of one application by scene. Each scene starts two days later at the same time."""
     scenes = SCENES[package]
     steps: list[dict[str, Any]] = []
@@ -173,10 +173,10 @@ def played(package: str, side: str) -> dict[str, list[tuple[int, str]]]:
 def test_the_same_requests_have_the_same_responses(package: str, says: str) -> None:
     """Status and body are the same as before, or the page of the package names the difference."""
     scene = SCENES[package][says]
-    before, after = played(package, "before")[says], played(package, "after")[says]
+    before, after = play(package, "before")[says], play(package, "after")[says]
     assert [status for status, _ in before] == scene.statuses
-    assert [status for status, _ in after] == (scene.afterwards or scene.statuses)
-    if scene.afterwards is None:
+    assert [status for status, _ in after] == (scene.statuses_after or scene.statuses)
+    if scene.statuses_after is None:
         assert after == before
     else:
         assert scene.page

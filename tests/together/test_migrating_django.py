@@ -35,7 +35,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cache.clear()
 
 
-class Somebody:
+class FakeUser:
     """A user that is signed in when it has a name."""
 
     def __init__(self, name: str | None) -> None:
@@ -47,7 +47,7 @@ def signed_in(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Add a middleware that takes the user from a header of the client."""
 
     def handle(request: Any) -> Any:
-        request.user = Somebody(request.headers.get("X-Name"))
+        request.user = FakeUser(request.headers.get("X-Name"))
         return get_response(request)
 
     return handle
@@ -56,7 +56,7 @@ def signed_in(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
 WITH_USERS = [f"{__name__}.signed_in", *MIDDLEWARE]
 
 
-def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[bool]:
+def served_requests(project: Project, where: str, *requests: dict[str, Any]) -> list[bool]:
     """Return which of the requests were served."""
     codes = [project.ask(**{**request, "where": where + request.get("where", "")}).status_code for request in requests]
     rejected = {"/theirs": 403, "/ours": 429}[where]
@@ -64,12 +64,12 @@ def answers(project: Project, where: str, *requests: dict[str, Any]) -> list[boo
     return [status == 200 for status in codes]
 
 
-def both(theirs: Any, ours: Any, *requests: dict[str, Any], **settings: Any) -> list[bool]:
+def same_results(theirs: Any, ours: Any, *requests: dict[str, Any], **settings: Any) -> list[bool]:
     """Return the statuses of both packages for the same requests, which must be equal."""
     limiter = Limiter(clock=ManualClock(NOW))
     views = [path("theirs", theirs(hello)), path("ours", ours(hello))]
     with project({"limiter": limiter, **settings}, *views, middleware=WITH_USERS) as served:
-        before, after = answers(served, "/theirs", *requests), answers(served, "/ours", *requests)
+        before, after = served_requests(served, "/theirs", *requests), served_requests(served, "/ours", *requests)
     assert after == before
     return after
 
@@ -97,20 +97,26 @@ KEYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_migrated_key_counts_the_same_clients_together(key: str) -> None:
     """The same key separates the same clients in both packages."""
     one, other = KEYS[key]
-    assert both(ratelimit(key=key, rate="1/d"), limit("1/d", key=key), one, one, other, other) == [True, False] * 2
+    assert (
+        same_results(ratelimit(key=key, rate="1/d"), limit("1/d", key=key), one, one, other, other) == [True, False] * 2
+    )
 
 
 def test_the_last_of_several_values_counts() -> None:
     """Django's ``request.GET[...]`` and ``request.POST[...]`` do the same."""
     one, same, other = {"where": "?q=a&q=b"}, {"where": "?q=b"}, {"where": "?q=a"}
-    assert both(ratelimit(key="get:q", rate="1/d"), limit("1/d", key="get:q"), one, same, other) == [True, False, True]
+    assert same_results(ratelimit(key="get:q", rate="1/d"), limit("1/d", key="get:q"), one, same, other) == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_ipv6_clients_count_by_network() -> None:
     """Both packages count a /64 network as one client."""
     one, neighbour, other = ({"client": f"2001:db8:{net}::{host}"} for net, host in (("1", 1), ("1", 2), ("2", 1)))
     decorators = ratelimit(key="ip", rate="1/d"), limit("1/d", key="ip")
-    assert both(*decorators, one, neighbour, other) == [True, False, True]
+    assert same_results(*decorators, one, neighbour, other) == [True, False, True]
 
 
 def test_methods() -> None:
@@ -118,7 +124,7 @@ def test_methods() -> None:
     posted, got = {"method": "POST"}, {"method": "GET"}
     for method in ("POST", ["POST"], UNSAFE):
         decorators = ratelimit(key="ip", rate="1/d", method=method), limit("1/d", match={"methods": method})
-        assert both(*decorators, posted, posted, got) == [True, False, True]
+        assert same_results(*decorators, posted, posted, got) == [True, False, True]
         cache.clear()
 
 
@@ -133,7 +139,7 @@ def test_functions_for_keys_and_rates() -> None:
 
     theirs = ratelimit(key=lambda group, request: client(request), rate=rate)
     ours = limit("1/d", key="client", per={"client": {"ann": "2/d"}})
-    served = both(theirs, ours, ANN, ANN, ANN, BOB, BOB, features={"client": client})
+    served = same_results(theirs, ours, ANN, ANN, ANN, BOB, BOB, features={"client": client})
     assert served == [True, True, False, True, False]
 
 
@@ -145,7 +151,7 @@ def test_a_rate_of_none_is_a_match() -> None:
 
     theirs = ratelimit(key="ip", rate=lambda group, request: None if staff(request) == "yes" else "1/d")
     ours = limit("1/d", match={"staff": "no"})
-    assert both(theirs, ours, ANN, ANN, BOB, BOB, features={"staff": staff}) == [True, True, True, False]
+    assert same_results(theirs, ours, ANN, ANN, BOB, BOB, features={"staff": staff}) == [True, True, True, False]
 
 
 def test_a_rate_of_zero_is_a_deny_list() -> None:
@@ -250,10 +256,14 @@ def test_the_ip_address_from_a_header() -> None:
         override_settings(RATELIMIT_IP_META_KEY="HTTP_X_FORWARDED_FOR"),
         project(limits, *views) as served,
     ):
-        assert answers(served, "/theirs", *proxied) == answers(served, "/ours", *proxied) == [True, False, True]
+        assert (
+            served_requests(served, "/theirs", *proxied)
+            == served_requests(served, "/ours", *proxied)
+            == [True, False, True]
+        )
         forged = [{"client": "192.0.2.9", "headers": {"X-Forwarded-For": f"198.51.100.{i}"}} for i in (1, 2)]
-        assert answers(served, "/theirs", *forged) == [True, True]
-        assert answers(served, "/ours", *forged) == [True, False]
+        assert served_requests(served, "/theirs", *forged) == [True, True]
+        assert served_requests(served, "/ours", *forged) == [True, False]
 
 
 def test_ip_addresses_and_groups_with_an_accidentally_shared_count() -> None:
@@ -266,7 +276,7 @@ def test_ip_addresses_and_groups_with_an_accidentally_shared_count() -> None:
     ]
     with project({"limiter": Limiter(clock=ManualClock(NOW))}, *views) as served:
         mapped = [{"client": f"::ffff:{address}"} for address in ("192.0.2.7", "198.51.100.9")]
-        assert answers(served, "/theirs", *mapped) == [True, False]
-        assert answers(served, "/ours", *mapped) == [True, True]
+        assert served_requests(served, "/theirs", *mapped) == [True, False]
+        assert served_requests(served, "/ours", *mapped) == [True, True]
         assert served.statuses("/other", 6) == [200] * 6
         assert served.statuses("/one", 1) == [403]

@@ -49,7 +49,7 @@ def routes(app: Flask, **views: Any) -> None:
         app.add_url_rule(f"/{name}", name, view, methods=["GET", "POST"])
 
 
-def asked(app: Flask, *requests: str) -> list[bool]:
+def served_requests(app: Flask, *requests: str) -> list[bool]:
     """Return which requests were served. A request is ``GET /path NAME=VALUE`` with headers after the path."""
     served = []
     for text in requests:
@@ -60,9 +60,9 @@ def asked(app: Flask, *requests: str) -> list[bool]:
     return served
 
 
-def alike(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
+def same_results(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
     """Return the statuses of both for the same requests, which must be equal."""
-    result, expected = asked(ours, *requests), asked(theirs, *requests)
+    result, expected = served_requests(ours, *requests), served_requests(theirs, *requests)
     assert result == expected
     return result
 
@@ -73,7 +73,12 @@ def test_default_limits_per_method() -> None:
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "method", "ip"]})
     for app in (theirs, ours):
         routes(app, home=hello)
-    assert alike(theirs, ours, "GET /home", "POST /home", "GET /home", "POST /home") == [True, True, False, False]
+    assert same_results(theirs, ours, "GET /home", "POST /home", "GET /home", "POST /home") == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_per_method_and_methods() -> None:
@@ -84,8 +89,8 @@ def test_per_method_and_methods() -> None:
     routes(theirs, some=limiter.limit("1/hour", methods=["POST"])(other))
     routes(ours, each=limit("1/hour", key=["method", "ip"])(hello))
     routes(ours, some=limit("1/hour", match={"methods": ["POST"]})(other))
-    assert alike(theirs, ours, "GET /each", "POST /each", "GET /each") == [True, True, False]
-    assert alike(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
+    assert same_results(theirs, ours, "GET /each", "POST /each", "GET /each") == [True, True, False]
+    assert same_results(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
 
 
 def test_keys() -> None:
@@ -99,8 +104,16 @@ def test_keys() -> None:
     for key, features in (("header:account", {}), ("account", {"account": lambda request: request.headers["Account"]})):
         ours = after(features=features)
         routes(ours, home=limit("1/hour", key=key)(hello))
-        assert asked(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
-    assert asked(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
+        assert served_requests(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
+            True,
+            True,
+            False,
+        ]
+    assert served_requests(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_an_empty_key_skips_the_limit() -> None:
@@ -109,7 +122,7 @@ def test_an_empty_key_skips_the_limit() -> None:
     ours = after()
     routes(theirs, home=limiter.limit("1/hour", key_func=lambda: request.headers.get("Account", ""))(hello))
     routes(ours, home=limit("1/hour", key="header:account")(hello))
-    assert alike(theirs, ours, "GET /home", "GET /home") == [True, True]
+    assert same_results(theirs, ours, "GET /home", "GET /home") == [True, True]
 
 
 def test_limits_that_depend_on_the_request() -> None:
@@ -123,7 +136,7 @@ def test_limits_that_depend_on_the_request() -> None:
     routes(theirs, home=dynamic(hello))
     ours = after(features={"plan": lambda request: plan()})
     routes(ours, home=limit("1/hour", key="plan", per={"plan": {"pro": "2/hour"}})(hello))
-    served = alike(theirs, ours, *["GET /home Account=a"] * 3, *["GET /home"] * 2)
+    served = same_results(theirs, ours, *["GET /home Account=a"] * 3, *["GET /home"] * 2)
     assert served == [True, True, False, True, False]
 
 
@@ -143,7 +156,7 @@ def test_exemptions_by_function() -> None:
     )
     routes(ours, home=limit("1/hour", match={"inside": "False"})(hello))
     requests = ["GET /home Account=monitoring"] * 3 + ["GET /home Inside=yes", "GET /home", "GET /home"]
-    assert alike(theirs, ours, *requests) == [True] * 5 + [False]
+    assert same_results(theirs, ours, *requests) == [True] * 5 + [False]
 
 
 def test_costs() -> None:
@@ -152,7 +165,7 @@ def test_costs() -> None:
     ours = after()
     routes(theirs, home=limiter.limit("10/hour", cost=lambda: int(request.args["n"]))(hello))
     routes(ours, home=limit("10/hour", cost=lambda request: int(request.args["n"]))(hello))
-    assert alike(theirs, ours, "GET /home?n=6", "GET /home?n=4", "GET /home?n=1") == [True, True, False]
+    assert same_results(theirs, ours, "GET /home?n=6", "GET /home?n=4", "GET /home?n=1") == [True, True, False]
 
 
 def test_outcomes_other_than_a_status() -> None:
@@ -170,7 +183,7 @@ def test_outcomes_other_than_a_status() -> None:
     routes(theirs, home=limiter.limit("1/hour", deduct_when=lambda response: counted())(hello))
     routes(ours, home=limit("1/hour")(view))
     requests = ["GET /home", "GET /home", "GET /home?counted", "GET /home"]
-    assert alike(theirs, ours, *requests) == [True, True, True, False]
+    assert same_results(theirs, ours, *requests) == [True, True, True, False]
 
 
 def test_exemptions() -> None:
@@ -186,7 +199,7 @@ def test_exemptions() -> None:
         routes(theirs, **{name: limiter.exempt(flags=scopes[name])(view) if name in scopes else view})
     routes(ours, one=exempt("default")(lambda: ""), other=exempt("application")(lambda: ""), none=lambda: "")
     requests = ["GET /one", "GET /one", "GET /other", "GET /other", "GET /none", "GET /one"]
-    assert alike(theirs, ours, *requests) == [True, True, True, False, True, False]
+    assert same_results(theirs, ours, *requests) == [True, True, True, False, True, False]
 
 
 def test_blueprints() -> None:
@@ -206,8 +219,13 @@ def test_blueprints() -> None:
             exempt(free)
         app.register_blueprint(api)
         app.register_blueprint(free)
-    assert alike(theirs, ours, "GET /api/a", "GET /api/a", "GET /api/a", "GET /api/b") == [True, True, False, True]
-    assert alike(theirs, ours, *["GET /free/a"] * 3) == [True] * 3
+    assert same_results(theirs, ours, "GET /api/a", "GET /api/a", "GET /api/a", "GET /api/b") == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert same_results(theirs, ours, *["GET /free/a"] * 3) == [True] * 3
 
 
 def test_a_limit_inside_a_view() -> None:
@@ -229,7 +247,7 @@ def test_a_limit_inside_a_view() -> None:
     ours = after()
     routes(theirs, home=view_of_theirs)
     routes(ours, home=view_of_ours)
-    assert alike(theirs, ours, "GET /home", "GET /home") == [True, False]
+    assert same_results(theirs, ours, "GET /home", "GET /home") == [True, False]
 
 
 def test_strategies() -> None:
@@ -244,7 +262,7 @@ def test_strategies() -> None:
         ours = after()
         routes(theirs, home=limiter.limit("2/hour")(hello))
         routes(ours, home=limit("2/hour", algorithm=algorithm)(hello))
-        assert alike(theirs, ours, *["GET /home"] * 3) == [True, True, False]
+        assert same_results(theirs, ours, *["GET /home"] * 3) == [True, True, False]
 
 
 def test_the_response_of_a_callback() -> None:
@@ -315,7 +333,7 @@ def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
     """There the error was logged and the view had no limit. Here the application does not start."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(hello))
-    assert asked(theirs, *["GET /home"] * 3) == [True] * 3
+    assert served_requests(theirs, *["GET /home"] * 3) == [True] * 3
     assert "failed to load ratelimit" in caplog.text
     with pytest.raises(ValueError, match="cannot parse quota '1/our'"):
         limit("1/our")(lambda: "hello")
@@ -341,8 +359,8 @@ def test_functions_with_the_same_name_have_their_own_limits() -> None:
     ours = after()
     for app, decorate in ((theirs, limiter.limit), (ours, limit)):
         routes(app, a=decorate("1/hour")(lambda: "a"), b=decorate("2/hour")(lambda: "b"))
-    assert asked(theirs, "GET /b", "GET /b", "GET /b") == [True, False, False]
-    assert asked(ours, "GET /b", "GET /b", "GET /b") == [True, True, False]
+    assert served_requests(theirs, "GET /b", "GET /b", "GET /b") == [True, False, False]
+    assert served_requests(ours, "GET /b", "GET /b", "GET /b") == [True, True, False]
 
 
 def test_an_allow_list_may_use_a_function() -> None:
@@ -353,7 +371,12 @@ def test_an_allow_list_may_use_a_function() -> None:
         features={"inside": lambda request: "yes" if "inside" in request.args else "no"},
     )
     routes(ours, home=hello)
-    assert asked(ours, "GET /home?inside", "GET /home", "GET /home", "GET /home?inside") == [True, True, False, True]
+    assert served_requests(ours, "GET /home?inside", "GET /home", "GET /home", "GET /home?inside") == [
+        True,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_preflights_are_not_limited() -> None:
@@ -362,6 +385,6 @@ def test_preflights_are_not_limited() -> None:
     ours = after({"name": "default", "limits": "2/hour", "key": ["endpoint", "ip"]})
     for app in (theirs, ours):
         routes(app, home=hello, head=other)
-    assert asked(theirs, *["OPTIONS /home"] * 3) == [True, True, False]
-    assert asked(ours, *["OPTIONS /home"] * 3) == [True, True, True]
-    assert alike(theirs, ours, "HEAD /head", "GET /head", "HEAD /head") == [True, True, False]
+    assert served_requests(theirs, *["OPTIONS /home"] * 3) == [True, True, False]
+    assert served_requests(ours, *["OPTIONS /home"] * 3) == [True, True, True]
+    assert same_results(theirs, ours, "HEAD /head", "GET /head", "HEAD /head") == [True, True, False]

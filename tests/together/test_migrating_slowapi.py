@@ -49,7 +49,7 @@ def routes(app: FastAPI, **views: Any) -> None:
         app.add_api_route(f"/{name}", view, methods=["GET", "POST"])
 
 
-def asked(app: FastAPI, *requests: str) -> list[bool]:
+def served_requests(app: FastAPI, *requests: str) -> list[bool]:
     """Return which requests were served. A request is ``GET /path NAME=VALUE`` with headers after the path."""
     served = []
     for text in requests:
@@ -60,9 +60,9 @@ def asked(app: FastAPI, *requests: str) -> list[bool]:
     return served
 
 
-def alike(theirs: FastAPI, ours: FastAPI, *requests: str) -> list[bool]:
+def same_results(theirs: FastAPI, ours: FastAPI, *requests: str) -> list[bool]:
     """Return the statuses of both for the same requests, which must be equal."""
-    result, expected = asked(ours, *requests), asked(theirs, *requests)
+    result, expected = served_requests(ours, *requests), served_requests(theirs, *requests)
     assert result == expected
     return result
 
@@ -93,7 +93,7 @@ def test_application_limits() -> None:
     ours = after({"name": "application", "limits": "3/hour"})
     for app in (theirs, ours):
         routes(app, a=hello, b=other)
-    assert alike(theirs, ours, "GET /a", "GET /b", "GET /a", "GET /b") == [True, True, True, False]
+    assert same_results(theirs, ours, "GET /a", "GET /b", "GET /a", "GET /b") == [True, True, True, False]
 
 
 def test_application_limits_apply_to_decorated_views() -> None:
@@ -102,8 +102,8 @@ def test_application_limits_apply_to_decorated_views() -> None:
     ours = after({"name": "application", "limits": "1/hour"})
     routes(theirs, home=limiter.limit("5/hour")(with_request))
     routes(ours, home=limit("5/hour")(hello))
-    assert asked(theirs, *["GET /home"] * 3) == [True, True, True]
-    assert asked(ours, *["GET /home"] * 3) == [True, False, False]
+    assert served_requests(theirs, *["GET /home"] * 3) == [True, True, True]
+    assert served_requests(ours, *["GET /home"] * 3) == [True, False, False]
 
 
 def test_keys() -> None:
@@ -113,8 +113,16 @@ def test_keys() -> None:
     for key, features in (("header:account", {}), ("account", {"account": account})):
         ours = after(features=features)
         routes(ours, home=limit("1/hour", key=key)(hello))
-        assert asked(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
-    assert asked(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [True, True, False]
+        assert served_requests(ours, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
+            True,
+            True,
+            False,
+        ]
+    assert served_requests(theirs, "GET /home Account=a", "GET /home Account=b", "GET /home Account=a") == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_key_styles() -> None:
@@ -124,7 +132,7 @@ def test_key_styles() -> None:
         ours = after()
         theirs.add_api_route("/items/{number}", limiter.limit("1/hour")(with_request))
         ours.add_api_route("/items/{number}", limit("1/hour", key=key)(hello))
-        assert alike(theirs, ours, "GET /items/1", "GET /items/2", "GET /items/1") == [True, served, False]
+        assert same_results(theirs, ours, "GET /items/1", "GET /items/2", "GET /items/1") == [True, served, False]
 
 
 def test_methods() -> None:
@@ -136,8 +144,8 @@ def test_methods() -> None:
     routes(
         ours, each=limit("1/hour", key=["method", "ip"])(hello), some=limit("1/hour", match={"methods": "POST"})(other)
     )
-    assert alike(theirs, ours, "GET /each", "POST /each", "GET /each") == [True, True, False]
-    assert alike(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
+    assert same_results(theirs, ours, "GET /each", "POST /each", "GET /each") == [True, True, False]
+    assert same_results(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
 
 
 def test_limits_that_depend_on_the_request() -> None:
@@ -153,7 +161,7 @@ def test_limits_that_depend_on_the_request() -> None:
     routes(theirs, home=limiter.limit(of_key, key_func=key)(with_request))
     ours = after(features={"account": key})
     routes(ours, home=limit("1/hour", key="account", per_key={"pro": "2/hour"})(hello))
-    served = alike(theirs, ours, *["GET /home Account=pro"] * 3, *["GET /home"] * 2)
+    served = same_results(theirs, ours, *["GET /home Account=pro"] * 3, *["GET /home"] * 2)
     assert served == [True, True, False, True, False]
 
 
@@ -171,7 +179,7 @@ def test_costs_and_exemptions_by_function() -> None:
     ours = after(features={"inside": lambda request: str(inside(request))})
     routes(ours, home=limit("5/hour", cost=cost, match={"inside": "False"})(hello))
     requests = ["GET /home Cost=9 Account=inside", "GET /home Cost=3", "GET /home Cost=2", "GET /home"]
-    assert alike(theirs, ours, *requests) == [True, True, True, False]
+    assert same_results(theirs, ours, *requests) == [True, True, True, False]
 
 
 def test_a_shared_limit() -> None:
@@ -182,7 +190,7 @@ def test_a_shared_limit() -> None:
     routes(theirs, a=shared(with_request), b=shared(other_with_request))
     ours.add_api_route("/a", hello, dependencies=[ours_shared])
     ours.add_api_route("/b", other, dependencies=[ours_shared])
-    assert alike(theirs, ours, "GET /a", "GET /b", "GET /a") == [True, True, False]
+    assert same_results(theirs, ours, "GET /a", "GET /b", "GET /a") == [True, True, False]
 
 
 def test_default_limits_apply_behind_routers_and_mounts() -> None:
@@ -193,7 +201,7 @@ def test_default_limits_apply_behind_routers_and_mounts() -> None:
         routes_of.add_api_route("/items", hello)
     ours.include_router(router, prefix="/api")
     ours.mount("/more", mounted)
-    assert asked(ours, *["GET /api/items"] * 2, *["GET /more/items"] * 2) == [True, False] * 2
+    assert served_requests(ours, *["GET /api/items"] * 2, *["GET /more/items"] * 2) == [True, False] * 2
 
 
 def test_the_response_to_a_rejected_request() -> None:
@@ -207,9 +215,9 @@ def test_the_response_to_a_rejected_request() -> None:
         rejecting = error.verdict.rejected_by[0].quota
         return PlainTextResponse(f"no more than {rejecting}", 429)
 
-    assert asked(theirs, "GET /home", "GET /home") == [True, False]
+    assert served_requests(theirs, "GET /home", "GET /home") == [True, False]
     assert ask(theirs, "/home").json() == {"error": "Rate limit exceeded: 1 per 1 hour"}
-    assert asked(ours, "GET /home", "GET /home") == [True, False]
+    assert served_requests(ours, "GET /home", "GET /home") == [True, False]
     assert ask(ours, "/home").headers["content-type"] == "application/problem+json"
     ours = after()
     routes(ours, home=limit("1/hour")(hello))
@@ -239,7 +247,7 @@ def test_a_misspelt_limit() -> None:
     """There the error was logged and the view had no limit. Here the application does not start."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(with_request))
-    assert asked(theirs, *["GET /home"] * 3) == [True] * 3
+    assert served_requests(theirs, *["GET /home"] * 3) == [True] * 3
     with pytest.raises(ConfigError, match="cannot parse quota '1/our'"):
         limit("1/our")(hello)
 
@@ -252,5 +260,5 @@ def test_an_exempt_view() -> None:
     )
     routes(theirs, free=limiter.exempt(hello), home=other)
     routes(ours, free=exempt(hello), home=other, some=exempt("default")(hello))
-    assert alike(theirs, ours, *["GET /free"] * 3, *["GET /home"] * 2) == [True] * 4 + [False]
-    assert asked(ours, *["GET /some"] * 5) == [True] * 4 + [False]
+    assert same_results(theirs, ours, *["GET /free"] * 3, *["GET /home"] * 2) == [True] * 4 + [False]
+    assert served_requests(ours, *["GET /some"] * 5) == [True] * 4 + [False]

@@ -244,7 +244,7 @@ def test_key_aliases_are_not_features() -> None:
     assert checked_name("post:username") == "form:username"
 
 
-# -- addresses of stores -----------------------------------------------------------------------------------------
+# -- store URLs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,13 @@ def served(request: pytest.FixtureRequest) -> Iterator[Site]:
 def test_the_behaviour_matches_the_explain_command(served: Site, method: str, path: str) -> None:
     """File rules come first, then decorators with their overrides, minus exemptions. The command agrees."""
     expected = REQUESTS[method, path]
-    assert served.answer(method, path)[1] == expected
-    assert served.explained(method, path) == expected
+    assert served.respond(method, path)[1] == expected
+    assert served.explain(method, path) == expected
 
 
 def test_all_rules_are_listed(served: Site) -> None:
     """The list shows the source and place of each rule, the exempt views and the access lists."""
-    lines = [" ".join(line.split()) for line in served.listed().splitlines()]
+    lines = [" ".join(line.split()) for line in served.list_rules().splitlines()]
     starts = ["site settings all ip 100", "login settings POST /login ip 90", "items settings /api/items/** ip 80"]
     starts += [
         "report @limit and settings /report ip 70",
@@ -58,13 +58,13 @@ def test_all_rules_are_listed(served: Site) -> None:
 
 def test_lists_take_precedence_over_all_rules(served: Site) -> None:
     """An allowed client is never limited. A denied client is rejected, also by exempt views. Allow precedes deny."""
-    assert served.answer("GET", "/report", ALLOWED) == (200, [])
-    assert served.answer("GET", "/report", DENIED) == (403, [])
-    assert served.answer("GET", "/health", DENIED) == (403, [])
+    assert served.respond("GET", "/report", ALLOWED) == (200, [])
+    assert served.respond("GET", "/report", DENIED) == (403, [])
+    assert served.respond("GET", "/health", DENIED) == (403, [])
 
 
 def test_limits_off_takes_precedence_over_lists(served: Site) -> None:
     """In limits_off() every request is served without headers."""
     with limits_off():
-        assert served.answer("GET", "/report", DENIED) == (200, [])
-        assert served.answer("GET", "/report") == (200, [])
+        assert served.respond("GET", "/report", DENIED) == (200, [])
+        assert served.respond("GET", "/report") == (200, [])

@@ -206,29 +206,29 @@ def body_in_starlette(kind: str, body: bytes) -> Pair:
 
     request = ASGIRequest(scope_of(kind=kind))
     request.parsed_body = Body(body, kind, request.pick_value)
-    return field(request, kind), attempted(lambda: asyncio.run(theirs()))
+    return field(request, kind), read_or_none(lambda: asyncio.run(theirs()))
 
 
 def body_in_flask(kind: str, body: bytes) -> Pair:
     with flask.Request(environ(kind=kind, body=body)) as request:
         mine = field(FlaskRequest(request), kind)
-        return mine, attempted(lambda: (request.get_json() if is_json(kind) else request.form).get("email"))
+        return mine, read_or_none(lambda: (request.get_json() if is_json(kind) else request.form).get("email"))
 
 
 def body_in_django(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
     mine = field(DjangoRequest(request), kind)
-    return mine, attempted(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
+    return mine, read_or_none(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
 
 
 def body_in_rest_framework(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
     mine = field(DjangoRequest(request), kind)
     rest = RestRequest(request, parsers=[JSONParser(), FormParser(), MultiPartParser()])
-    return mine, attempted(lambda: rest.data.get("email"))
+    return mine, read_or_none(lambda: rest.data.get("email"))
 
 
-def attempted(read: Callable[[], Any]) -> Any:
+def read_or_none(read: Callable[[], Any]) -> Any:
     """Return None when the framework rejects the body."""
     try:
         return read()

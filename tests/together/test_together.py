@@ -40,7 +40,7 @@ def served(name: str, limits: Path, output: Path) -> Iterator[httpx.Client]:
         process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=log, stderr=log)
     try:
         with httpx.Client(base_url=f"http://{HOST}:{port}", trust_env=False, timeout=PATIENCE) as client:
-            wait_for(lambda: process.poll() is not None or answers(client), f"{name}: {output}", PATIENCE)
+            wait_for(lambda: process.poll() is not None or is_ready(client), f"{name}: {output}", PATIENCE)
             assert process.poll() is None, output.read_text()
             yield client
     finally:
@@ -48,7 +48,7 @@ def served(name: str, limits: Path, output: Path) -> Iterator[httpx.Client]:
         process.wait(PATIENCE)
 
 
-def answers(client: httpx.Client) -> bool:
+def is_ready(client: httpx.Client) -> bool:
     try:
         return client.get("/").status_code == 404
     except httpx.TransportError:
@@ -66,24 +66,24 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[httpx.Clien
         yield [stack.enter_context(served(name, limits, folder / name)) for name in SERVERS]
 
 
-def around(sides: list[httpx.Client], method: str, path: str, **asked: Any) -> list[httpx.Response]:
+def send_in_turn(sides: list[httpx.Client], method: str, path: str, **options: Any) -> list[httpx.Response]:
     """Send the same request nine times, to each application in turn. The client is behind a trusted proxy."""
-    return [side.request(method, path, **asked) for side, _ in zip(cycle(sides), ROUNDS, strict=False)]
+    return [side.request(method, path, **options) for side, _ in zip(cycle(sides), ROUNDS, strict=False)]
 
 
-def let_in(responses: list[httpx.Response]) -> list[bool]:
+def allowed(responses: list[httpx.Response]) -> list[bool]:
     assert {response.status_code for response in responses} <= {200, 401, 429}
     return [response.status_code != 429 for response in responses]
 
 
 def test_applications_share_the_count_of_a_client(sides: list[httpx.Client]) -> None:
     """Six pages an hour are six for all applications, and each reports the remaining pages."""
-    responses = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.1"})
-    assert let_in(responses) == ROUNDS
+    responses = send_in_turn(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.1"})
+    assert allowed(responses) == ROUNDS
     assert [response.headers["x-ratelimit-remaining"] for response in responses] == list("543210000")
     assert {response.headers["ratelimit-policy"] for response in responses} == {'"client";q=6;w=3600'}
-    other = around(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.2"})
-    assert let_in(other) == ROUNDS
+    other = send_in_turn(sides, "GET", "/page", headers={"x-forwarded-for": "192.0.2.2"})
+    assert allowed(other) == ROUNDS
 
 
 def test_routes_with_one_template_share_a_count(sides: list[httpx.Client]) -> None:
@@ -92,7 +92,7 @@ def test_routes_with_one_template_share_a_count(sides: list[httpx.Client]) -> No
         side.get(f"/items/{number}", headers={"x-forwarded-for": "192.0.2.3"})
         for number, (side, _) in enumerate(zip(cycle(sides), ROUNDS, strict=False))
     ]
-    assert let_in(responses) == ROUNDS
+    assert allowed(responses) == ROUNDS
 
 
 def test_applications_share_the_count_of_a_user(sides: list[httpx.Client]) -> None:
@@ -101,24 +101,24 @@ def test_applications_share_the_count_of_a_user(sides: list[httpx.Client]) -> No
         side.get("/items/1", headers={"x-user": "7", "x-forwarded-for": f"192.0.2.{100 + number}"})
         for number, (side, _) in enumerate(zip(cycle(sides), ROUNDS, strict=False))
     ]
-    assert let_in(responses) == ROUNDS
-    assert let_in(around(sides, "GET", "/items/1", headers={"x-user": "8"})) == ROUNDS
+    assert allowed(responses) == ROUNDS
+    assert allowed(send_in_turn(sides, "GET", "/items/1", headers={"x-user": "8"})) == ROUNDS
 
 
 def test_applications_share_the_failed_logins_of_an_email(sides: list[httpx.Client]) -> None:
     """Failed logins with one email share a count, from JSON and forms, in any spelling."""
-    asked: list[dict[str, Any]] = [
+    options: list[dict[str, Any]] = [
         {"json": {"email": "Ann@Example.com"}},
         {"data": {"email": " ann@example.com"}},
         {"data": {"email": "ANN@example.COM"}},
     ]
     responses = [
         side.post("/login", **body)
-        for (side, body), _ in zip(cycle(zip(sides, asked, strict=True)), ROUNDS, strict=False)
+        for (side, body), _ in zip(cycle(zip(sides, options, strict=True)), ROUNDS, strict=False)
     ]
-    assert let_in(responses) == ROUNDS
+    assert allowed(responses) == ROUNDS
 
 
 def test_decorators_with_one_name_share_a_count(sides: list[httpx.Client]) -> None:
     """The file overrides the three decorators named ``report`` with one limit, which has one count."""
-    assert let_in(around(sides, "GET", "/report", headers={"x-user": "9"})) == ROUNDS
+    assert allowed(send_in_turn(sides, "GET", "/report", headers={"x-user": "9"})) == ROUNDS

@@ -26,7 +26,7 @@ ANN, BOB = (json.dumps({"user": name}).encode() for name in ("ann", "bob"))
 LIMIT = 65_536
 
 
-def behind(app: Any, key: Any = ("json:user",), limits: str = "1/minute", **more: Any) -> Any:
+def with_middleware(app: Any, key: Any = ("json:user",), limits: str = "1/minute", **more: Any) -> Any:
     rule = {"name": "api", "key": list(key), "limits": limits}
     return RateLimitMiddleware(app, limiter=Limiter.from_settings({"rules": [rule], **more}, clock=ManualClock(1.0)))
 
@@ -90,13 +90,13 @@ class RouteReader:
         return listing(environ, start_response)
 
 
-# -- what is counted ---------------------------------------------------------------------------------------
+# -- counts ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("send", [post, chunked])
 def test_each_value_of_a_field_has_its_own_count(send: Any) -> None:
     """The body has a length or none, and arrives in one read or in many."""
-    app = behind(listing)
+    app = with_middleware(listing)
     requests = [ANN, Wire(BOB, 3), b'{"user" : "ann"}', b"{}", b"{}", b"", b""]
     assert [status(app, send(content)) for content in requests] == ["200", "200", "429", "200", "200", "200", "200"]
 
@@ -119,26 +119,26 @@ def test_each_value_of_a_field_has_its_own_count(send: Any) -> None:
 )
 def test_invalid_bodies_share_one_count(request_: Any) -> None:
     """Malformed, oversized and truncated bodies, and those with an invalid length, share one limit."""
-    app = behind(listing)
+    app = with_middleware(listing)
     assert [status(app, environ) for environ in (request_(), post(b"{"), post(ANN))] == ["200", "429", "200"]
 
 
 def test_a_chunked_body_ignores_its_content_length() -> None:
     """A chunked body ends where its stream ends, for any Content-Length beside it."""
-    app = behind(RouteReader())
+    app = with_middleware(RouteReader())
     assert [status(app, chunked(ANN, CONTENT_LENGTH=length)) for length in ("5", None)] == ["200", "429"]
     assert app.app.found == ANN
 
 
 def test_the_first_of_repeated_fields_counts() -> None:
     """Werkzeug shows the first field."""
-    app = behind(listing, key=["form:user"])
+    app = with_middleware(listing, key=["form:user"])
     forms = [b"user=ann&user=bob", b"user=ann", b"user=bob&user=ann"]
     sent = [status(app, post(form, CONTENT_TYPE="application/x-www-form-urlencoded")) for form in forms]
     assert sent == ["200", "429", "200"]
 
 
-# -- what is read ------------------------------------------------------------------------------------------
+# -- reads of the body -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -159,14 +159,14 @@ def test_the_first_of_repeated_fields_counts() -> None:
 def test_no_byte_beyond_the_content_length_is_read(environ: Any, bytes_read: int) -> None:
     """A read beyond the announced length would block. A body that is announced as too long is not read."""
     wire = Wire(ANN + b" " * 2 * LIMIT)
-    status(behind(listing), environ(wire))
+    status(with_middleware(listing), environ(wire))
     assert wire.seen == bytes_read
 
 
 def test_a_rule_that_does_not_match_reads_no_body() -> None:
     """A feature that your own function provides needs no body either."""
     for app in (
-        behind(listing, key=["ip"]),
+        with_middleware(listing, key=["ip"]),
         RateLimitMiddleware(listing, settings=BY_USER, features={"json:user": str}),
     ):
         wire = Wire(ANN)
@@ -178,7 +178,7 @@ def test_a_rule_that_does_not_match_reads_no_body() -> None:
 BY_USER = {"rules": [{"key": "json:user", "limits": "1/minute"}]}
 
 
-# -- what the application reads ----------------------------------------------------------------------------
+# -- the body of the application ---------------------------------------------------------------------------
 
 TEXT = b"one\ntwo\n\nthree three three\nlast"
 READS: dict[str, Any] = {
@@ -207,7 +207,7 @@ READS: dict[str, Any] = {
 def test_the_application_reads_the_same_bytes(read: Any, limit: int, send: Any) -> None:
     """The application reads by any method and in any portions, after all, a part or none of the body was read ahead."""
     app = RouteReader(read)
-    status(behind(app, body_limit=limit), send(TEXT, **{"wsgi.input": io.BytesIO(TEXT)}))
+    status(with_middleware(app, body_limit=limit), send(TEXT, **{"wsgi.input": io.BytesIO(TEXT)}))
     assert app.found == read(io.BytesIO(TEXT))
 
 
@@ -224,7 +224,7 @@ def test_a_replayed_stream_equals_the_original(at: int, calls: list[tuple[str, i
 def test_a_truncated_body_reaches_the_application() -> None:
     """The application reads the bytes that arrived and then the end of the stream."""
     app = RouteReader()
-    status(behind(app), post(ANN, 100))
+    status(with_middleware(app), post(ANN, 100))
     assert app.found == ANN
 
 
@@ -236,7 +236,7 @@ def test_an_error_of_the_stream_reaches_the_application() -> None:
             raise OSError("connection lost")
 
     with pytest.raises(OSError, match="connection lost"):
-        status(behind(listing), post(ANN, **{"wsgi.input": Broken()}))
+        status(with_middleware(listing), post(ANN, **{"wsgi.input": Broken()}))
 
 
 def test_wsgiref_validate_accepts_both_sides() -> None:
@@ -251,7 +251,7 @@ def test_wsgiref_validate_accepts_both_sides() -> None:
     for environ in (post(ANN), chunked(ANN.ljust(LIMIT + 100))):
         environ = {**environ, "SCRIPT_NAME": "", "wsgi.input": io.BytesIO(environ["wsgi.input"].getvalue())}
         expected = environ["wsgi.input"].getvalue()
-        body = validator(behind(validator(app), limits="9/minute"))(environ, lambda *args: lambda data: None)  # type: ignore[arg-type]
+        body = validator(with_middleware(validator(app), limits="9/minute"))(environ, lambda *args: lambda data: None)  # type: ignore[arg-type]
         assert b"".join(body) == expected
         body.close()  # type: ignore[attr-defined]
 
@@ -272,7 +272,7 @@ def test_flask_reads_a_body_that_was_read_ahead() -> None:
     def as_stream() -> Any:
         return b"".join(flask.request.stream)
 
-    served = behind(app, key=["email"], limits="2/minute")
+    served = with_middleware(app, key=["email"], limits="2/minute")
     assert ask_wsgi(served, "/json", "POST", json={"email": "ann@x.org"}).json() == {"email": "ann@x.org"}
     assert ask_wsgi(served, "/form", "POST", data={"email": "Ann@X.org"}).json() == {"email": "Ann@X.org"}
     assert ask_wsgi(served, "/form", "POST", files={"email": (None, "ann@x.org")}).status_code == 429

@@ -33,20 +33,20 @@ class Body:
         self.closed += 1
 
 
-def late(environ: Environ, start_response: Any) -> Iterator[bytes]:
+def start_late(environ: Environ, start_response: Any) -> Iterator[bytes]:
     """Start the response only when the server requests the first chunk."""
     start_response("200 OK", HEADERS)
     yield b"hel"
     yield b"lo"
 
 
-def writing(environ: Environ, start_response: Any) -> list[bytes]:
+def call_write(environ: Environ, start_response: Any) -> list[bytes]:
     write = start_response("200 OK", HEADERS)
     write(b"hel")
     return [b"lo"]
 
 
-def recovering(environ: Environ, start_response: Any) -> list[bytes]:
+def start_twice(environ: Environ, start_response: Any) -> list[bytes]:
     """Start the response, fail before the first byte, and start again with exc_info."""
     start_response("200 OK", [*HEADERS, ("X-RateLimit-Limit", "9")])
     try:
@@ -60,12 +60,12 @@ RULES = pytest.mark.parametrize("rule", [{}, COUNTING], ids=["plain", "by outcom
 
 
 @RULES
-@pytest.mark.parametrize("app", [listing, late, writing, recovering])
+@pytest.mark.parametrize("app", [listing, start_late, call_write, start_twice])
 def test_every_form_of_response_stays_valid(app: Any, rule: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
     """List, generator, ``write`` and a second start arrive whole with the fields once, and pass the validator."""
     served = Served(limited(app, limiter(**rule)))
     assert served.body == b"hello"
-    assert served.status == ("500 Internal Server Error" if app is recovering else "200 OK")
+    assert served.status == ("500 Internal Server Error" if app is start_twice else "200 OK")
     assert served.names() == ["Content-Type", *FIELDS]
     assert dict(served.headers)["X-RateLimit-Remaining"] == "1"
     assert capfd.readouterr().err == ""  # The validator complains about an unclosed iterable.
@@ -119,8 +119,8 @@ def test_the_iterable_of_the_application_is_returned() -> None:
         start_response("200 OK", HEADERS)
         return body
 
-    answered = RateLimitMiddleware(app, limiter=limiter())(environ_of(), lambda *_: None)  # type: ignore[arg-type, return-value]
-    assert answered is body
+    iterable = RateLimitMiddleware(app, limiter=limiter())(environ_of(), lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert iterable is body
 
 
 @RULES
@@ -143,23 +143,23 @@ def test_an_iterable_without_close_is_accepted(rule: dict[str, Any]) -> None:
     assert Served(RateLimitMiddleware(listing, limiter=limiter(**rule))).body == b"hello"
 
 
-def raising_at_once(environ: Environ, start_response: Any) -> list[bytes]:
+def raise_at_once(environ: Environ, start_response: Any) -> list[bytes]:
     raise ValueError("broken")
 
 
-def raising_late(environ: Environ, start_response: Any) -> Iterator[bytes]:
+def raise_late(environ: Environ, start_response: Any) -> Iterator[bytes]:
     raise ValueError("broken")
     yield b""
 
 
-def raising_halfway(environ: Environ, start_response: Any) -> Iterator[bytes]:
+def raise_halfway(environ: Environ, start_response: Any) -> Iterator[bytes]:
     start_response("200 OK", HEADERS)
     yield b"hel"
     raise ValueError("broken")
 
 
 @RULES
-@pytest.mark.parametrize("app", [raising_at_once, raising_late, raising_halfway])
+@pytest.mark.parametrize("app", [raise_at_once, raise_late, raise_halfway])
 def test_errors_of_the_application_reach_the_server(app: Any, rule: dict[str, Any]) -> None:
     """An error reaches the server unchanged at every stage of the response."""
     with pytest.raises(ValueError, match="broken"):
@@ -242,8 +242,8 @@ class AsyncObject:
 
 def test_an_override_without_its_rule_is_rejected_when_built() -> None:
     """No decorator is known here, so a rule with ``overrides`` would never apply and is an error at the start."""
-    settings = {"rules": [{"overrides": "nobody", "limits": "1/minute"}]}
-    with pytest.raises(ConfigError, match="no decorator has a rule named 'nobody'"):
+    settings = {"rules": [{"overrides": "missing", "limits": "1/minute"}]}
+    with pytest.raises(ConfigError, match="no decorator has a rule named 'missing'"):
         RateLimitMiddleware(listing, settings=settings)
 
 

@@ -84,7 +84,7 @@ def test_an_error_counts_when_500_counts() -> None:
     assert statuses(app, 1) == [429]
 
 
-def settling(costs: dict[str, int], fails: bool = False) -> Any:
+def settling_app(costs: dict[str, int], fails: bool = False) -> Any:
     """Build an application that settles costs in the call, with the first chunk, or in ``close``."""
 
     def app(environ: Environ, start_response: Any) -> Any:
@@ -124,7 +124,7 @@ def settling(costs: dict[str, int], fails: bool = False) -> Any:
 def test_the_application_settles_the_true_cost(costs: dict[str, int], remaining: int, status: int | None) -> None:
     """``verdict.settle`` replaces the reserved cost before, during or at the end of the iteration."""
     rate = limiter("10/minute", key=[], count_when=status and {"status": status})
-    Served(limited(settling(costs), rate))
+    Served(limited(settling_app(costs), rate))
     assert rate.peek({}, cost=0).decisions[0].remaining == remaining
 
 
@@ -132,7 +132,7 @@ def test_an_outcome_that_does_not_count_costs_nothing() -> None:
     """A response whose status does not count refunds its whole cost, whatever cost it settles."""
     for costs in ({"call": 4}, {"chunk": 4}, {"close": 4}):
         rate = limiter("10/minute", key=[], count_when={"status": 401})
-        Served(limited(settling(costs), rate))
+        Served(limited(settling_app(costs), rate))
         assert rate.peek({}, cost=0).decisions[0].remaining == 10
 
 
@@ -141,7 +141,7 @@ def test_a_cost_settled_before_an_error_counts(status: int | None, remaining: in
     """An application that settles its cost and then fails consumes that cost when failures count."""
     rate = limiter("10/minute", key=[], count_when=status and {"status": status})
     with pytest.raises(ValueError, match="broken"):
-        Served(limited(settling({"call": 4}, fails=True), rate))
+        Served(limited(settling_app({"call": 4}, fails=True), rate))
     assert rate.peek({}, cost=0).decisions[0].remaining == remaining
 
 

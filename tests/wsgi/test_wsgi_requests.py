@@ -19,7 +19,7 @@ def _raw_names(response: Any) -> list[str]:
     return [name.decode("ascii") for name, _ in response.headers.raw]
 
 
-# -- the request -------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------
 
 
 def test_a_client_sees_the_fields_and_the_rejection() -> None:
@@ -145,24 +145,27 @@ def test_feature_functions_read_the_environ_and_the_headers() -> None:
     assert values[:2] == [("GET", "free", ["host", "x-plan"]), ("text/plain", 2, True)]
 
 
-# -- more than one middleware ------------------------------------------------------------------------------
+# -- several middlewares -----------------------------------------------------------------------------------
 
 
-def twice(outer: dict[str, Any], inner: dict[str, Any]) -> Any:
+def two_middlewares(outer: dict[str, Any], inner: dict[str, Any]) -> Any:
     return RateLimitMiddleware(RateLimitMiddleware(listing, **inner), **outer)
 
 
 def test_the_same_limiter_or_the_same_settings_decide_once() -> None:
     """Two middlewares with one limiter, or with equal settings, consume once and write the fields once."""
     rate, settings = limiter("2/minute"), {"rules": [{"name": "api", "limits": "2/minute"}]}
-    for app in (twice({"limiter": rate}, {"limiter": rate}), twice({"settings": settings}, {"settings": settings})):
+    for app in (
+        two_middlewares({"limiter": rate}, {"limiter": rate}),
+        two_middlewares({"settings": settings}, {"settings": settings}),
+    ):
         assert Served(app).names() == ["Content-Type", *FIELDS]
         assert statuses(app, 2) == [200, 429]
 
 
 def test_two_different_limiters_both_decide() -> None:
     """Two independent limiters both consume, and the response has the fields once."""
-    app = twice({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
+    app = two_middlewares({"limiter": limiter("9/minute")}, {"limiter": limiter("1/minute")})
     assert Served(app).names() == ["Content-Type", *FIELDS]
     rejected = Served(app)
     assert (rejected.status[:3], dict(rejected.headers)["X-RateLimit-Limit"]) == ("429", "9")

@@ -80,7 +80,7 @@ def test_no_state_is_dropped_before_it_expires(algorithm: str) -> None:
     for _ in range(60):
         clock_of(rate).advance(rng.random() * 90)
         verdict = rate.hit({"user": "a"}, 3)
-        hit(rate, "somebody else")
+        hit(rate, "other client")
         if not verdict.allowed:
             assert verdict.retry_after is not None
             clock_of(rate).advance(verdict.retry_after - 1e-6)
@@ -97,18 +97,18 @@ def test_no_state_is_dropped_before_it_expires(algorithm: str) -> None:
 def test_an_overdue_key_is_kept_until_it_has_drained(algorithm: str, max_keys: int) -> None:
     """A bucket is charged a hundred times its size; tables rotate in the meantime."""
     rate = limiter("60/minute burst 10", max_keys, algorithm=algorithm)
-    hit(rate, "somebody else")
+    hit(rate, "other client")
     verdict = rate.hit({"user": "debtor"})
     rate.settle(verdict, 1000)
     for _ in range(99):
         clock_of(rate).advance(10)
         assert not hit(rate, "debtor")
-        hit(rate, "somebody else")
+        hit(rate, "other client")
     clock_of(rate).advance(2)
     assert hit(rate, "debtor")
     for _ in range(3):
         clock_of(rate).advance(30)
-        hit(rate, "somebody else")
+        hit(rate, "other client")
     assert len(store_of(rate)) == 1
     assert not any(each.overdue for each in store_of(rate)._by_span.values())
 

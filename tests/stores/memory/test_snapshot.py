@@ -134,7 +134,7 @@ def test_an_overdue_key_survives_restarts(tmp_path: Path) -> None:
         rate.close()
         rate = Limiter(rules, MemoryStore(snapshot=tmp_path / "limits"), clock)
         clock.advance(110)
-        rate.hit({"ip": "somebody else"})
+        rate.hit({"ip": "other client"})
     assert not rate.hit({"ip": "debtor"})
     clock.advance(2)
     assert rate.hit({"ip": "debtor"})
@@ -142,7 +142,7 @@ def test_an_overdue_key_survives_restarts(tmp_path: Path) -> None:
 
 def test_loaded_counts_can_be_settled_and_reset(tmp_path: Path) -> None:
     """This includes keys in shared states."""
-    for clients in (["own"], ["somebody", "shared"]):
+    for clients in (["own"], ["other", "shared"]):
         before = limiter(MemoryStore(max_keys=1, snapshot=tmp_path / "limits"))
         verdicts = [before.hit({"ip": client}, cost=2) for client in clients]
         before.close()
