@@ -53,7 +53,7 @@ def test_scopes_of_other_protocols_are_passed_through(kind: str) -> None:
 
     scope = {"type": kind}
     asyncio.run(RateLimitMiddleware(app, limiter=limiter())(scope, receive, send))
-    assert [part is mine for part, mine in zip(received, (scope, receive, send), strict=True)] == [True] * 3
+    assert [part is original for part, original in zip(received, (scope, receive, send), strict=True)] == [True] * 3
     assert scope == {"type": kind}
 
 
@@ -84,7 +84,7 @@ def test_a_request_that_matches_no_rule_is_passed_through() -> None:
     scope, receive = http_scope(path="/free"), object()
     guarded = RateLimitMiddleware(app, limiter=limiter(match={"path": "/api"}))
     asyncio.run(guarded(scope, receive, send))  # type: ignore[arg-type]
-    assert [part is mine for part, mine in zip(received[1:], (receive, send), strict=True)] == [True] * 2
+    assert [part is original for part, original in zip(received[1:], (receive, send), strict=True)] == [True] * 2
     assert bool(received[0].pop("state")["ratelimit"])
     assert received[0] == scope
     assert sent[0] is START

@@ -33,19 +33,19 @@ def test_a_queue_delays_requests() -> None:
     rate = Limiter(rules, clock=ManualClock(1_000_000.0))  # The clock is manual, so load does not matter
 
     async def scenario() -> tuple[list[int], list[float]]:
-        loop, went_on = asyncio.get_running_loop(), []
+        loop, released = asyncio.get_running_loop(), []
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            went_on.append(loop.time())
+            released.append(loop.time())
             await OK(scope, receive, send)
 
         guarded = RateLimitMiddleware(app, limiter=rate)
         responses = await asyncio.gather(*(aask(guarded) for _ in range(4)))
-        return [response.status_code for response in responses], went_on
+        return [response.status_code for response in responses], released
 
-    codes, went_on = asyncio.run(scenario())
+    codes, released = asyncio.run(scenario())
     assert sorted(codes) == [200, 200, 200, 429]
-    assert went_on[-1] - went_on[0] >= 0.035
+    assert released[-1] - released[0] >= 0.035
 
 
 def test_twenty_concurrent_failing_logins_allow_three() -> None:

@@ -298,9 +298,9 @@ def test_a_body_in_single_bytes_uses_bounded_memory() -> None:
     assert statuses(with_middleware(app), (post(), chunks(*single)), (post(), chunks(content))) == [200, 429]
     assert app.body == content
     assert len(app.received) <= 64
-    again = Reader()
-    statuses(with_middleware(again), (post(), [*chunks(*single, more=True), DISCONNECT]))
-    assert (again.body, again.received[-1]) == (content, DISCONNECT)
+    repeated = Reader()
+    statuses(with_middleware(repeated), (post(), [*chunks(*single, more=True), DISCONNECT]))
+    assert (repeated.body, repeated.received[-1]) == (content, DISCONNECT)
 
 
 def test_a_rejection_application_may_read_the_body() -> None:
@@ -510,7 +510,7 @@ def test_a_dripping_body_has_one_timeout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"body_limit": 0}, 'body_limit: expected a size such as "64KiB", from 1 byte to 16MiB; got 0'),
         ({"body_limit": "17MiB"}, "body_limit: expected a size"),
@@ -522,11 +522,11 @@ def test_a_dripping_body_has_one_timeout() -> None:
         ({"email_field": "no field"}, "email_field: expected a feature"),
     ],
 )
-def test_an_invalid_body_setting_stops_the_start(wrong: dict[str, Any], message: str) -> None:
+def test_an_invalid_body_setting_stops_the_start(options: dict[str, Any], message: str) -> None:
     """The file and the middleware argument raise the same error."""
     for build in (
-        lambda: with_middleware(Reader(), **wrong),
-        lambda: RateLimitMiddleware(Reader(), limiter=limiter(), **wrong),
+        lambda: with_middleware(Reader(), **options),
+        lambda: RateLimitMiddleware(Reader(), limiter=limiter(), **options),
     ):
         with pytest.raises(ConfigError) as caught:
             build()

@@ -219,11 +219,11 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
 
     This covers features, costs, bodies, an async store, outcomes, slots and rejections.
     """
-    done: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
 
-    def note(what: str, gives: Any) -> Any:
+    def note(name: str, gives: Any) -> Any:
         def noting(*_: Any) -> Any:
-            done.append((what, threading.get_ident()))
+            calls.append((name, threading.get_ident()))
             return gives
 
         return noting
@@ -256,8 +256,8 @@ def test_an_async_stack_stays_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(SyncToAsync, "__call__", hop)
         before = set(threading.enumerate())
         assert asyncio.run(send_requests()) == [401, 429]
-    assert {what for what, _ in done} == {"plan", "cost", "store", "view", "rejection"}
-    assert {thread for _, thread in done} == {threading.get_ident()}
+    assert {name for name, _ in calls} == {"plan", "cost", "store", "view", "rejection"}
+    assert {thread for _, thread in calls} == {threading.get_ident()}
     assert {thread.name for thread in set(threading.enumerate()) - before} <= {"ratelimit_mw heartbeat"}
     configuration["limiter"].close()
 

@@ -24,20 +24,20 @@ class Item(Schema):
 
 
 def api() -> Any:
-    made = NinjaAPI(urls_namespace=f"api{next(_count)}", docs_url=None, openapi_url=None)
+    ninja = NinjaAPI(urls_namespace=f"api{next(_count)}", docs_url=None, openapi_url=None)
     router = Router()
 
-    @made.get("/below")
+    @ninja.get("/below")
     @limit("1/minute")
     def below(request: Any) -> Any:
         return {}
 
     @limit("1/minute")
-    @made.get("/above")
+    @ninja.get("/above")
     def above(request: Any) -> Any:
         return {}
 
-    @made.get("/async")
+    @ninja.get("/async")
     @limit("1/minute")
     async def awaited(request: Any) -> Any:
         return {}
@@ -58,8 +58,8 @@ def api() -> Any:
     def listed(request: Any) -> Any:
         return [{"name": "a"}]
 
-    made.add_router("/items", router)
-    return made.urls
+    ninja.add_router("/items", router)
+    return ninja.urls
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -118,8 +118,8 @@ def test_an_error_that_reaches_the_server_is_settled(error: type[BaseException],
         else:
             with pytest.raises(error):
                 middleware.RateLimitMiddleware(fail)(RequestFactory().get("/"))
-    after = limiter.peek({"ip": "127.0.0.1"})
-    assert [decision.allowed for decision in after.decisions] == [error is ZeroDivisionError, True]
+    verdict = limiter.peek({"ip": "127.0.0.1"})
+    assert [decision.allowed for decision in verdict.decisions] == [error is ZeroDivisionError, True]
 
 
 async def catch(serve: Any, request: Any) -> None:

@@ -78,17 +78,17 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_class_based_view_is_limited(way: str, base: type, is_async: bool) -> None:
     """A limit on the class, its base, its view function or its dispatch holds for all its methods."""
-    made = WAYS[way](base)
-    view = made.as_view() if isinstance(made, type) else made
+    limited = WAYS[way](base)
+    view = limited.as_view() if isinstance(limited, type) else limited
     with project(None, path("", view), is_async=is_async) as served:
         assert [served.ask().status_code, served.ask(method="POST").status_code] == [200, 429]
 
 
 def test_rules_of_method_decorator_are_named_after_the_class() -> None:
     """When method_decorator hides the decorated function, the class on the route gives the name."""
-    made = WAYS["method_decorator"](Items)
+    view = WAYS["method_decorator"](Items)
     post = subclass(Items, post=method_decorator(limit("1/minute"))(Items.post))
-    with project(None, path("", made.as_view()), path("post", post.as_view())) as served:
+    with project(None, path("", view.as_view()), path("post", post.as_view())) as served:
         assert '"shop.Limited";q=1' in served.ask()["ratelimit-policy"]
         assert '"shop.Limited.post";q=1' in served.ask("/post", "POST")["ratelimit-policy"]
 
@@ -289,12 +289,12 @@ def test_a_limit_on_another_object_is_an_error() -> None:
 def test_a_limit_without_the_middleware_is_an_error(way: str, is_async: bool) -> None:
     """A limited view without the middleware raises an error, in whatever way it was limited."""
     if way == "function":
-        made = limit("1/minute")(hello)
+        limited = limit("1/minute")(hello)
     elif way == "method":
-        made = subclass(Items, get=method_decorator(limit("1/minute"))(Items.get))
+        limited = subclass(Items, get=method_decorator(limit("1/minute"))(Items.get))
     else:
-        made = WAYS[way](Items)
-    view = made.as_view() if isinstance(made, type) else made
+        limited = WAYS[way](Items)
+    view = limited.as_view() if isinstance(limited, type) else limited
     nothing = ["django.middleware.common.CommonMiddleware"]
     with project(None, path("", view), is_async=is_async, middleware=nothing) as served:
         if way == "overridden":  # Its own dispatch never calls the limited one.

@@ -45,8 +45,12 @@ def test_a_dependency_called_twice_counts_once() -> None:
     """With ``use_cache=False`` or scopes, FastAPI calls the dependency twice, and the request consumes once."""
     users, everyone = by_user("2/minute"), RateLimit("9/minute", name="everyone")
     app = FastAPI(dependencies=[Depends(users), Depends(everyone)])
-    again = [Depends(users, use_cache=False), Security(users, scopes=["read"]), Security(everyone, scopes=["read"])]
-    app.add_api_route("/", view, dependencies=again)
+    dependencies = [
+        Depends(users, use_cache=False),
+        Security(users, scopes=["read"]),
+        Security(everyone, scopes=["read"]),
+    ]
+    app.add_api_route("/", view, dependencies=dependencies)
     limited(app)
     assert statuses(app, *["/"] * 3, headers={"x-user": "ann"}) == [200, 200, 429]
     assert ask(app).headers["x-ratelimit-remaining"] == "6"
@@ -275,12 +279,12 @@ def test_a_queue_delays_requests_in_a_dependency() -> None:
     queue = by_user("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
     app.add_api_route("/", view, dependencies=[Depends(queue)])
     limited(app)
-    waited: list[float] = []
+    delays: list[float] = []
 
     async def noted(delay: float) -> None:
-        waited.append(delay)
+        delays.append(delay)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ratelimit_mw.asgi.dependencies.asyncio.sleep", noted)
         assert statuses(app, "/", "/", headers={"x-user": "ann"}) == [200, 200]
-    assert waited == [0.001]
+    assert delays == [0.001]

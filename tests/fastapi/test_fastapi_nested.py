@@ -86,14 +86,17 @@ class RandomApplication:
 @pytest.mark.parametrize("seed", range(20))
 def test_limits_hold_only_on_their_routes(seed: int) -> None:
     """Decorators and dependencies of both kinds are on routes and routers, included twice, nested and mounted."""
-    made = RandomApplication(seed)
+    application = RandomApplication(seed)
 
     async def all_statuses() -> dict[str, list[int]]:
-        return {path: [(await aask(made.app, path)).status_code for _ in range(ENOUGH)] for path in made.passing}
+        return {
+            path: [(await aask(application.app, path)).status_code for _ in range(ENOUGH)]
+            for path in application.passing
+        }
 
     codes = asyncio.run(all_statuses())
     for path, statuses in codes.items():
-        passing = made.passing[path]
+        passing = application.passing[path]
         passing = ENOUGH if passing is None else passing
         # FastAPI leaves out the mounts of an included router.
         assert statuses in ([200] * passing + [429] * (ENOUGH - passing), [404] * ENOUGH), path

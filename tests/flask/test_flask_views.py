@@ -124,10 +124,10 @@ def by_dispatch() -> Any:
     return type("Limited", (Items,), {"dispatch_request": limit("1/minute")(dispatch_request)}).as_view("items")
 
 
-@pytest.mark.parametrize("made", [by_class, by_list, by_base, by_dispatch])
-def test_a_class_based_view_is_limited(made: Any) -> None:
+@pytest.mark.parametrize("view", [by_class, by_list, by_base, by_dispatch])
+def test_a_class_based_view_is_limited(view: Any) -> None:
     """A limit on the class, in its decorators, on its base or on its dispatch holds for all its methods."""
-    app = app_of(views={"/": made()})
+    app = app_of(views={"/": view()})
     assert [ask(app).status_code, ask(app, method="POST").status_code] == [200, 429]
 
 

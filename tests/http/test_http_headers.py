@@ -48,10 +48,10 @@ def test_the_longest_wait_of_several_rejections_counts() -> None:
 def test_an_allowed_response_shows_the_smallest_remainder() -> None:
     """An allowed response shows the limit with the fewest remaining requests."""
     scene = Scene(rule("9/minute", "wide"), rule("5/minute", "narrow"), rule("7/minute", "middle"))
-    shown = scene.hit()
-    assert shown["x-ratelimit-limit"] == "5"
-    assert [name for name, _ in parsed(shown["ratelimit"])] == ["narrow"]
-    assert [name for name, _ in parsed(shown["ratelimit-policy"])] == ["wide", "narrow", "middle"]
+    headers = scene.hit()
+    assert headers["x-ratelimit-limit"] == "5"
+    assert [name for name, _ in parsed(headers["ratelimit"])] == ["narrow"]
+    assert [name for name, _ in parsed(headers["ratelimit-policy"])] == ["wide", "narrow", "middle"]
 
 
 def test_a_cost_that_never_fits_has_no_retry_after() -> None:
@@ -76,10 +76,10 @@ def test_shadow_rules_are_in_no_header() -> None:
     """A shadow rule adds no header, whether it would allow or reject."""
     scene = Scene(rule("1/minute", "shadow", mode="shadow"), rule("2/minute", "real"))
     for _ in range(3):
-        shown = scene.hit()
-        assert shown["ratelimit-policy"] == '"real";q=2;w=60'
-        assert "shadow" not in shown["ratelimit"]
-    assert "retry-after" in shown
+        headers = scene.hit()
+        assert headers["ratelimit-policy"] == '"real";q=2;w=60'
+        assert "shadow" not in headers["ratelimit"]
+    assert "retry-after" in headers
     assert Scene(rule("1/minute", mode="shadow")).hit() == {}
 
 
@@ -135,10 +135,10 @@ def test_a_window_of_fractional_seconds_is_left_out(limits: str) -> None:
 
 def test_x_ratelimit_limit_is_the_burst_and_the_policy_the_amount() -> None:
     """``X-RateLimit-Limit`` is the burst. The policy is the amount per window."""
-    shown = Scene(rule("100/minute burst 20", algorithm="token-bucket")).hit()
-    assert shown["x-ratelimit-limit"] == "20"
-    assert shown["ratelimit-policy"] == '"login";q=100;w=60'
-    assert shown["x-ratelimit-remaining"] == "19"
+    headers = Scene(rule("100/minute burst 20", algorithm="token-bucket")).hit()
+    assert headers["x-ratelimit-limit"] == "20"
+    assert headers["ratelimit-policy"] == '"login";q=100;w=60'
+    assert headers["x-ratelimit-remaining"] == "19"
 
 
 @pytest.mark.parametrize("jitter_us", [0, 1, 999_999])

@@ -194,7 +194,7 @@ def test_two_country_lines_are_ignored() -> None:
     app = RateLimitMiddleware(sending(START, BODY), settings=settings)
     lines = [(b"CF-IPCountry", b"DE"), (b"cf-ipcountry", b"AT")]
     requests = [lines, lines, lines[:1], lines[:1], lines[1:]]
-    sent = [send_bare(app, http_scope(client=("10.0.0.1", 1), headers=some)) for some in requests]
+    sent = [send_bare(app, http_scope(client=("10.0.0.1", 1), headers=headers)) for headers in requests]
     assert [messages[0]["status"] for messages in sent] == [200, 200, 200, 429, 200]
 
 

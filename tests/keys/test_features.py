@@ -134,7 +134,7 @@ def meaning(entries: Any, features: dict[str, Any]) -> Any:
 )
 def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], sets: list[dict[str, Any]]) -> None:
     """No values give two different sets of features one key, or one set two keys."""
-    pairs = [(key_of(entries, **some), meaning(entries, some)) for some in sets]
+    pairs = [(key_of(entries, **features), meaning(entries, features)) for features in sets]
     for key, means in pairs:
         for other_key, other_means in pairs:
             assert (key == other_key) == (means == other_means)
@@ -195,7 +195,9 @@ def test_a_missing_ip_address_is_one_value_with_one_warning(caplog: pytest.LogCa
     """Requests without an IP address share one count, and the log reports it once."""
     rate = limiter("2/minute", key=["user|ip"])
     with caplog.at_level(logging.WARNING, "ratelimit_mw"):
-        allowed = [rate.hit(some).allowed for some in ({}, {"ip": None}, {"ip": ""}, {"ip": "unknown"}, {"user": "a"})]
+        allowed = [
+            rate.hit(features).allowed for features in ({}, {"ip": None}, {"ip": ""}, {"ip": "unknown"}, {"user": "a"})
+        ]
     assert allowed == [True, True, False, False, True]
     warned = "a request has no client address; all such requests are counted together as ip 'unknown'."
     assert [record.message.startswith(warned) for record in caplog.records] == [True]

@@ -95,13 +95,13 @@ sets = st.lists(st.fixed_dictionaries(dict.fromkeys(names, values)), min_size=2,
 def test_keyed_keys_are_equal_exactly_when_plain_keys_are(key: list[str], feature_sets: list[dict[str, Any]]) -> None:
     """A secret changes the stored text but not the counts, on the fast path too."""
     entries = parse_key(key)
-    hidden, shown = KeyMaker(entries, secret=SECRET), KeyMaker(entries)
-    pairs = [(hidden.build(some), shown.build(some)) for some in feature_sets]
+    keyed, plain = KeyMaker(entries, secret=SECRET), KeyMaker(entries)
+    pairs = [(keyed.build(features), plain.build(features)) for features in feature_sets]
     for one, open_one in pairs:
         for other, open_other in pairs:
             assert (one == other) == (open_one == open_other)
-    after = hidden.with_prefix("p|")
-    assert [after(some) for some in feature_sets] == [None if one is None else f"p|{one}" for one, _ in pairs]
+    fast = keyed.with_prefix("p|")
+    assert [fast(features) for features in feature_sets] == [None if one is None else f"p|{one}" for one, _ in pairs]
 
 
 def test_a_value_that_looks_like_a_digest_is_not_one() -> None:
@@ -182,8 +182,8 @@ def test_an_error_in_a_settings_file_shows_no_secret(
 def test_no_output_shows_the_secret() -> None:
     """Neither settings nor a limiter keep the secret, and their repr does not show the derived key."""
     settings = load_settings({"secret": TEXT})
-    shown = [repr(settings), str(settings), repr(settings.secret), repr(Limiter.from_settings(settings).__dict__)]
-    for text in shown:
+    texts = [repr(settings), str(settings), repr(settings.secret), repr(Limiter.from_settings(settings).__dict__)]
+    for text in texts:
         assert TEXT not in text
         assert repr(settings.secret.key)[2:-1] not in text
         assert settings.secret.key.hex() not in text

@@ -95,7 +95,7 @@ NOBODY = r"^rules\[1\]\.overrides: no decorator has a rule named 'login'\. There
 def test_no_decision_is_made_while_an_override_has_no_rule() -> None:
     """An override in the settings without its decorator raises an error in every method of the limiter."""
     limiter = Limiter.from_settings(REPLACING)
-    for ask in (limiter.hit, limiter.peek, limiter.match, lambda some: limiter.slot(some).__enter__()):
+    for ask in (limiter.hit, limiter.peek, limiter.match, lambda features: limiter.slot(features).__enter__()):
         for _ in range(2):
             with pytest.raises(ConfigError, match=NOBODY):
                 ask({"ip": "192.0.2.7"})

@@ -101,9 +101,9 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
 
 def test_a_rule_is_overridden_once_in_any_spelling() -> None:
     """The original and the shown form are one name."""
-    twice = [{"overrides": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
+    rules = [{"overrides": written, "limits": "1/s"} for written in ("shop.größe", r"shop.gr\xf6\xdfe")]
     with pytest.raises(ConfigError, match=r"^rules\[1\] '?.*: overrides: .* is already overridden above"):
-        load_settings({"rules": twice})
+        load_settings({"rules": rules})
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_the_fast_path_is_used_only_for_a_plain_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("options", "message"),
     [
         ({"limits": "5/fortnight"}, "rule .login.: limits: cannot parse quota '5/fortnight'"),
         ({"limits": ["5/minute", "x"]}, "rule .login.: limits\\[1\\]: cannot parse quota 'x'"),
@@ -297,10 +297,10 @@ def test_the_fast_path_is_used_only_for_a_plain_limit() -> None:
         ({"on_store_error": "retry"}, "on_store_error: expected 'allow' or 'deny' or 'local'"),
     ],
 )
-def test_every_mistake_names_its_place(wrong: dict[str, Any], message: str) -> None:
+def test_every_mistake_names_its_place(options: dict[str, Any], message: str) -> None:
     """The error names the rule, the field and the entry, the value given and the expected one."""
     with pytest.raises(ConfigError, match=message) as caught:
-        Rule(**{"name": "login", "limits": "5/minute", **wrong})
+        Rule(**{"name": "login", "limits": "5/minute", **options})
     assert isinstance(caught.value, ValueError)
 
 

@@ -254,7 +254,7 @@ def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str,
     """uvicorn prints the mistake of a decorator or setting and exits, also with ``--lifespan off``."""
     (tmp_path / "mistaken.py").write_text(program)
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(tmp_path), "--port", "0", "--lifespan", lifespan]
-    ended = subprocess.run(
+    result = subprocess.run(
         [*command, "mistaken:app"],
         capture_output=True,
         text=True,
@@ -262,5 +262,5 @@ def test_a_real_server_does_not_start_with_a_mistake(program: str, message: str,
         cwd=ROOT,
         check=False,
     )
-    assert ended.returncode != 0
-    assert message in ended.stderr
+    assert result.returncode != 0
+    assert message in result.stderr

@@ -22,7 +22,7 @@ from ratelimit_mw.testmode import limits_off
 
 def test_excess_messages_close_the_connection() -> None:
     """By default the connection closes with "try again later", and the server receives nothing more of the view."""
-    ended: list[int] = []
+    codes: list[int] = []
 
     @messages("2/minute")
     async def view(websocket: Any) -> None:
@@ -31,14 +31,14 @@ def test_excess_messages_close_the_connection() -> None:
             while True:
                 await websocket.send_text(await websocket.receive_text())
         except WebSocketDisconnect as gone:
-            ended.append(gone.code)
+            codes.append(gone.code)
             with contextlib.suppress(RuntimeError):
                 await websocket.send_text("too late")
 
     app = application([WebSocketRoute("/ws", view)])
     assert kinds(connect(app, said="abcd")) == ["accept", "a", "b", 1013]
     assert kinds(connect(app, said="e")) == ["accept", 1013]
-    assert ended == [1013, 1013]
+    assert codes == [1013, 1013]
 
 
 def test_excess_messages_are_dropped_with_over_drop() -> None:
@@ -133,7 +133,7 @@ def test_a_view_that_is_exempt_has_no_limit_on_messages() -> None:
 
 def test_a_queue_delays_messages() -> None:
     """A leaky-bucket queue delays messages, and so the sender."""
-    waited: list[float] = []
+    delays: list[float] = []
 
     @messages("1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
     async def view(websocket: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_queue_delays_messages() -> None:
         sleep = asyncio.sleep
 
         async def noted(delay: float) -> None:
-            waited.append(delay)
+            delays.append(delay)
             await sleep(0)
 
         with pytest.MonkeyPatch.context() as patched:
@@ -151,7 +151,7 @@ def test_a_queue_delays_messages() -> None:
             return await aconnect(application([WebSocketRoute("/ws", view)]), "/ws", ["a", "b"])
 
     assert kinds(asyncio.run(scenario())) == ["accept", "a", "b"]
-    assert waited == [0.001]
+    assert delays == [0.001]
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

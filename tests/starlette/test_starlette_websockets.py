@@ -188,7 +188,7 @@ def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
     scope, receive, send = http_scope(type="websocket", path="/"), object(), object()
     limiter = Limiter([Rule(limits="1/minute", match={"path": "/other"})])
     asyncio.run(RateLimitMiddleware(app, limiter=limiter)(scope, receive, send))  # type: ignore[arg-type]
-    assert [part is mine for part, mine in zip(received[1:], (receive, send), strict=True)] == [True] * 2
+    assert [part is original for part, original in zip(received[1:], (receive, send), strict=True)] == [True] * 2
     assert received[0].pop("state")["ratelimit"].decisions == ()
     assert received[0] == scope
 
@@ -236,12 +236,12 @@ def test_a_queue_delays_handshakes() -> None:
     """A leaky-bucket queue delays a handshake like a request."""
     queue = Rule(limits="1000/second burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})
     app = application([WebSocketRoute("/ws", echo)], queue)
-    waited: list[float] = []
+    delays: list[float] = []
 
     async def noted(delay: float) -> None:
-        waited.append(delay)
+        delays.append(delay)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ratelimit_mw.asgi.middleware.asyncio.sleep", noted)
         assert [kinds(connect(app)) for _ in range(2)] == [["accept"], ["accept"]]
-    assert waited == [0.001]
+    assert delays == [0.001]

@@ -121,10 +121,10 @@ def test_ipv6_clients_count_by_network() -> None:
 
 def test_methods() -> None:
     """``method`` becomes a match on methods. ``UNSAFE`` works unchanged as a list."""
-    posted, got = {"method": "POST"}, {"method": "GET"}
+    posted, read = {"method": "POST"}, {"method": "GET"}
     for method in ("POST", ["POST"], UNSAFE):
         decorators = ratelimit(key="ip", rate="1/d", method=method), limit("1/d", match={"methods": method})
-        assert same_results(*decorators, posted, posted, got) == [True, False, True]
+        assert same_results(*decorators, posted, posted, read) == [True, False, True]
         cache.clear()
 
 

@@ -80,7 +80,7 @@ def in_async_django(cookie: str) -> Pair:
     return DjangoRequest(request).cookie("sid"), request.COOKIES.get("sid")
 
 
-everywhere = pytest.mark.parametrize("seen", [in_starlette, in_flask, in_django, in_async_django])
+everywhere = pytest.mark.parametrize("read_both", [in_starlette, in_flask, in_django, in_async_django])
 SPELLINGS = ["sid=abc", 'sid="abc"', r'sid="\141bc"', r'sid="a\142\c"', "x=1; sid = abc ;y", "sid=abc; sid=abc"]
 PIECES = [
     "sid",
@@ -103,32 +103,32 @@ PIECES = [
 
 @everywhere
 @pytest.mark.parametrize("cookie", SPELLINGS)
-def test_every_spelling_of_a_cookie_is_one_value(seen: Callable[[str], Pair], cookie: str) -> None:
+def test_every_spelling_of_a_cookie_is_one_value(read_both: Callable[[str], Pair], cookie: str) -> None:
     """Quotes, octal and other escapes, spaces and a repeated cookie give the same value."""
-    assert seen(cookie) == ("abc", "abc")
+    assert read_both(cookie) == ("abc", "abc")
 
 
 @everywhere
-def test_cookie_names_are_case_sensitive(seen: Callable[[str], Pair]) -> None:
+def test_cookie_names_are_case_sensitive(read_both: Callable[[str], Pair]) -> None:
     """All frameworks do the same."""
-    assert seen("SID=abc; sid2=abc; xsid=abc") == (None, None)
+    assert read_both("SID=abc; sid2=abc; xsid=abc") == (None, None)
 
 
 @everywhere
 @pytest.mark.parametrize("other", ["sid=victim", "\xa0sid=victim", 'sid="victim', "sid=", r'sid="\166"'])
-def test_two_different_cookies_are_invalid(seen: Callable[[str], Pair], other: str) -> None:
+def test_two_different_cookies_are_invalid(read_both: Callable[[str], Pair], other: str) -> None:
     """Frameworks show the first or the last of them, so the key contains neither."""
-    assert seen(f"sid=abc; {other}")[0] is INVALID
-    assert seen(f"{other}; sid=abc")[0] is INVALID
+    assert read_both(f"sid=abc; {other}")[0] is INVALID
+    assert read_both(f"{other}; sid=abc")[0] is INVALID
 
 
 @everywhere
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-def test_no_spelling_of_a_cookie_makes_a_new_count(seen: Callable[[str], Pair], cookie: str) -> None:
+def test_no_spelling_of_a_cookie_makes_a_new_count(read_both: Callable[[str], Pair], cookie: str) -> None:
     """When the application sees a session, the key contains that session or is invalid, never missing."""
-    mine, theirs = seen(cookie)
+    ours, theirs = read_both(cookie)
     if theirs and theirs.isascii() and theirs.isprintable():
-        assert mine is INVALID or mine == theirs
+        assert ours is INVALID or ours == theirs
 
 
 def test_a_session_has_one_count_in_flask() -> None:
@@ -211,21 +211,21 @@ def body_in_starlette(kind: str, body: bytes) -> Pair:
 
 def body_in_flask(kind: str, body: bytes) -> Pair:
     with flask.Request(environ(kind=kind, body=body)) as request:
-        mine = field(FlaskRequest(request), kind)
-        return mine, read_or_none(lambda: (request.get_json() if is_json(kind) else request.form).get("email"))
+        ours = field(FlaskRequest(request), kind)
+        return ours, read_or_none(lambda: (request.get_json() if is_json(kind) else request.form).get("email"))
 
 
 def body_in_django(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
-    mine = field(DjangoRequest(request), kind)
-    return mine, read_or_none(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
+    ours = field(DjangoRequest(request), kind)
+    return ours, read_or_none(lambda: (json.loads(request.body) if is_json(kind) else request.POST).get("email"))
 
 
 def body_in_rest_framework(kind: str, body: bytes) -> Pair:
     request = DjangoOverWSGI(environ(kind=kind, body=body))
-    mine = field(DjangoRequest(request), kind)
+    ours = field(DjangoRequest(request), kind)
     rest = RestRequest(request, parsers=[JSONParser(), FormParser(), MultiPartParser()])
-    return mine, read_or_none(lambda: rest.data.get("email"))
+    return ours, read_or_none(lambda: rest.data.get("email"))
 
 
 def read_or_none(read: Callable[[], Any]) -> Any:
@@ -236,7 +236,9 @@ def read_or_none(read: Callable[[], Any]) -> Any:
         return None
 
 
-in_bodies = pytest.mark.parametrize("seen", [body_in_starlette, body_in_flask, body_in_django, body_in_rest_framework])
+in_bodies = pytest.mark.parametrize(
+    "read_both", [body_in_starlette, body_in_flask, body_in_django, body_in_rest_framework]
+)
 written = pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form", "parts"])
 
 
@@ -245,33 +247,33 @@ written = pytest.mark.parametrize(("kind", "write"), WRITTEN, ids=["json", "form
 @pytest.mark.parametrize("charset", PLAIN)
 @pytest.mark.parametrize("text", ["ann@b.c", "a+AG4-n@b.c"])
 def test_a_utf_8_body_is_read_as_the_application_reads_it(
-    seen: Any, kind: str, write: Any, charset: str, text: str
+    read_both: Any, kind: str, write: Any, charset: str, text: str
 ) -> None:
     """The charset may be named or left out, in any spelling."""
     if kind.startswith("multipart") and charset.count(";") > 1:
         charset = "; charset=utf-8"
-    assert seen(kind + charset, write(text))[0] in (text, INVALID)
-    assert seen(kind, write(text)) == (text, text)
+    assert read_both(kind + charset, write(text))[0] in (text, INVALID)
+    assert read_both(kind, write(text)) == (text, text)
 
 
 @in_bodies
 @written
 @pytest.mark.parametrize("charset", KINDS)
-def test_a_body_in_another_charset_is_invalid(seen: Any, kind: str, write: Any, charset: str) -> None:
+def test_a_body_in_another_charset_is_invalid(read_both: Any, kind: str, write: Any, charset: str) -> None:
     """Some frameworks decode it, so one email would have many texts. Every spelling of the charset is invalid."""
     for text in TEXTS:
-        assert seen(kind + charset, write(text))[0] is INVALID
+        assert read_both(kind + charset, write(text))[0] is INVALID
 
 
 @in_bodies
 @pytest.mark.parametrize(
     "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
 )
-def test_json_in_another_utf_encoding_has_the_same_value(seen: Any, encoding: str) -> None:
+def test_json_in_another_utf_encoding_has_the_same_value(read_both: Any, encoding: str) -> None:
     """The limit reads the email, and the frameworks read the same text or reject the body."""
-    mine, theirs = seen(JSON, as_json("ann@b.c").decode().encode(encoding))
-    assert mine == "ann@b.c"
-    assert theirs in (None, mine)
+    ours, theirs = read_both(JSON, as_json("ann@b.c").decode().encode(encoding))
+    assert ours == "ann@b.c"
+    assert theirs in (None, ours)
 
 
 @in_bodies
@@ -290,10 +292,10 @@ def test_json_in_another_utf_encoding_has_the_same_value(seen: Any, encoding: st
         ("multipart/form-data; boundary=b", as_parts("x").replace(b'"email"', b'"x"; filename=""; name="email"')),
     ],
 )
-def test_one_body_has_one_value_of_a_field(seen: Any, kind: str, body: bytes) -> None:
+def test_one_body_has_one_value_of_a_field(read_both: Any, kind: str, body: bytes) -> None:
     """For repeated, escaped and unusual names, the value is the application's or invalid."""
-    mine, theirs = seen(kind, body)
-    assert mine is INVALID or theirs in (None, mine)
+    ours, theirs = read_both(kind, body)
+    assert ours is INVALID or theirs in (None, ours)
 
 
 @pytest.mark.parametrize("charset", KINDS)

@@ -191,11 +191,11 @@ def test_no_key_exceeds_its_limit_in_own_or_shared_states(max_keys: int, steps: 
     small = limiter("4/minute", max_keys, algorithm=algorithm)
     large = limiter("4/minute", algorithm=algorithm)
     allowed: dict[str, list[Any]] = {}
-    for user, pause, what in steps:
+    for user, pause, action in steps:
         name = f"{user}"
         for rate in (small, large):
             clock_of(rate).advance(pause)
-        if what == "h":
+        if action == "h":
             verdict = small.hit({"user": name})
             if verdict.allowed:
                 twin = large.hit({"user": name})
@@ -204,7 +204,7 @@ def test_no_key_exceeds_its_limit_in_own_or_shared_states(max_keys: int, steps: 
         elif allowed.get(name):
             verdict, twin = allowed[name].pop()
             for rate, each in ((small, verdict), (large, twin)):
-                rate.refund(each) if what == "r" else rate.settle(each, 3)
+                rate.refund(each) if action == "r" else rate.settle(each, 3)
         assert len(store_of(small)) <= max_keys
 
 
