@@ -4,7 +4,9 @@ Hypothesis runs the same examples in every run. Choose how many with `--hypothes
 `make test-fast` does) or `full` (the default).
 """
 
+import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -51,3 +53,10 @@ def memcached_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     """A Memcached for all tests that do not hurt it; they use keys of their own."""
     with memcached_running(tmp_path_factory.mktemp("memcached")) as server:
         yield server
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No thread can start, as when the process has reached its limit of threads. ``undo`` ends that."""
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+    return monkeypatch

@@ -51,7 +51,6 @@ class BreakerStore(ChainLink):
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
-        self.openings = 0  # how often the breaker has opened, for metrics
         self.failures = 0  # in a row so far
         # Changes with each failure that counts and each recovery. Note it before a call, and pass it to ``failed``:
         # calls in flight together count as one failure, a call from before a recovery as none.
@@ -80,7 +79,8 @@ class BreakerStore(ChainLink):
     def reject_call(self) -> None:
         """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
         if self.takes_probe(now_us()):
-            threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
+            with suppress(RuntimeError):  # no thread can start now; the next interval tries again
+                threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
         raise NotAskedError(f"store {self._name} unreachable; the circuit breaker is open")
 
     def record_failure(self, error: StoreError, epoch: int) -> None:
@@ -102,7 +102,6 @@ class BreakerStore(ChainLink):
             if self.open or self.failures < _MAX_FAILURES:
                 return False
             self.open, self._opened_at = True, now
-            self.openings += 1
             self._schedule_probe(now, _FIRST_PROBE)
             return True
 

@@ -28,6 +28,7 @@ class Heartbeat(Generic[_Item]):
 
     def _start_empty(self, _intact: bool = True) -> None:
         """Also in a forked child: items and thread belong to the parent."""
+        self._is_warned = False
         self._held: set[_Item] = set()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -40,7 +41,12 @@ class Heartbeat(Generic[_Item]):
                 self._stop = threading.Event()
                 name = "ratelimit_mw heartbeat"
                 self._thread = threading.Thread(target=self._run, args=(self._stop,), name=name, daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:
+                    if not self._is_warned:
+                        _log.error("no thread can renew or return slots (%s); such slots end within 60 s", error)
+                        self._is_warned = True
 
     def release(self, item: _Item) -> None:
         with self._lock:

@@ -21,14 +21,19 @@ def run_once(key: Hashable, work: Callable[[], T]) -> Future[T]:
     key = (os.getpid(), key)  # a forked child has no threads of its parent
     running = _running.setdefault(key, result)
     if running is result:
-        threading.Thread(target=_run, args=(key, work, result), name="ratelimit_mw background", daemon=True).start()
+        thread = threading.Thread(target=_run, args=(key, work, result), name="ratelimit_mw background", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            del _running[key]
+            result.set_exception(OSError(str(error)))  # a failure of the machine, which stores turn into StoreError
     return running
 
 
 def _run(key: Hashable, work: Callable[[], Any], result: Future[Any]) -> None:
     try:
         value = work()
-    except Exception as error:
+    except BaseException as error:
         del _running[key]
         result.set_exception(error)
     else:

@@ -232,6 +232,21 @@ def test_a_probe_serves_event_loops_of_one_request() -> None:
     asyncio.run(mine.aclose())
 
 
+def test_a_probe_without_a_thread_raises_nothing(no_threads: pytest.MonkeyPatch) -> None:
+    """When no thread can start, ``on_store_error`` decides, although a probe is due."""
+    store = SharedStore()
+    mine = limiter(store, [rule("allow")])
+    store.down = True
+    for _ in range(3):
+        mine.hit(WHO)
+    assert mine.breaker is not None
+    mine.breaker._probe_at = 0
+    assert by_sync(mine)
+    mine.breaker._probe_at = 0
+    assert by_async(mine)
+    assert (mine.breaker.open, store.calls) == (True, 3)
+
+
 def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A second successful probe logs nothing."""
     store = SharedStore()
@@ -244,7 +259,7 @@ def test_a_recovery_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(2):
             mine._failover.store._probe()  # type: ignore[union-attr]
     assert mine.breaker is not None
-    assert (mine.breaker.open, mine.breaker.openings) == (False, 1)
+    assert not mine.breaker.open
     messages = [record.getMessage() for record in caplog.records]
     assert ["reachable again" in message for message in messages] == [False, True]
 

@@ -179,6 +179,16 @@ def test_a_failed_renewal_does_not_stop_the_others(caplog: pytest.LogCaptureFixt
     assert "could not renew the slots" in caplog.text
 
 
+def test_a_slot_is_held_and_returned_when_no_thread_can_start(
+    no_threads: pytest.MonkeyPatch, limiter: Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The requests go on without renewal, and one line says so."""
+    with limiter.slot(WHO), limiter.slot(WHO):
+        assert free(limiter) == 0
+    assert free(limiter) == 2
+    assert caplog.text.count("no thread can renew or return slots (can't start new thread)") == 1
+
+
 def ends_in(limiter: Limiter) -> float:
     return limiter.peek(WHO, cost=0).decisions[0].reset_after
 
