@@ -107,7 +107,7 @@ def test_a_stream_settles_the_true_cost() -> None:
     limiter = one_rule("10/minute")
     with ask(app_of(limiter, {"/": view})) as response:
         assert response.text == "some words"
-    assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 consumed, 1 asked for
+    assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 consumed, 1 for this request
 
 
 def held_response(app: flask.Flask, **request: Any) -> Any:

@@ -73,7 +73,7 @@ END = f"--{BOUNDARY}--\r\n".encode()
         ('{"id": NaN}', "id", "nan"),
     ],
 )
-def test_a_field_of_json(text: str, path: str, value: str | None) -> None:
+def test_a_field_of_json_is_read_as_python_reads_it(text: str, path: str, value: str | None) -> None:
     """Dots address nested fields. The last of equal names counts, as in Python's parser. Equal numbers are one text."""
     assert body(text).json(path) == value
     assert body(text, "application/vnd.api+json; charset=utf-8").json(path) == value
@@ -127,7 +127,7 @@ def test_json_that_cannot_be_parsed_is_invalid(content: bytes) -> None:
         ("a=x;y&name=ann", "ann", "ann"),
     ],
 )
-def test_a_field_of_a_form(text: str, last: str | None, first: str | None) -> None:
+def test_a_field_of_a_form_is_read_as_the_framework_reads_it(text: str, last: str | None, first: str | None) -> None:
     """A field is decoded once. For repeated names, the value that the framework shows counts."""
     for kind in (FORM, FORM.upper() + "; charset=UTF-8"):
         assert body(text, kind).form("name") == last

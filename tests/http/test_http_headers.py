@@ -8,7 +8,7 @@ from header_scene import FEATURES, Scene, parsed, rule
 from ratelimit_mw.http import headers as headers_module
 
 
-def test_the_fields_of_an_allowed_request() -> None:
+def test_an_allowed_response_has_the_rate_limit_fields() -> None:
     """Computed by hand: "5/minute; 20/hour" at 40 s into a minute and 2800 s into an hour, first hit."""
     scene = Scene(rule("5/minute; 20/hour", algorithm="fixed-window"))
     assert scene.hit() == {
@@ -20,7 +20,7 @@ def test_the_fields_of_an_allowed_request() -> None:
     }
 
 
-def test_the_fields_of_a_rejected_request() -> None:
+def test_a_rejected_response_has_the_rate_limit_fields() -> None:
     """Computed by hand: the minute is full, so ``RateLimit`` omits the hour, and ``t`` is Retry-After."""
     scene = Scene(rule("1/minute; 20/hour", algorithm="fixed-window"))
     scene.hit()

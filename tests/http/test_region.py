@@ -219,7 +219,7 @@ def test_a_rule_by_region_needs_a_source_of_regions() -> None:
 
 
 @pytest.mark.parametrize("middleware", ["asgi", "wsgi"])
-def test_rules_by_region(database: str, middleware: str) -> None:
+def test_a_region_works_in_keys_matches_and_tables(database: str, middleware: str) -> None:
     """A region works as the key, as a match and as a table of limits."""
     rules = [
         {"name": "by-region", "key": ["region"], "limits": "2/minute", "per": {"region": {"AT": "1/minute"}}},

@@ -72,7 +72,7 @@ def test_a_query_of_a_thousand_fields_evades_no_rule(rule: dict[str, Any]) -> No
         (["a = 1;; =x; a=2"], {"a": "2", "": "x"}),
     ],
 )
-def test_cookies(lines: list[str], cookies: dict[str, str]) -> None:
+def test_a_cookie_is_read_as_the_framework_reads_it(lines: list[str], cookies: dict[str, str]) -> None:
     """The parser reads all lines, quotes and escapes. For repeated names, the value of the framework counts."""
     assert asgi(headers=[(b"cookie", line.encode()) for line in lines]).cookies == cookies
 
@@ -112,7 +112,7 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
         ([":80"], ""),
     ],
 )
-def test_the_host(lines: list[str], host: str) -> None:
+def test_the_host_is_normalized(lines: list[str], host: str) -> None:
     """The host is lower case without port and final dot. Of several, the first counts, as in the frameworks."""
     assert asgi(headers=[(b"host", line.encode()) for line in lines]).host == host
 

@@ -133,7 +133,7 @@ HOSTS = named(
         ("", "/x", ["every"]),
     ],
 )
-def test_hosts(host: str, path: str, expected: list[str]) -> None:
+def test_a_rule_matches_hosts_and_subdomains(host: str, path: str, expected: list[str]) -> None:
     """A rule may match single hosts, or all subdomains of a name without the name itself."""
     assert rules_for(HOSTS, path=path, host=host) == expected
     assert RuleSet(HOSTS).needs_host

@@ -1,8 +1,7 @@
-"""A strict checker around both sides of an ASGI middleware: it plays the server outside and the application inside.
+"""A strict checker of an ASGI middleware, with the server on the outside and the application on the inside.
 
-``checked(build, app)`` is the application to call. A call that breaks the rules raises ``ProtocolError`` where it
-happens: a scope that is changed in place, a message that is late, altered, doubled or out of order, a value of the
-wrong type, a header name in capitals, a body that the middleware reads for itself.
+Call the application ``checked(build, app)``. A violation raises ``ProtocolError`` where it happens: a changed scope, a
+late, altered, repeated or unordered message, a value of the wrong type, an upper-case header name, a consumed body.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Forks while threads use a limiter, as a program of its own: pytest's threads and tracers do not survive a fork.
+"""Forks while threads use a limiter, in a separate program, because pytest's threads and tracers do not survive a fork.
 
 `python busy_forks.py SCENE REDIS`. REDIS is the URL of a server. The exit code is 0 when the scene holds.
 """

@@ -80,7 +80,7 @@ def line(
 
 
 class Files:
-    """Writes the input files of a command into one folder."""
+    """Write the input files of a command into one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A Django project for the tests, configured once; each test serves it with URLs, middleware and limits of its own."""
+"""A Django project that is configured once. Each test serves it with its own URLs, middleware and limits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Project:
         """Call ``ask`` on a running event loop."""
         asking: Any = Asking(raise_request_exception=False)
         asking.address = client
-        # One by one, as Django 4.2.0 forgets those that come together; its client has a line of cookies already.
+        # Set cookies separately, because Django 4.2.0 drops joined ones and its client has a cookie line already.
         given = dict(headers or {})
         asking.cookies.load(given.pop("cookie", ""))
         return await asking.generic(method, where, **given, **request)

@@ -16,7 +16,7 @@ from servers import free_port
 __all__ = ["connected", "free_port", "reachable", "running", "say", "status"]
 
 
-# Longer than a test may pause on a busy machine: uvicorn closes an idle connection after 5 s, gunicorn after 2 s.
+# Longer than a test may pause on a busy machine. uvicorn closes an idle connection after 5 s, gunicorn after 2 s.
 KEEP_ALIVE = {"uvicorn": ("--timeout-keep-alive", "75"), "gunicorn": ("--keep-alive", "75")}
 
 

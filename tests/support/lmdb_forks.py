@@ -1,4 +1,4 @@
-"""Forks while threads use the LMDB store, as a program of its own: pytest's threads and tracers do not survive a fork.
+"""Forks while threads use the LMDB store, in a separate program: pytest's threads and tracers do not survive a fork.
 
 `python lmdb_forks.py SCENE FOLDER`. The exit code is 0 when the scene holds.
 """

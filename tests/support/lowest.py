@@ -1,7 +1,7 @@
-"""Prints the lowest versions that pyproject.toml allows, for pip: `python tests/support/lowest.py [NAME==VERSION ...]`.
+"""Print the lowest versions that pyproject.toml allows, for pip: `python tests/support/lowest.py [NAME==VERSION ...]`.
 
-Those of the package, of its extras and of the frameworks; libraries of the tests alone have no lowest version. An
-argument overrides a version.
+This covers the package, its extras and the frameworks. Libraries for tests have no lowest version. An argument
+overrides a version.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Plays requests to one example application, in its own process with a manual clock, and prints its responses.
+"""Play requests to one example application, in its own process with a manual clock, and print its responses.
 
 `python migrating_player.py examples/migrating/slowapi_before.py app` reads a list of steps as JSON from its standard
-input: arguments of ``httpx.request``, and in ``after`` how many seconds pass before it. An answer is status and body.
+input: arguments of ``httpx.request``, and ``after``, the seconds before it. A response is status and body.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The algorithms a second time, slow and obvious, for the tests to compare with: each is its row of the table, in
-lists of counted hits and exact fractions. Shares nothing with the package.
+"""Slow and simple references of the algorithms. Each follows its row of the table, with lists of counted hits and
+exact fractions. They share no code with the package.
 """
 
 from fractions import Fraction
@@ -9,7 +9,7 @@ from reference_base import LONG_AGO, Entry, Reference
 
 
 class Window(Reference):
-    """An algorithm that sums what it sees, at most N of it."""
+    """An algorithm that sums counted costs up to N."""
 
     def seen(self, t: int) -> int:
         raise NotImplementedError
@@ -36,7 +36,7 @@ class SlidingWindowLog(Window):
 
 
 class RejectionCountingLog(SlidingWindowLog):
-    """A hit that this log itself rejects enters it too; only the newest entries that together reach N are kept."""
+    """A hit that this log itself rejects counts, too. Only the newest entries that together reach N are kept."""
 
     def rejected(self, t: int, cost: int) -> None:
         self.count(t, cost)
@@ -183,7 +183,7 @@ class LeakyBucketQueue(Reference):
     """A FIFO of size ``B`` served at ``N/P``: a request is served after all before it."""
 
     def free_at(self) -> Fraction:
-        """The time when the queue is empty."""
+        """Return the time when the queue is empty."""
         if not self.entries:
             return Fraction(LONG_AGO)
         return self.entries[-1].starts + Fraction(self.entries[-1].cost * self.period, self.amount)
@@ -198,19 +198,19 @@ class LeakyBucketQueue(Reference):
         return self.level(t) == 0
 
     def delay(self, t: int) -> int:
-        """The level before it, times P/N, rounded up."""
+        """Return the level before this hit, times P/N, rounded up."""
         return ceil(self.level(t) * self.period / self.amount)
 
     def count(self, t: int, cost: int) -> Entry:
         return self.enter(Entry(t, cost, max(Fraction(t), self.free_at())))
 
     def undo(self, t: int, entry: Entry, cost: int) -> None:
-        """The part that no later departure depends on."""
+        """Return the part that no later departure depends on."""
         if self.entries and entry is self.entries[-1]:
             super().undo(t, entry, cost)
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        """Requests that were in the queue at the last hit get their new times, in order."""
+        """Give new times to the requests that were in the queue at the last hit, in order."""
         consumed = self.level(self.last)
         super().change(amount, capacity)
         if self.entries:
@@ -233,7 +233,7 @@ BY_NAME: dict[tuple[str, object], type[Reference]] = {
 def build(
     spec: str | dict[str, object], amount: int, period: int, burst: int | None = None, precision: int | None = None
 ) -> Reference:
-    """The reference of an algorithm as settings name it; ``precision`` is the tiered window's, in microseconds."""
+    """Return the reference of an algorithm by its name. ``precision`` is that of the tiered window in microseconds."""
     table = {"name": spec} if isinstance(spec, str) else spec
     if table["name"] == "tiered-window":
         return TieredWindow(amount, period, precision)

@@ -1,6 +1,6 @@
-"""The common part of the slow twins of the algorithms: results are searched for by their definition.
+"""The common part of the slow references of the algorithms, which search results by their definition.
 
-Shares nothing with the package. Times are whole microseconds.
+It shares no code with the package. Times are whole microseconds.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 
 class Entry:
-    """A hit that was counted: when, how much of it still counts, and since when a queue serves it."""
+    """A counted hit: its time, the part that still counts, and its start in a queue."""
 
     def __init__(self, time: int, cost: int | Fraction, starts: Fraction = Fraction(0)) -> None:
         self.time = time
@@ -30,7 +30,7 @@ class Entry:
 
 
 class Reference:
-    """The base of all twins. ``entries`` holds every counted hit that is not refunded in full."""
+    """The base of all references. ``entries`` holds every counted hit that is not fully refunded."""
 
     def __init__(self, amount: int, period: int, capacity: int | None = None) -> None:
         self.amount = amount
@@ -42,29 +42,29 @@ class Reference:
     # -- defined by each algorithm -------------------------------------------------------------------------
 
     def fits(self, t: int, cost: int) -> bool:
-        """Whether the algorithm allows ``cost`` at ``t``, which is never before the last time."""
+        """Return whether the algorithm allows ``cost`` at ``t``, which is never before the last time."""
         raise NotImplementedError
 
     def is_fresh(self, t: int) -> bool:
-        """Whether at ``t`` nothing that was counted matters any more."""
+        """Return whether no counted hit matters at ``t``."""
         raise NotImplementedError
 
     def count(self, t: int, cost: int) -> Entry:
         return self.enter(Entry(t, cost))
 
     def rejected(self, t: int, cost: int) -> None:
-        """A rejected hit changes nothing."""
+        """Count a rejected hit. By default it changes nothing."""
 
     def delay(self, t: int) -> int:
         return 0
 
     def undo(self, t: int, entry: Entry, cost: int) -> None:
-        """Windows: where it was counted, which is nowhere once that has passed."""
+        """Refund a part of a hit. In a window, the refund applies at the time of the hit and expires with it."""
         entry.cost = max(0, entry.cost - cost)
         self.entries = [e for e in self.entries if e.cost]
 
     def change(self, amount: int, capacity: int | None = None) -> None:
-        """Another amount from now on; the consumed cost stays."""
+        """Change the amount from now on and keep the consumed cost."""
         self.amount, self.capacity = amount, capacity if capacity is not None else amount
 
     # -- shared by all algorithms --------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class Reference:
         return entry
 
     def hit(self, t: int, cost: int) -> tuple[Answer, Entry | None]:
-        """The result, and its counted entry."""
+        """Return the result and its counted entry."""
         at = max(t, self.last)
         if cost == 0:
             return Answer(True, self.remaining(at), 0, self.reset_after(t)), None
@@ -93,7 +93,7 @@ class Reference:
         self.undo(max(t, self.last), entry, cost)
 
     def remaining(self, at: int) -> int:
-        """The most that would be allowed at this same instant."""
+        """Return the largest cost that would be allowed at the same time."""
         low, high = 0, self.capacity + 1
         while high - low > 1:
             middle = (low + high) // 2
@@ -110,7 +110,7 @@ class Reference:
 
 
 def first(holds: Callable[[int], bool]) -> int:
-    """The smallest number of microseconds at which ``holds``; once it does, it does for good."""
+    """Return the smallest number of microseconds at which ``holds`` is true. It must stay true from there."""
     if holds(0):
         return 0
     low, high = 0, 1

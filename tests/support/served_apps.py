@@ -1,6 +1,6 @@
-"""Applications for real server processes, one ASGI and one WSGI, that do the same under two middlewares.
+"""An ASGI and a WSGI application for real server processes, with the same behaviour under both middlewares.
 
-Below ``/plain`` no proxy is trusted; below ``/behind`` the local one is, and so are clients on a Unix socket.
+Below ``/plain`` no proxy is trusted. Below ``/behind`` the local proxy and clients on a Unix socket are trusted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _released, _released_in_thread = asyncio.Event(), threading.Event()
 
 
 def limiter(prefix: str) -> Limiter:
-    """The same rules under both middlewares; a WSGI application below a mount does not see the prefix."""
+    """Return the same rules for both middlewares. A WSGI application below a mount does not see the prefix."""
     return Limiter(
         [
             Rule(name="page", match={"path": f"{prefix}/page"}, **LOG),

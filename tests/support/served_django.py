@@ -18,7 +18,7 @@ from django.urls import path
 
 from ratelimit_mw.django import exempt, limit
 
-CHUNKS = 600 if django.VERSION >= (5, 0) else 60  # Django 4.2 sends on when the client has gone
+CHUNKS = 600 if django.VERSION >= (5, 0) else 60  # Django 4.2 sends on after a disconnect
 LOG = {"algorithm": "sliding-window-log"}  # exact in any hour
 
 settings.configure(

@@ -1,6 +1,6 @@
-"""Real servers for the tests: started on free ports of this machine, in a temporary folder, and stopped by process id.
+"""Real servers on free ports of this machine, in a temporary folder. They are stopped by process id.
 
-When a program is missing it is installed (Debian, as root); else the tests end with the one line that would do it.
+A missing program is installed (Debian, as root). Without root, the tests end with the command that installs it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def _install(name: str, package: str) -> str | None:
 
 
 def free_port() -> int:
-    """A port without a listener, below the ports that the system gives to clients.
+    """Return a port without a listener, below the ports that the system gives to clients.
 
-    Each worker of pytest has a range of its own, so that no worker takes a port between the look and the start. No
-    port is given twice in a row: a cluster asks for all its ports before its first node starts.
+    Each worker of pytest has its own range, so no other worker takes the port before the server starts. Two calls
+    return different ports, because a cluster needs all its ports before its first node starts.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
     while True:

@@ -12,9 +12,9 @@ from ratelimit_mw.stores import MemoryStore, Store
 
 
 class SharedStore(Store):
-    """Real states, real decisions; ``down`` makes every call fail, ``calls`` counts those that were made.
+    """A store with real states and decisions. ``down`` makes every call fail, and ``calls`` counts all calls.
 
-    ``mute``: corrections are carried out, and their replies are lost.
+    With ``mute``, corrections are applied and their replies are lost.
     """
 
     def __init__(self) -> None:

@@ -26,14 +26,14 @@ SPECS: dict[str, Any] = {
 CONTINUOUS = ("token-bucket", "leaky-bucket", "gcra")
 BUCKETS = (*CONTINUOUS, "token-bucket-interval", "leaky-bucket-queue")
 
-# Tiny and prime periods, where every rounding shows, and everyday ones, where products are large.
+# Rounding shows in tiny and prime periods, and large products occur in common ones.
 PERIODS = (1, 2, 7, 10, 60, 997, 3000, 1_000_000, 86_400_000_000, 31_622_400_000_000)
 AMOUNTS = st.one_of(st.integers(1, 13), st.sampled_from((100, 997, 7000, 10_000)))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """An algorithm by the name in ``SPECS`` with its quota; ``precision`` is the tiered window's."""
+    """Build an algorithm by its name in ``SPECS`` with its quota. ``precision`` is that of the tiered window."""
 
     kind: str
     amount: int
@@ -65,7 +65,7 @@ def shapes(draw: st.DrawFn, kind: str, amounts: st.SearchStrategy[int] = AMOUNTS
 
 
 def pauses(shape: Shape, back: bool = True) -> st.SearchStrategy[int]:
-    """Nothing, a little, about one hit's share, about a period, idle; and, rarely, back in time."""
+    """Generate pauses: none, short, about one hit, about a period, idle, and sometimes a backward clock."""
     period, share = shape.period, shape.period // shape.amount
     marks = [0, 0, 1, share, share + 1, period // 8, period - 1, period, period + 1, 2 * period - 1, 2 * period]
     spans = [st.integers(0, period // 3), st.integers(0, period), st.integers(0, 3 * period + 3)]
@@ -74,18 +74,18 @@ def pauses(shape: Shape, back: bool = True) -> st.SearchStrategy[int]:
 
 
 def costs(shape: Shape) -> st.SearchStrategy[int]:
-    """From a look to more than can ever fit."""
+    """Generate costs from zero to more than can ever fit."""
     return st.one_of(st.just(1), st.integers(0, 3), st.integers(0, shape.capacity + 2))
 
 
 def steps(shape: Shape, back: bool = True, most: int = 30) -> st.SearchStrategy[list[tuple[int, int]]]:
-    """(pause before it, cost) of each hit; often many of them, for what needs a full window to show."""
+    """Generate (pause, cost) of each hit, often many of them to fill the window."""
     step = st.tuples(pauses(shape, back), costs(shape))
     return st.one_of(st.lists(step, min_size=1, max_size=5), st.lists(step, min_size=most // 2, max_size=most))
 
 
 def starts(shape: Shape) -> st.SearchStrategy[int]:
-    """The time of the first hit: at the edge of a window, about the epoch, or now."""
+    """Generate the time of the first hit: at the edge of a window, near the epoch, or now."""
     edges = st.integers(0, 3).map(lambda window: window * shape.period)
     return st.one_of(edges, st.integers(0, 3 * shape.period), st.integers(1_700_000_000_000_000, 1_700_000_001_000_000))
 

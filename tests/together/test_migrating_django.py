@@ -1,4 +1,4 @@
-"""Each argument on the page of django-ratelimit is tested: two views side by side, one behind each package."""
+"""Each argument on the page of django-ratelimit has a test with two views, one behind each package."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_ipv6_clients_count_by_network() -> None:
     assert same_results(*decorators, one, neighbour, other) == [True, False, True]
 
 
-def test_methods() -> None:
+def test_method_becomes_a_match_on_methods() -> None:
     """``method`` becomes a match on methods. ``UNSAFE`` works unchanged as a list."""
     posted, read = {"method": "POST"}, {"method": "GET"}
     for method in ("POST", ["POST"], UNSAFE):
@@ -128,7 +128,7 @@ def test_methods() -> None:
         cache.clear()
 
 
-def test_functions_for_keys_and_rates() -> None:
+def test_functions_become_features_and_plans() -> None:
     """A key function becomes a feature function. A rate function becomes a plan with a table of limits."""
 
     def client(request: Any) -> str:

@@ -67,7 +67,7 @@ def same_results(theirs: Flask, ours: Flask, *requests: str) -> list[bool]:
     return result
 
 
-def test_default_limits_per_method() -> None:
+def test_default_limits_per_method_become_a_method_in_the_key() -> None:
     """``default_limits_per_method`` becomes the method in the key."""
     theirs, _ = before(default_limits=["1/hour"], default_limits_per_method=True)
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "method", "ip"]})
@@ -81,7 +81,7 @@ def test_default_limits_per_method() -> None:
     ]
 
 
-def test_per_method_and_methods() -> None:
+def test_per_method_and_methods_become_key_and_match() -> None:
     """``per_method`` becomes the method in the key, and ``methods`` a match on methods."""
     theirs, limiter = before()
     ours = after()
@@ -93,7 +93,7 @@ def test_per_method_and_methods() -> None:
     assert same_results(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
 
 
-def test_keys() -> None:
+def test_key_func_becomes_a_feature() -> None:
     """``key_func`` becomes a feature function or a built-in feature."""
 
     def account() -> str:
@@ -125,7 +125,7 @@ def test_an_empty_key_skips_the_limit() -> None:
     assert same_results(theirs, ours, "GET /home", "GET /home") == [True, True]
 
 
-def test_limits_that_depend_on_the_request() -> None:
+def test_a_limit_function_becomes_a_plan() -> None:
     """A function for the limit becomes a function for the plan and a table of plans."""
 
     def plan() -> str:
@@ -140,7 +140,7 @@ def test_limits_that_depend_on_the_request() -> None:
     assert served == [True, True, False, True, False]
 
 
-def test_exemptions_by_function() -> None:
+def test_exemption_functions_become_a_match_or_an_allow_list() -> None:
     """``exempt_when`` becomes a match on a feature, and ``request_filter`` an entry on the allow list."""
 
     def inside() -> bool:
@@ -159,7 +159,7 @@ def test_exemptions_by_function() -> None:
     assert same_results(theirs, ours, *requests) == [True] * 5 + [False]
 
 
-def test_costs() -> None:
+def test_a_cost_stays_a_number_or_a_function() -> None:
     """A cost is a number or a function: there without arguments, here of the request."""
     theirs, limiter = before()
     ours = after()
@@ -186,7 +186,7 @@ def test_outcomes_other_than_a_status() -> None:
     assert same_results(theirs, ours, *requests) == [True, True, True, False]
 
 
-def test_exemptions() -> None:
+def test_exempt_flags_become_exempt_with_names() -> None:
     """``exempt`` with its flags covers the default limits or those of the application."""
     theirs, limiter = before(default_limits=["1/hour"], application_limits=["3/hour"])
     ours = after(
@@ -202,7 +202,7 @@ def test_exemptions() -> None:
     assert same_results(theirs, ours, *requests) == [True, True, True, False, True, False]
 
 
-def test_blueprints() -> None:
+def test_a_blueprint_limit_counts_each_view() -> None:
     """A blueprint's limit counts each view separately, so its key has ``endpoint``. An exempt one stays exempt."""
     theirs, limiter = before(default_limits=["1/hour"])
     ours = after({"name": "default", "limits": "1/hour", "key": ["endpoint", "ip"]})
@@ -250,7 +250,7 @@ def test_a_limit_inside_a_view() -> None:
     assert same_results(theirs, ours, "GET /home", "GET /home") == [True, False]
 
 
-def test_strategies() -> None:
+def test_each_strategy_becomes_an_algorithm() -> None:
     """Each strategy becomes an algorithm, and each rejects the third request of two an hour."""
     strategies = {
         "fixed-window": "fixed-window",
@@ -277,7 +277,7 @@ def test_the_response_of_a_callback() -> None:
     assert texts[0] == texts[1] == ["hello", "1, no more"]
 
 
-def test_an_error_message() -> None:
+def test_an_error_message_becomes_an_error_handler() -> None:
     """``error_message`` becomes an error handler, which knows the rejecting rule."""
     theirs, limiter = before()
     ours = after()
@@ -312,7 +312,7 @@ def test_the_limit_that_a_view_reads() -> None:
     assert texts[0] == texts[1] == ["2 of 3", "1 of 3"]
 
 
-def test_headers() -> None:
+def test_header_names_stay_the_same() -> None:
     """Enabled headers had these names. The reset as a date is a setting."""
     theirs, limiter = before(headers_enabled=True)
     ours = after(reset="epoch", headers=["x-ratelimit"])
@@ -329,7 +329,7 @@ def test_headers() -> None:
     assert float(fields[1]["x-ratelimit-reset"]) > NOW
 
 
-def test_a_misspelt_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_misspelt_limit_stops_the_application(caplog: pytest.LogCaptureFixture) -> None:
     """There the error was logged and the view had no limit. Here the application does not start."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(hello))

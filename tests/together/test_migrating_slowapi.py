@@ -87,7 +87,7 @@ def account(request: Any) -> str:
     return request.headers.get("account", "")
 
 
-def test_application_limits() -> None:
+def test_application_limits_become_a_rule_without_endpoint() -> None:
     """Limits of the whole application become a rule without ``endpoint`` in its key."""
     theirs, _ = before(application_limits=["3/hour"])
     ours = after({"name": "application", "limits": "3/hour"})
@@ -106,7 +106,7 @@ def test_application_limits_apply_to_decorated_views() -> None:
     assert served_requests(ours, *["GET /home"] * 3) == [True, False, False]
 
 
-def test_keys() -> None:
+def test_key_func_becomes_a_feature() -> None:
     """``key_func`` becomes a built-in feature or a feature function."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/hour", key_func=account)(with_request))
@@ -125,7 +125,7 @@ def test_keys() -> None:
     ]
 
 
-def test_key_styles() -> None:
+def test_the_url_key_style_becomes_path_in_the_key() -> None:
     """A count per URL, the default of slowapi, becomes ``path`` in the key."""
     for style, key, served in (("url", ["path", "ip"], True), ("endpoint", ["ip"], False)):
         theirs, limiter = before(key_style=style)
@@ -135,7 +135,7 @@ def test_key_styles() -> None:
         assert same_results(theirs, ours, "GET /items/1", "GET /items/2", "GET /items/1") == [True, served, False]
 
 
-def test_methods() -> None:
+def test_methods_become_a_match_or_a_part_of_the_key() -> None:
     """``methods`` becomes a match on methods, and ``per_method`` the method in the key."""
     theirs, limiter = before()
     ours = after()
@@ -148,7 +148,7 @@ def test_methods() -> None:
     assert same_results(theirs, ours, "GET /some", "POST /some", "GET /some", "POST /some") == [True, True, True, False]
 
 
-def test_limits_that_depend_on_the_request() -> None:
+def test_a_limit_function_becomes_a_table() -> None:
     """A function of the key becomes a table by that feature."""
 
     def of_key(key: str) -> str:
@@ -165,7 +165,7 @@ def test_limits_that_depend_on_the_request() -> None:
     assert served == [True, True, False, True, False]
 
 
-def test_costs_and_exemptions_by_function() -> None:
+def test_cost_and_exempt_functions_become_cost_and_match() -> None:
     """``cost`` stays a function of the request, and ``exempt_when`` becomes a match on a feature."""
 
     def cost(request: Any) -> int:
@@ -182,7 +182,7 @@ def test_costs_and_exemptions_by_function() -> None:
     assert same_results(theirs, ours, *requests) == [True, True, True, False]
 
 
-def test_a_shared_limit() -> None:
+def test_a_shared_limit_has_one_count() -> None:
     """One ``RateLimit`` object has one count everywhere."""
     theirs, limiter = before()
     ours = after()
@@ -225,7 +225,7 @@ def test_the_response_to_a_rejected_request() -> None:
     assert [ask(ours, "/home").text for _ in range(2)] == ['"hello"', "no more than 1/hour"]
 
 
-def test_headers() -> None:
+def test_headers_need_no_response_parameter() -> None:
     """Enabled headers required a response parameter in the view. Here the view needs none."""
     theirs, limiter = before(headers_enabled=True)
 
@@ -243,7 +243,7 @@ def test_headers() -> None:
     assert ["retry-after" in field for field in fields] == [True, False]
 
 
-def test_a_misspelt_limit() -> None:
+def test_a_misspelt_limit_stops_the_application() -> None:
     """There the error was logged and the view had no limit. Here the application does not start."""
     theirs, limiter = before()
     routes(theirs, home=limiter.limit("1/our")(with_request))
@@ -252,7 +252,7 @@ def test_a_misspelt_limit() -> None:
         limit("1/our")(hello)
 
 
-def test_an_exempt_view() -> None:
+def test_an_exempt_view_stays_exempt() -> None:
     """``@limiter.exempt`` becomes ``@exempt``, with names for some rules only."""
     theirs, limiter = before(default_limits=["1/hour"])
     ours = after(

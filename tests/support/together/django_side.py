@@ -1,4 +1,4 @@
-"""One of three applications that share their limits: Django, with users of its own kind."""
+"""One of three applications that share their limits: Django, with a custom user."""
 
 import os
 
