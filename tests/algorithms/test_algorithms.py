@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
-from traces import BUCKETS, CONTINUOUS, SPECS, Shape, answer, shapes, starts, steps
+from traces import BUCKETS, CONTINUOUS, SPECS, Shape, result_of, shapes, starts, steps
 
 from ratelimit_mw import ConfigError, Quota, Rule, algorithms
 from ratelimit_mw.algorithms import Algorithm, build, names, register
@@ -26,7 +26,7 @@ def test_every_step_agrees_with_the_definition(kind: str, data: st.DataObject) -
     for pause, cost in data.draw(steps(shape)):
         now += pause
         state, decision = algorithm.decide(state, now, cost)
-        assert answer(decision) == twin.hit(now, cost)[0]
+        assert result_of(decision) == twin.hit(now, cost)[0]
 
 
 @KINDS
@@ -63,7 +63,7 @@ def test_a_changed_amount_keeps_what_was_consumed(kind: str, data: st.DataObject
         for pause, cost in data.draw(steps(shape, most=8)):
             now += pause
             state, decision = algorithm.decide(state, now, cost)
-            assert answer(decision) == twin.hit(now, cost)[0]
+            assert result_of(decision) == twin.hit(now, cost)[0]
         shape = data.draw(changed(shape))
         twin.change(shape.amount, shape.burst)
 
@@ -84,7 +84,7 @@ def test_three_buckets_are_one_function(data: st.DataObject) -> None:
     for pause, cost in data.draw(steps(shape)):
         now += pause
         outcomes = [algorithm.decide(state, now, cost) for algorithm in three]
-        assert len({(kept, answer(decision)) for kept, decision in outcomes}) == 1
+        assert len({(kept, result_of(decision)) for kept, decision in outcomes}) == 1
         state = outcomes[0][0]
 
 

@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from reference_base import Entry
-from traces import SPECS, Shape, answer, costs, pauses, shapes, starts, steps
+from traces import SPECS, Shape, costs, pauses, result_of, shapes, starts, steps
 
 from ratelimit_mw.receipt import Charge
 
@@ -36,7 +36,7 @@ def test_a_hit_refunded_at_once_leaves_no_trace(kind: str, data: st.DataObject) 
         now += pause
         state, expected = algorithm.decide(state, now, later)
         undone, decision = algorithm.decide(undone, now, later)
-        assert answer(decision) == answer(expected)
+        assert result_of(decision) == result_of(expected)
 
 
 @KINDS
@@ -74,7 +74,7 @@ def test_refunds_and_charges_agree_with_the_reference(kind: str, data: st.DataOb
         cost = data.draw(costs(shape))
         state, decision = algorithm.decide(state, now, cost)
         expected, counted = twin.hit(now, cost)
-        assert answer(decision) == expected
+        assert result_of(decision) == expected
         if counted is not None:
             held.append((Charge(decision.at_us, cost, decision.delay_us), counted))
 

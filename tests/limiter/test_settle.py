@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
-from reference_base import Answer
+from reference_base import ReferenceResult
 from shared_store import SharedStore
-from traces import BUCKETS, CONTINUOUS, SPECS, answer
+from traces import BUCKETS, CONTINUOUS, SPECS, result_of
 
 from ratelimit_mw import Limiter, Rule, Verdict
 from ratelimit_mw.testing import ManualClock
@@ -33,11 +33,11 @@ class Desk:
     def left(self) -> int:
         return self.limiter.peek(KEY, 0).decisions[0].remaining
 
-    def fingerprint(self) -> list[Answer]:
+    def fingerprint(self) -> list[ReferenceResult]:
         """All decisions now and in a while."""
         found = []
         for _ in range(5):
-            found += [answer(self.limiter.peek(KEY, cost).decisions[0]) for cost in (0, 1, 5, 10)]
+            found += [result_of(self.limiter.peek(KEY, cost).decisions[0]) for cost in (0, 1, 5, 10)]
             self.clock.advance(13.7)
         return found
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 LONG_AGO = -(10**30)
 
 
-class Answer(NamedTuple):
+class ReferenceResult(NamedTuple):
     """The result of one hit; ``retry_after`` None means never."""
 
     allowed: bool
@@ -74,17 +74,17 @@ class Reference:
         self.last = entry.time
         return entry
 
-    def hit(self, t: int, cost: int) -> tuple[Answer, Entry | None]:
+    def hit(self, t: int, cost: int) -> tuple[ReferenceResult, Entry | None]:
         """Return the result and its counted entry."""
         at = max(t, self.last)
         if cost == 0:
-            return Answer(True, self.remaining(at), 0, self.reset_after(t)), None
+            return ReferenceResult(True, self.remaining(at), 0, self.reset_after(t)), None
         if self.fits(at, cost):
             delay = self.delay(at)
             entry = self.count(at, cost)
-            return Answer(True, self.remaining(at), 0, self.reset_after(t), delay), entry
+            return ReferenceResult(True, self.remaining(at), 0, self.reset_after(t), delay), entry
         self.rejected(at, cost)
-        return Answer(False, self.remaining(at), self.retry_after(t, cost), self.reset_after(t)), None
+        return ReferenceResult(False, self.remaining(at), self.retry_after(t, cost), self.reset_after(t)), None
 
     def charge(self, t: int, cost: int) -> Entry:
         return self.count(max(t, self.last), cost)

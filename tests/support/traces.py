@@ -5,7 +5,7 @@ from typing import Any
 
 import reference
 from hypothesis import strategies as st
-from reference_base import Answer, Reference
+from reference_base import Reference, ReferenceResult
 
 from ratelimit_mw import Quota
 from ratelimit_mw.algorithms import Algorithm, build
@@ -90,6 +90,8 @@ def starts(shape: Shape) -> st.SearchStrategy[int]:
     return st.one_of(edges, st.integers(0, 3 * shape.period), st.integers(1_700_000_000_000_000, 1_700_000_001_000_000))
 
 
-def answer(decision: Decision) -> Answer:
+def result_of(decision: Decision) -> ReferenceResult:
     """Convert a decision of the package to the result type of the reference."""
-    return Answer(decision.allowed, decision.remaining, decision.retry_us, decision.reset_us, decision.delay_us)
+    return ReferenceResult(
+        decision.allowed, decision.remaining, decision.retry_us, decision.reset_us, decision.delay_us
+    )
