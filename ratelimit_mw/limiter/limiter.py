@@ -74,8 +74,9 @@ class Limiter(Settlement):
         compiled = self._compile_rules()
         with error_path("store"):
             self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
-        self._direct: MemoryStore | QuotaLeases | None = self.store if isinstance(self.store, MemoryStore) else None
-        self.waits = self._direct is None
+        self._memory = self.store if isinstance(self.store, MemoryStore) else None
+        self._leases: QuotaLeases | None = None
+        self.waits = self._memory is None
         policy, fleet_size = self.settings.on_store_error, self.settings.fleet_size
         self._failover = FailoverStore(self.store, policy, fleet_size, self._time) if self.waits else None
         self.breaker = self._failover and self._failover.breaker
@@ -121,8 +122,8 @@ class Limiter(Settlement):
             with error_path(f"rule {limit.rule!r}"):
                 self._chain.check(limit)
         self.rules = rules
-        if self._failover and self._direct is None and any(limit.lease for limit in limits):
-            self._failover.store = self._direct = QuotaLeases(self._failover.store, self._time, self._now)
+        if self._failover and self._leases is None and any(limit.lease for limit in limits):
+            self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)
 
     def match(self, features: Features) -> Plan:
         """Return the plan of a request: the rules that apply to its ``method``, ``path`` and ``host``."""
@@ -187,6 +188,15 @@ class Limiter(Settlement):
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
+        if plan.single is not None and consume and self._memory is not None and not testmode.active:
+            # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
+            limit, key_of, own_cost = plan.single
+            used = own_cost if cost is None else checked_cost(cost)
+            key = key_of(features)
+            if key is None:
+                return Verdict()
+            decision = self._memory.apply_one(limit, key, used, None if self._clock is None else self._clock())
+            return Verdict((decision,), decision.allowed)
         hits = self._prepare(plan, features, cost, consume, request)
         if isinstance(hits, Verdict):
             return hits
@@ -210,16 +220,12 @@ class Limiter(Settlement):
         """Return the hits for the chain to decide, or the verdict of a request that needs no chain."""
         if cost is not None:
             checked_cost(cost)
-        if plan.single is not None and consume and self._direct is not None and not testmode.active:
-            # One limit in memory or with a lease: no list of hits, and no other limit that must agree.
+        if plan.single is not None and consume and self._leases is not None and not testmode.active:
             limit, key_of, own_cost = plan.single
             key = key_of(features)
-            if key is None:
-                return Verdict()
             now = None if self._clock is None else self._clock()
-            decision = self._direct.apply_one(limit, key, own_cost if cost is None else cost, now)
-            if decision is not None:
-                return Verdict((decision,), decision.allowed)
+            if key and (leased := self._leases.apply_one(limit, key, own_cost if cost is None else cost, now)):
+                return Verdict((leased,))
         if testmode.off:
             return Verdict()
         try:

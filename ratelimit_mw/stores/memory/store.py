@@ -155,8 +155,12 @@ class MemoryStore(Store):
                 states.append(self._find(limit, generations, key) if packed else state)
             decisions, writes = decide_all(hits, states, now)
             if consume:
-                for hit, state in writes:
-                    self._keep(by_key[hit[1]], hit[1], state)
+                for (_, key, _), state in writes:
+                    young = by_key[key].young
+                    if state is not None and key in young:
+                        young[key] = state  # the most common case of _keep, without its call
+                    else:
+                        self._keep(by_key[key], key, state)
             for (_, key, _), decision in zip(hits, decisions, strict=True):
                 if decision.reset_us > by_key[key].span:
                     self._keep_until(by_key[key], key, now + decision.reset_us)
