@@ -137,18 +137,6 @@ class Verdict:
         self.allowed = allowed
         self.open_receipt: Receipt | None = None
 
-    @classmethod
-    def combine(cls, decisions: Sequence[Decision], consumed: bool = True) -> Verdict:
-        """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund."""
-        allowed = True
-        for decision in decisions:
-            if not decision.allowed and not decision.hit[0].shadow:
-                allowed = False
-        verdict = cls(decisions, allowed)
-        if not consumed:
-            verdict.open_receipt = Receipt(verdict, consumed=False)
-        return verdict
-
     def __bool__(self) -> bool:
         return self.allowed
 
@@ -214,12 +202,12 @@ class Verdict:
         return not self.allowed and not self.decisions
 
     @property
-    def status(self) -> int | None:
-        """The HTTP status of a rejection, None when allowed.
+    def status(self) -> int:
+        """The HTTP status of a rejection; 200 when allowed.
 
         429 for a limit, 403 for a deny list (``denied``), 503 for a store that could not be reached (``unavailable``).
         """
-        return None if self.allowed else 403 if self.denied else 503 if self.unavailable else 429
+        return 200 if self.allowed else 403 if self.denied else 503 if self.unavailable else 429
 
     @property
     def receipt(self) -> Receipt:
@@ -228,6 +216,18 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
+
+
+def build_verdict(decisions: Sequence[Decision], consumed: bool = True) -> Verdict:
+    """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund."""
+    allowed = True
+    for decision in decisions:
+        if not decision.allowed and not decision.hit[0].shadow:
+            allowed = False
+    verdict = Verdict(decisions, allowed)
+    if not consumed:
+        verdict.open_receipt = Receipt(verdict, consumed=False)
+    return verdict
 
 
 class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error

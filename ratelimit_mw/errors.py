@@ -18,13 +18,13 @@ class RateLimitError(Exception):
 class ConfigError(RateLimitError, ValueError):
     """A quota, rule, key, option or setting is invalid. It is raised when the object is built.
 
-    Attributes:
+    Args:
         message: The problem, without its place.
         path: The path inside the invalid object, outermost part first: ``rules[1].cost``.
         of: The name of the invalid object, empty when ``path`` is enough.
 
     Example:
-        >>> str(ConfigError("expected a whole number", "cost").within("rules[1]"))
+        >>> str(ConfigError("expected a whole number", "rules[1].cost"))
         'rules[1].cost: expected a whole number'
     """
 
@@ -34,22 +34,18 @@ class ConfigError(RateLimitError, ValueError):
         self.path = path
         self.of = of
 
-    def within(self, path: str) -> ConfigError:
-        """Return the same error with ``path`` in front of its own. It drops ``of``: a path in a file is more exact."""
-        joint = "" if not self.path or self.path.startswith("[") else "."
-        return ConfigError(self.message, f"{path}{joint}{self.path}")
-
     def __str__(self) -> str:
         return ": ".join(part for part in (self.of, self.path, self.message) if part)
 
 
 @contextmanager
 def error_path(path: str) -> Iterator[None]:
-    """Put ``path`` in front of each ``ConfigError`` that is raised in this block."""
+    """Put ``path`` in front of each ``ConfigError`` of this block. It drops ``of``: a path in a file is more exact."""
     try:
         yield
     except ConfigError as error:
-        raise (error.within(path) if path else error) from None
+        joint = "" if not error.path or error.path.startswith("[") else "."
+        raise (ConfigError(error.message, f"{path}{joint}{error.path}") if path else error) from None
 
 
 def path_of(name: object) -> str:
@@ -67,7 +63,11 @@ def suggestion(word: object, known: Iterable[str]) -> str:
 
 
 class MissingMiddlewareError(RateLimitError, RuntimeError):
-    """A view with a limit was called in a request that no middleware handled."""
+    """A view with a limit was called in a request that no middleware handled.
+
+    Args:
+        view: The name of the view.
+    """
 
     def __init__(self, view: str) -> None:
         super().__init__(
@@ -76,17 +76,23 @@ class MissingMiddlewareError(RateLimitError, RuntimeError):
             " In a test that calls the view directly, use ratelimit_mw.testing.limits_off()"
         )
 
-    def add_hint(self, middleware: str = "RateLimitMiddleware") -> None:
-        """Add a hint for a middleware that runs."""
-        self.add_note(
-            f"{middleware} runs, but does not see this limit. Check for a decorator above @limit that does not use"
-            " functools.wraps, and for a view that calls this one. Check also for a middleware that changes paths, and"
-            " for a limit that is added after the first request."
-        )
+
+def add_hint(error: MissingMiddlewareError, middleware: str = "RateLimitMiddleware") -> None:
+    """Add a hint for a middleware that runs."""
+    error.add_note(
+        f"{middleware} runs, but does not see this limit. Check for a decorator above @limit that does not use"
+        " functools.wraps, and for a view that calls this one. Check also for a middleware that changes paths, and"
+        " for a limit that is added after the first request."
+    )
 
 
 class MissingExtraError(RateLimitError, ImportError):
-    """An optional library is not installed. The message has the command that installs it."""
+    """An optional library is not installed. The message has the command that installs it.
+
+    Args:
+        feature: The feature that needs the library, such as "the store redis://".
+        extra: The extra of this package that installs the library.
+    """
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(f'{feature} needs an extra that is not installed: pip install "ratelimit-mw[{extra}]"')
@@ -99,7 +105,7 @@ class StoreError(RateLimitError):
 class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of other limiters look for
     """A request was rejected.
 
-    Attributes:
+    Args:
         verdict: The verdict, with the limits that rejected and the time to wait.
     """
 

@@ -83,6 +83,9 @@ class Quota:
             burst: The capacity of a bucket. Default: the amount.
             concurrent: Whether the quota limits concurrent requests.
 
+        Returns:
+            The quota.
+
         Raises:
             ConfigError: A number is out of range.
         """
@@ -109,6 +112,9 @@ class Quota:
 
         Args:
             text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, or ``AMOUNT concurrent``.
+
+        Returns:
+            The quota.
 
         Raises:
             ConfigError: The text cannot be parsed. The message shows the text.

@@ -36,6 +36,9 @@ def process_clock() -> int:
 def limits_off() -> Iterator[None]:
     """Turn all limits off within this block: each request is allowed, and no header is added.
 
+    Returns:
+        A context manager for ``with``.
+
     Example:
         >>> with limits_off():
         ...     testmode.off

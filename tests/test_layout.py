@@ -86,18 +86,43 @@ def test_all_errors_are_exported() -> None:
     assert own <= set(ratelimit_mw.__all__), f"export from ratelimit_mw: {sorted(own - set(ratelimit_mw.__all__))}"
 
 
-def undocumented(value: Any) -> set[str]:
-    """The object itself, and the methods and properties of a class, as far as no docstring is there."""
-    bare = set() if inspect.getdoc(value) else {value.__name__}
-    for name, member in vars(value).items() if inspect.isclass(value) else ():
-        member = getattr(member, "__func__", member)
-        hidden = name.startswith(("_", "pytest_"))
-        if not hidden and (inspect.isfunction(member) or isinstance(member, property)) and not inspect.getdoc(member):
-            bare.add(f"{value.__name__}.{name}")
-    return bare
+# Internal methods, and those that pytest or Django calls.
+_HOOKS = ("_", "pytest_", "test_", "process_")
+
+
+def documented_callables(value: Any) -> list[tuple[str, Any, str]]:
+    """The name, the object and the docstring of a public object, and of the methods of a class."""
+    entries = [(value.__name__, value, inspect.getdoc(value) or "")]
+    for base in reversed(value.__mro__) if inspect.isclass(value) else ():
+        if base.__module__.startswith("ratelimit_mw.") and not base.__name__.startswith("_"):
+            for name, member in vars(base).items():
+                function = getattr(member, "__func__", member)
+                if not name.startswith(_HOOKS) and (inspect.isfunction(function) or isinstance(function, property)):
+                    entries.append((f"{base.__name__}.{name}", function, inspect.getdoc(getattr(base, name)) or ""))
+    return entries
+
+
+def missing_sections(value: Any, text: str) -> set[str]:
+    """The parameters that only the signature or only the docstring has, and the sections that the docstring needs."""
+    if not text:
+        return {"docstring"}
+    if isinstance(value, property) or text.startswith("Async form of ``"):
+        return set()
+    try:
+        signature = inspect.signature(value)
+    except ValueError:  # an exception without its own parameters
+        return set()
+    section = re.search(r"^Args:\n(.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    described = set(re.findall(r"^ {4}\*{0,2}(\w+):", section[1] if section else "", re.MULTILINE))
+    parameters = set(signature.parameters) - {"self", "cls"}
+    options = {name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD}
+    missing = parameters - options - described | (set() if options else described - parameters)
+    returns = not inspect.isclass(value) and signature.return_annotation not in (None, "None", signature.empty)
+    return missing | {"Returns:"} if returns and not re.search(r"^Returns?\b", text, re.MULTILINE) else missing
 
 
 def test_every_public_name_has_a_docstring() -> None:
-    """Editors and the reference show it: for classes, functions, methods and properties."""
-    bare = set().union(*map(undocumented, public_objects()))
-    assert not bare, f"write a docstring for {sorted(bare)}"
+    """Editors and the reference show it: for classes, functions, methods and properties, with each parameter."""
+    entries = [entry for value in public_objects() for entry in documented_callables(value)]
+    missing = {name: missing_sections(value, text) for name, value, text in entries}
+    assert not any(missing.values()), {name: sorted(sections) for name, sections in missing.items() if sections}

@@ -15,7 +15,7 @@ from .fixed_window import FixedWindow, IntervalTokenBucket
 from .sliding_window_counter import SlidingWindowCounter
 from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
-__all__ = ["DEFAULT", "Algorithm", "build", "checked_spec", "names", "register"]
+__all__ = ["DEFAULT", "Algorithm", "build", "names", "register"]
 
 DEFAULT: Final = "sliding-window-counter"
 
@@ -84,6 +84,9 @@ def build(spec: object, quota: Quota) -> Algorithm:
     Args:
         spec: A name, a registered class, or a table with ``name`` and at most one option.
         quota: The quota.
+
+    Returns:
+        The algorithm, without any state.
 
     Raises:
         ConfigError: The name or the option is unknown, or the quota does not fit the algorithm.

@@ -16,6 +16,9 @@ from ..receipt import Charge
 class Algorithm(ABC):
     """One quota under one algorithm. To add your own, subclass it, set ``name`` and call ``register``.
 
+    Args:
+        quota: The quota.
+
     Attributes:
         name: The name in rules.
         takes_burst: Whether a quota may have a burst.

@@ -23,7 +23,7 @@ def find_handler(app: Any) -> RejectionHandler | None:
     from starlette.middleware.exceptions import ExceptionMiddleware
 
     def handle(verdict: Verdict) -> Callable[..., Awaitable[None]] | None:
-        status = verdict.status or _STATUSES[0]
+        status = verdict.status
         if handlers.keys().isdisjoint((status, *_ERRORS)):
             return None
 

@@ -272,7 +272,7 @@ class ASGIAdmission(Admission):
                 response = await response
         else:
             response = (handler and handler(self.verdict)) or self.rejection()
-        added = self.headers(self.verdict.status or 429)
+        added = self.headers(self.verdict.status)
         names = {name for name, _ in added}
         if isinstance(response, Rejection):
             headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]

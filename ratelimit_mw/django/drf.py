@@ -43,7 +43,15 @@ class Throttle:
         self.verdict = Verdict()
 
     def allow_request(self, request: Any, view: Any) -> bool:
-        """Decide the rules of the view's scope. A request that was rejected before consumes nothing."""
+        """Decide the rules of the view's scope. A request that was rejected before consumes nothing.
+
+        Args:
+            request: The request of REST framework.
+            view: The view. Its ``throttle_scope`` is the scope, unless this throttle has one.
+
+        Returns:
+            Whether the request is allowed.
+        """
         scope = self.scope or getattr(view, "throttle_scope", None)
         if scope is None or testmode.off:
             return True

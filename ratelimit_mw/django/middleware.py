@@ -8,7 +8,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 
 from ..decision import Verdict
-from ..errors import MissingMiddlewareError
+from ..errors import MissingMiddlewareError, add_hint
 from ..http.admission import adecide
 from ..rules.decorators import decided, mark_decided
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
@@ -46,7 +46,7 @@ class RateLimitMiddleware:
     def process_exception(_: Any, error: Exception) -> None:
         """Add a hint to the error of a limit that the middleware does not see."""
         if isinstance(error, MissingMiddlewareError):
-            error.add_hint()
+            add_hint(error)
 
     async def _handle(self, native: Any) -> Any:
         """Return the response. In a sync stack no step awaits an event loop."""

@@ -11,7 +11,7 @@ from flask import Flask, Response, g
 from werkzeug.exceptions import default_exceptions
 
 from ..decision import Verdict
-from ..errors import ConfigError, MissingMiddlewareError
+from ..errors import ConfigError, MissingMiddlewareError, add_hint
 from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
@@ -119,7 +119,7 @@ class FlaskHooks:
     def explain(self, _app: Flask, exception: BaseException, **_: Any) -> None:
         """Run for an error in a view."""
         if isinstance(exception, MissingMiddlewareError):
-            exception.add_hint("RateLimiter")
+            add_hint(exception, "RateLimiter")
 
     def _reject(self, admission: Admission) -> Response:
         """Return your own response, or raise an error that an error handler of the application may handle."""

@@ -107,7 +107,7 @@ class Admission:
 
     def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""
-        self._headers = headers = self.headers(self.verdict.status or 429)  # Retry-After may have a random part
+        self._headers = headers = self.headers(self.verdict.status)  # Retry-After may have a random part
         waits = [value.decode("ascii") for name, value in headers if name == b"retry-after"]
         accept = ", ".join(self.request.header_lines("accept"))
         return build_rejection(self.verdict, accept, waits[0] if waits else None)

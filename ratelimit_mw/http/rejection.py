@@ -45,7 +45,7 @@ def build_rejection(verdict: Verdict, accept: str, retry_after: str | None) -> R
     detail = "Waiting does not help: this request can never be allowed."
     if retry_after:
         detail = f"Retry after {retry_after} second{'' if retry_after == '1' else 's'}."
-    status = verdict.status or 429
+    status = verdict.status
     title, kind = _PROBLEMS[status]
     violated = [decision.hit[0].policy for decision in verdict.rejected_by]
     problem = {"type": kind, "title": title, "status": status, "detail": detail, "violated-policies": violated}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import EarlyVerdict, Hit, Verdict
+from ..decision import EarlyVerdict, Hit, Verdict, build_verdict
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -93,6 +93,9 @@ class Limiter(Settlement):
             settings: The path of a settings file, a dictionary, or loaded ``Settings``.
             clock: As for ``Limiter``.
 
+        Returns:
+            The limiter, with the rules and the store of the settings.
+
         Raises:
             ConfigError: A setting is invalid. The message names the file and the line.
         """
@@ -126,7 +129,11 @@ class Limiter(Settlement):
             self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)
 
     def match(self, features: Features) -> Plan:
-        """Return the plan of a request: the rules that apply to its ``method``, ``path`` and ``host``."""
+        """Return the plan of a request: the rules that apply to it.
+
+        Args:
+            features: The features of the request. Those named ``method``, ``path`` and ``host`` choose the rules.
+        """
         get = features.get
         return self.rules.plan(get("method") or "", get("path") or "", get("host") or "")
 
@@ -195,12 +202,12 @@ class Limiter(Settlement):
             key = key_of(features)
             if key is None:
                 return Verdict()
-            decision = self._memory.apply_one(limit, key, used, None if self._clock is None else self._clock())
+            decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
             return Verdict((decision,), decision.allowed)
         hits = self._prepare(plan, features, cost, consume, request)
         if isinstance(hits, Verdict):
             return hits
-        return Verdict.combine(self._chain.apply(hits, self._now(), consume), consume)
+        return build_verdict(self._chain.apply(hits, self._now(), consume), consume)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
@@ -212,7 +219,7 @@ class Limiter(Settlement):
         if isinstance(hits, Verdict):
             return hits
         deciding = self._chain.aapply(hits, self._now(), consume)
-        return Verdict.combine(await (self._keep_slots(deciding) if consume and plan.has_slots else deciding), consume)
+        return build_verdict(await (self._keep_slots(deciding) if consume and plan.has_slots else deciding), consume)
 
     def _prepare(
         self, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Decision, Verdict
+from ..decision import Decision, Verdict, build_verdict
 from ..errors import StoreError
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -134,7 +134,7 @@ class Settlement(ABC):
             raise
 
     async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
-        await self.aconclude(Verdict.combine(await deciding), None)
+        await self.aconclude(build_verdict(await deciding), None)
 
     def _correct(self, verdict: Verdict, due: Due) -> None:
         if pending := verdict.receipt.corrections(due):

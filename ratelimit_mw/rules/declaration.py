@@ -1,6 +1,7 @@
 """Declare options once, in a ``TypedDict``, for decoding, JSON schema, docs, docstrings and type hints; check them."""
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar, get_type_hints
 
@@ -31,13 +32,13 @@ def meanings_of(declaration: Any) -> dict[str, str]:
     return {name: hint.__metadata__[-1].description for name, hint in hints_of(declaration).items()}
 
 
-def document(declaration: Any) -> Callable[[Documented], Documented]:
-    """Add the options of a declaration to a docstring, as its ``Args``."""
+def document(declaration: Any, **arguments: str) -> Callable[[Documented], Documented]:
+    """Add arguments and the options of a declaration to a docstring, as its ``Args``."""
 
     def add(thing: Documented) -> Documented:
-        lines = [f"    {name}: {meaning}" for name, meaning in meanings_of(declaration).items()]
-        text, raises, rest = inspect.cleandoc(thing.__doc__ or "").partition("Raises:")
-        thing.__doc__ = "\n".join([text.rstrip(), "", "Args:", *lines, "", raises + rest]).rstrip()
+        lines = [f"    {name}: {meaning}" for name, meaning in (arguments | meanings_of(declaration)).items()]
+        text, *sections = re.split(r"(?m)^(?=Returns:|Raises:)", inspect.cleandoc(thing.__doc__ or ""), maxsplit=1)
+        thing.__doc__ = "\n".join([text.rstrip(), "", "Args:", *lines, "", *sections]).rstrip()
         return thing
 
     return add

@@ -20,7 +20,7 @@ from ..testmode import testmode
 from .declaration import document
 from .marks import ATTRIBUTE, MARKED_FORM, Mark, MessageMark, ViewMarks, view_of
 from .names import holds_views, name_of
-from .options import Limits, RuleOptions
+from .options import LIMITS_MEANING, Limits, RuleOptions
 from .rule import Rule
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
@@ -35,11 +35,14 @@ class HoldsViews(Protocol):  # a blueprint or an application of Flask; a mark on
 AnyView = TypeVar("AnyView", bound=Callable[..., Any] | HoldsViews)
 
 
-@document(RuleOptions)
+@document(RuleOptions, limits=LIMITS_MEANING)
 def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView], AnyView]:
     """Limit a view: a function, a coroutine function, a class, a blueprint, or a method with ``method_decorator``.
 
     The view needs no ``request`` argument. All ``@limit`` on a view and all rules of the settings apply together.
+
+    Returns:
+        A decorator. The view that it returns has the same signature.
 
     Raises:
         ConfigError: An option is unknown or impossible. The message has file and line.
@@ -62,7 +65,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
     return mark
 
 
-@document(RuleOptions)
+@document(RuleOptions, limits=LIMITS_MEANING, over='The action over the limit: `"close"` or `"drop"`.')
 def messages(
     limits: Limits, *, over: Literal["close", "drop"] = "close", **options: Unpack[RuleOptions]
 ) -> Callable[[AnyView], AnyView]:
@@ -70,6 +73,9 @@ def messages(
 
     A message over the limit closes the connection with code 1013 ("try again later"), or is dropped with
     ``over="drop"``. The other options are those of ``limit``, except for ``count_when`` and concurrency limits.
+
+    Returns:
+        A decorator. The view that it returns has the same signature.
 
     Raises:
         ConfigError: An option is unknown or impossible. The message has file and line.
@@ -94,6 +100,12 @@ def exempt(view: AnyView, /) -> AnyView: ...
 def exempt(*rules: str) -> Callable[[AnyView], AnyView]: ...
 def exempt(*rules: Any) -> Any:
     """Exclude a view from all rules with ``@exempt``, or from the rules named with ``@exempt("api")``.
+
+    Args:
+        rules: The names of rules, or the view.
+
+    Returns:
+        The view, or with names a decorator that returns the view.
 
     Raises:
         ConfigError: An argument is neither a view nor the name of a rule.

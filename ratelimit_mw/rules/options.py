@@ -68,8 +68,11 @@ class RuleOptions(TypedDict, total=False):
     lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
 
 
+LIMITS_MEANING = "The quotas of the rule. All of them hold."
+
+
 class RuleSettings(RuleOptions, total=False):
     """One rule of the settings."""
 
-    limits: Annotated[Limits, option("The quotas of the rule. All of them hold. Required without `overrides`.")]
+    limits: Annotated[Limits, option(f"{LIMITS_MEANING} Required without `overrides`.")]
     overrides: Annotated[str | None, option("The name of a decorator's rule to change. Its other options stay.")]

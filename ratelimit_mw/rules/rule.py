@@ -19,7 +19,7 @@ from ..quota import Quota, checked_cost, parse_quotas
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
 from .names import checked_rule_name
-from .options import Limits, RuleOptions
+from .options import LIMITS_MEANING, Limits, RuleOptions
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
@@ -27,7 +27,7 @@ _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
 Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
 
 
-@document(RuleOptions)
+@document(RuleOptions, limits=LIMITS_MEANING)
 @dataclass(frozen=True, init=False, repr=False)
 class Rule:
     """One rule: the limits for the requests that match, counted by a key.

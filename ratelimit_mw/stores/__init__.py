@@ -84,6 +84,9 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
 def check_store_url(address: str) -> tuple[SplitResult, Any]:
     """Check a store URL without opening the store or importing its library.
 
+    Args:
+        address: The store URL.
+
     Returns:
         The URL, split, and its parts as its store has parsed them.
 

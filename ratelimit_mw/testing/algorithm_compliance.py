@@ -50,7 +50,11 @@ class AlgorithmCompliance:
     counts_rejected: ClassVar[bool] = False
 
     def make(self, quota: Quota) -> Algorithm:
-        """Return the algorithm for one quota."""
+        """Return the algorithm to test.
+
+        Args:
+            quota: One of ``quotas``, parsed.
+        """
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: Any) -> None:

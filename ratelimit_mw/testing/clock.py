@@ -60,6 +60,9 @@ def limits_timed_by(clock: Clock) -> Iterator[None]:
     Args:
         clock: A function that returns whole microseconds, such as a `ManualClock`.
 
+    Returns:
+        A context manager for ``with``.
+
     Raises:
         TypeError: The clock does not return whole microseconds.
 

@@ -35,7 +35,7 @@ class StoreCompliance(KeyTests, TimeTests):
     def test_allows_up_to_the_limit_and_reports_what_remains(self, way: str) -> None:
         """Five hits of 5/minute are allowed, the sixth is rejected, and at its retry time it is allowed."""
         limit = limit_of("5/minute")
-        with self.opened(way) as store:
+        with self._open(way) as store:
             decisions = [store.hit(limit, NOW + i) for i in range(6)]
             check_equal([d.allowed for d in decisions], [True] * 5 + [False], "six hits on 5/minute")
             check_equal([d.remaining for d in decisions], [4, 3, 2, 1, 0, 0], "remaining")
@@ -47,7 +47,7 @@ class StoreCompliance(KeyTests, TimeTests):
     def test_all_or_nothing(self, way: str, spec: Spec) -> None:
         """A rejection by one limit consumes nothing from the others, in any order; the others report a peek."""
         wide, narrow = limit_of("10/minute", spec), limit_of("1/minute")
-        with self.opened(way) as store:
+        with self._open(way) as store:
             check_equal([d.remaining for d in store.apply(hits_of(wide, narrow), NOW)], [9, 0], "the first request")
             for limits in ((wide, narrow), (narrow, wide)):
                 by_limit = {d.source: d for d in store.apply(hits_of(*limits), NOW)}
@@ -62,31 +62,31 @@ class StoreCompliance(KeyTests, TimeTests):
         limit.
         """
         quotas = ("5/minute", "200/hour", "3/second", "7/10s")
-        with self.opened(way) as store:
+        with self._open(way) as store:
             for seed, quota in enumerate(quotas):
                 limits = [limit_of(quota, spec), limit_of("9/minute", spec, shadow=seed % 2 == 1)]
-                compare_with_reference(store, limits, NOW, 60, seed, self.goes_back([spec]))
+                compare_with_reference(store, limits, NOW, 60, seed, self._keeps_time_of([spec]))
 
     def test_the_largest_numbers_are_exact(self, way: str, spec: Spec) -> None:
         """Amounts reach 10**12, periods 366 days; logs hold ``largest_log`` entries."""
         quotas = ["1000000000000/366d", "200000/day"]
         if label(spec).startswith("sliding-window-log"):
             quotas = [f"{self.largest_log - 1}/366d", f"{self.largest_log}/day"]
-        with self.opened(way) as store:
+        with self._open(way) as store:
             for seed, quota in enumerate(quotas):
-                compare_with_reference(store, [limit_of(quota, spec)], NOW, 40, seed, self.goes_back([spec]))
+                compare_with_reference(store, [limit_of(quota, spec)], NOW, 40, seed, self._keeps_time_of([spec]))
 
     def test_one_request_with_all_algorithms(self, way: str) -> None:
         """All or nothing holds across different kinds of state."""
         limits = [limit_of("6/minute", spec) for spec in self.algorithms]
-        with self.opened(way) as store:
+        with self._open(way) as store:
             for seed in range(3):
-                compare_with_reference(store, limits, NOW + seed * DAY, 40, seed, self.goes_back(self.algorithms))
+                compare_with_reference(store, limits, NOW + seed * DAY, 40, seed, self._keeps_time_of(self.algorithms))
 
     def test_a_changed_amount_keeps_what_was_consumed(self, way: str, spec: Spec) -> None:
         """A limit with another amount and the same period continues with the same key."""
         wide, narrow = (limit_of(f"{amount}/minute", spec) for amount in (10, 8))
-        with self.opened(way) as store:
+        with self._open(way) as store:
             store.apply([Hit(wide, wide.prefix + CLIENT, 6)], NOW)
             (decision,) = store.apply([Hit(narrow, wide.prefix + CLIENT, 0)], NOW)
             check_equal((store.peek(wide).remaining, decision.remaining), (4, 2), "6 of 10, and of 8")
@@ -94,7 +94,7 @@ class StoreCompliance(KeyTests, TimeTests):
     def test_empty_calls_and_pings_count_nothing(self, way: str) -> None:
         """Every method accepts an empty list, and a store that works answers a ping without an error."""
         limit = limit_of("5/minute")
-        with self.opened(way) as store:
+        with self._open(way) as store:
             store.hit(limit)
             check_equal([store.apply([], NOW), store.correct([], NOW)], [[], []], "no hits and no corrections")
             store.forget([])
@@ -104,7 +104,7 @@ class StoreCompliance(KeyTests, TimeTests):
     def test_a_race_on_two_keys_is_all_or_nothing(self, way: str, spec: Spec) -> None:
         """An allowed request counts under both keys, a rejected one under neither."""
         wide, narrow = limit_of("100/minute", "sliding-window-log"), limit_of("20/minute", spec)
-        with self.opened(way) as store:
+        with self._open(way) as store:
             requests = [hits_of(wide, narrow), hits_of(narrow, wide)] * 60
             allowed = sum(all(d.allowed for d in decisions) for decisions in store.together(requests, NOW))
             check_equal(allowed <= 20, True, f"{allowed} allowed by a limit of 20")
@@ -117,7 +117,7 @@ class StoreCompliance(KeyTests, TimeTests):
     def test_a_race_of_two_handles_is_exact(self, way: str, spec: Spec) -> None:
         """Two workers at the same time allow exactly the limit of 100 of their 400 requests, without errors."""
         limit = limit_of("100/minute", spec)
-        with self.two_opened(way, way) as handles, ThreadPoolExecutor(2) as pool:
+        with self._open_two(way, way) as handles, ThreadPoolExecutor(2) as pool:
             results = list(pool.map(lambda handle: handle.together([hits_of(limit)] * 200, NOW), handles))
             allowed = [d for decisions in results for (d,) in decisions if d.allowed]
             check_equal(len(allowed), 100, "allowed requests, of 200 by each handle")
@@ -128,7 +128,7 @@ class StoreCompliance(KeyTests, TimeTests):
         """Each worker sees the counts of the other, through blocking and async methods."""
         limit = limit_of("10/minute", spec)
         for other in WAYS:
-            with self.two_opened(way, other) as (first, second):
+            with self._open_two(way, other) as (first, second):
                 remaining = [handle.hit(limit, NOW).remaining for handle in (first, second, first, second)]
                 check_equal(remaining, [9, 8, 7, 6], "counted by turns")
                 second.forget([limit.prefix + CLIENT])

@@ -22,7 +22,7 @@ class KeyTests(StoreSuite):
     def test_hostile_keys_are_distinct(self, way: str, spec: Spec) -> None:
         """Any two texts are two keys: spaces, newlines, NUL, braces, any length."""
         limit = limit_of("1/minute", spec)
-        with self.opened(way) as store:
+        with self._open(way) as store:
             shared = [text for text in HOSTILE if not store.hit(limit, client=text).allowed]
             check_equal(shared, [], "keys that shared a count with an earlier key")
             lost = [text for text in HOSTILE if store.hit(limit, client=text).allowed]
@@ -32,7 +32,7 @@ class KeyTests(StoreSuite):
         """``correct`` and ``forget`` address the same key as ``apply``."""
         limit = limit_of("2/minute")
         keys = [limit.prefix + text for text in HOSTILE]
-        with self.opened(way) as store:
+        with self._open(way) as store:
             store.correct([Correction(limit, key, 2, None) for key in keys], NOW)
             remaining = [store.apply([Hit(limit, key, 0)], NOW)[0].remaining for key in keys]
             check_equal(remaining, [0] * len(keys), "charged")
@@ -43,7 +43,7 @@ class KeyTests(StoreSuite):
     def test_hostile_rule_names_are_distinct(self, way: str) -> None:
         """The name of a rule can be any text, too."""
         limits = [limit_of("1/minute", rule=name) for name in HOSTILE]
-        with self.opened(way) as store:
+        with self._open(way) as store:
             shared = [limit.rule for limit in limits if not store.hit(limit).allowed]
             check_equal(shared, [], "rules that shared a count with an earlier rule")
             lost = [limit.rule for limit in limits if store.hit(limit).allowed]

@@ -58,7 +58,11 @@ class StoreSuite:
         return store
 
     def wait(self, seconds: float) -> None:
-        """Let time pass on the store's own clock. The default sleeps; override it when that clock is manual."""
+        """Let time pass on the store's own clock. The default sleeps; override it when that clock is manual.
+
+        Args:
+            seconds: How long, in seconds.
+        """
         time.sleep(seconds)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
@@ -68,20 +72,20 @@ class StoreSuite:
             metafunc.parametrize("spec", self.algorithms, ids=label)
 
     @contextmanager
-    def opened(self, way: str) -> Iterator[StoreHandle]:
+    def _open(self, way: str) -> Iterator[StoreHandle]:
         """Make a store for one test and close it afterwards."""
         with closing(WAYS[way](self.make_store())) as handle:
             yield handle
 
     @contextmanager
-    def two_opened(self, way: str, other: str) -> Iterator[tuple[StoreHandle, StoreHandle]]:
+    def _open_two(self, way: str, other: str) -> Iterator[tuple[StoreHandle, StoreHandle]]:
         """Make two handles on one state and close them afterwards, the second one first."""
         store = self.make_store()
         with closing(WAYS[way](store)) as first, closing(WAYS[other](self.make_second(store))) as second:
             yield first, second
 
-    def goes_back(self, specs: Sequence[Spec]) -> bool:
-        """Return whether this store keeps the last time of all these algorithms, so that the clock may go back."""
+    def _keeps_time_of(self, specs: Sequence[Spec]) -> bool:
+        """Return whether this store keeps the last time of all these algorithms, so that its clock may go back."""
         names = [spec if isinstance(spec, str) else spec["name"] for spec in specs]
         return not set(names) & set(self.keeps_no_time)
 

@@ -16,7 +16,7 @@ class TimeTests(StoreSuite):
         """The wait is exact, also when it is longer than the usual lifetime of a state."""
         limit = limit_of("5/minute", spec)
         key = limit.prefix + CLIENT
-        with self.opened(way) as store:
+        with self._open(way) as store:
             charges = [Correction(limit, key, 40, None), Correction(limit, key, 1, None)]
             check_equal(store.correct(charges, NOW), [NOW] * 2, "times")
             rejected = store.peek(limit, NOW, cost=1)
@@ -29,7 +29,7 @@ class TimeTests(StoreSuite):
         """A time long ago or far ahead decides alone, however much real time passes."""
         for now in (1_000_000 * SECOND, NOW, 4_102_444_800 * SECOND):
             limits = [limit_of("2/20ms", spec) for spec in self.algorithms]
-            with self.opened(way) as store:
+            with self._open(way) as store:
                 for limit in limits:
                     store.hit(limit, now, cost=2)
                 self.wait(0.05)
@@ -41,7 +41,7 @@ class TimeTests(StoreSuite):
     def test_no_key_expires_early(self, way: str) -> None:
         """On the store's own clock a rejected client is allowed at its retry time, and not before."""
         limits = [limit_of("2/300ms", spec) for spec in self.algorithms if spec != COUNTS_REJECTED]
-        with self.opened(way) as store:
+        with self._open(way) as store:
             due = {}
             for limit in limits:
                 rejected = _exhaust(store, limit)
@@ -57,7 +57,7 @@ class TimeTests(StoreSuite):
 
     def test_long_periods_are_kept(self, way: str, spec: Spec) -> None:
         """A key with a period longer than a month exists after it was written."""
-        with self.opened(way) as store:
+        with self._open(way) as store:
             for quota in ("1/29d", "1/31d", "1/366d"):
                 limit = limit_of(quota, spec)
                 check_equal(store.hit(limit, None).allowed, True, f"the first of {quota}")
@@ -66,7 +66,7 @@ class TimeTests(StoreSuite):
     def test_corrections_use_the_clock_of_the_store(self, way: str) -> None:
         """A charge without a time is made at the store's own time, and later hits include it."""
         limit = limit_of("5/day", "sliding-window-log")
-        with self.opened(way) as store:
+        with self._open(way) as store:
             before = store.hit(limit, None).at_us
             (at,) = store.correct([Correction(limit, limit.prefix + CLIENT, 4, None)])
             after = store.hit(limit, None)
@@ -75,7 +75,7 @@ class TimeTests(StoreSuite):
 
     def test_close_can_be_called_twice(self, way: str) -> None:
         """Some frameworks close an application twice."""
-        with self.opened(way) as store:
+        with self._open(way) as store:
             check_equal(store.hit(limit_of("1/minute")).allowed, True, "a store that works")
             store.close_store()
             store.close_store()

@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # The functions of examples are untyped, as an application's are. All their calls of this package are checked.
 _UNTYPED = (
     "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators,"
-    " allow-any-generics, allow-subclassing-any, no-strict-optional, no-warn-return-any, no-warn-unused-ignores\n"
+    " allow-any-generics, allow-subclassing-any, no-warn-return-any, no-warn-unused-ignores\n"
 )
 
 pytestmark = pytest.mark.slow  # one run of mypy over all frameworks takes 10 s

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...errors import MissingMiddlewareError
+from ...errors import MissingMiddlewareError, add_hint
 from ...http.limiter import HttpLimiter
 from ...http.views import check_parameters
 from ...rules.marks import ViewMarks
@@ -107,7 +107,7 @@ class RouteIndex:
         """Add a hint to the error of a limit that the middleware does not see."""
         if isinstance(error, MissingMiddlewareError):
             self._are_replaced()
-            error.add_hint()
+            add_hint(error)
 
     def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
         """Return the template, the marks and the path parameters of a request, for commands."""

@@ -117,7 +117,7 @@ class MemoryStore(Store):
         """The number of keys with a state of their own, including keys that are about to be dropped."""
         return self._keys
 
-    def apply_one(self, limit: Limit, key: str, cost: int, now: int | None = None) -> Decision:
+    def _apply_one(self, limit: Limit, key: str, cost: int, now: int | None = None) -> Decision:
         """``apply`` for one hit of a limit that enforces, without a list."""
         self._lock.acquire()  # a third faster than "with", and each request takes this path
         try:
