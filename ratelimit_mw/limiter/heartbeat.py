@@ -56,6 +56,7 @@ class Heartbeat(Generic[_Item]):
         return len(self._held)
 
     def close(self) -> None:
+        """Stop the thread."""
         with self._lock:
             self._thread = None
             self._stop.set()

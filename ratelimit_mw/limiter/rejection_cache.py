@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from time import monotonic_ns
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -15,7 +16,7 @@ from ..algorithms.window_log import RejectionCountingLog
 from ..decision import Decision, Hit
 from ..receipt import Correction
 from ..stores import Store
-from ..testmode import process_clock
+from ..testmode import testmode
 from .link import ChainLink
 
 _MAX_KEYS: Final = 50_000
@@ -55,13 +56,13 @@ class RejectionCache(ChainLink):
         self.everywhere[id(self)] = self
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        at = process_clock()  # before the call, so that no rejection is kept beyond its time
+        at = _process_us()  # before the call, so that no rejection is kept beyond its time
         if consume and (self._young or self._old) and (cached := self._recall(hits, at)):
             return cached
         return self._learn(self.store.apply(hits, now, consume), at, consume)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        at = process_clock()
+        at = _process_us()
         if consume and (self._young or self._old) and (cached := self._recall(hits, at)):
             return cached
         return self._learn(await self.store.aapply(hits, now, consume), at, consume)
@@ -120,6 +121,12 @@ class RejectionCache(ChainLink):
         for key in keys:
             self._young.pop(key, None)
             self._old.pop(key, None)
+
+
+def _process_us() -> int:
+    """Return the time of this process; only differences of it matter."""
+    clock = testmode.clock
+    return monotonic_ns() // 1000 if clock is None else clock()
 
 
 def _may_be_cached(decision: Decision) -> bool:

@@ -57,6 +57,7 @@ class _Chunks:
         return chunk
 
     def until(self, end: int) -> _Chunks:
+        """The buckets before the place ``end``."""
         if end == self.full * CHUNK + len(self.newest[0]):
             return self
         full = min(self.full, end // CHUNK)
