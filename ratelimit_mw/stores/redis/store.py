@@ -111,7 +111,8 @@ class RedisStore(Store):
         return run_blocking(self._apply(self._blocking, hits, now, consume))
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return await self._apply(self._callers.get(), hits, now, consume)
+        caller = self._callers.values.get(asyncio.get_running_loop()) or self._callers.get()
+        return await self._apply(caller, hits, now, consume)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return run_blocking(self._steps(self._blocking, now).correct(changes))
