@@ -40,7 +40,7 @@ class DependencyDecisions:
         self._admission = admission
         self._first = admission.verdict
         self._decided: dict[Mark, Verdict] = {}
-        admission.scope[_KEY] = self
+        admission.native[_KEY] = self
 
     async def decide(self, limit: DependencyLimit, provided: Mapping[str, Any]) -> Verdict:
         """Return the verdict on a limit, which is decided once.

@@ -82,43 +82,51 @@ class RateLimitMiddleware:
         self.limiter = self.limits.limiter
         self.routes = RouteIndexes(app, self.limits)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a coroutine more costs
-        if scope["type"] != "http":
-            await self._beside_http(scope, receive, send)
-            return
-        limits, request = self.limits, ASGIRequest(scope)
-        if self.routes.has_routes:
-            self.routes.match(request)
-        matched = limits.plan(request, request.match.marks, scope["method"])
-        plan = self._rest(matched, request, scope) if matched.is_empty or DECIDED in scope else matched
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = ASGIRequest(scope)
+        plan = self._plan(request, scope) if scope["type"] == "http" else None
         if plan is None:
-            await self._pass(request, scope, receive, send)
+            await self._without_plan(request, scope, receive, send)
             return
-        if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
-            await self._read_body(request, scope, receive, send)
-            return
-        if limits.may_wait:
-            verdict = await adecide(limits, plan, request)
-        else:
-            verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
-        scope = dict(scope)  # as _with_state does, without a call on the path of each request
-        if scope.get("state") is None:
-            scope["state"] = {}
-        admission = ASGIAdmission(limits, request, plan, verdict, scope, scope["state"])
-        admission.scope, admission.server_send = scope, send
-        if not verdict.allowed:
-            await admission.reject(receive, send)
-            return
+        limits, admission = self.limits, None
         try:
+            if limits.reader.reads_bodies and BODY not in scope and self._needs_body(plan, request):
+                receive = await self._read_body(request, receive)
+            if limits.may_wait:
+                verdict = await adecide(limits, plan, request)
+            else:
+                verdict = limits.limiter.decide(plan, limits.reader.read(plan, request), None, True, request)
+            admission = self._admit(plan, request, verdict, request.native, send)
+            if not verdict.allowed:
+                await admission.reject(receive, send)
+                return
             if plan.may_delay and verdict.delay:
                 await asyncio.sleep(verdict.delay)
             app = self.app if request.index is None else self._app_with_limits(admission)
-            await app(scope, receive, admission.send)
+            await app(admission.native, receive, admission.send)
         except BaseException as error:
-            if not await admission.handle(error, receive, send):
+            if admission is None or not await admission.handle(error, receive, send):
                 raise
+        finally:
+            if request.ahead is not None:
+                request.ahead.close()
         if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
+
+    def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
+        """Find the route and the plan of a request; None where there is nothing to decide."""
+        if self.routes.has_routes:
+            self.routes.match(request)
+        plan = self.limits.plan(request, request.match.marks, request.native["method"])
+        return self._rest(plan, request, scope) if plan.is_empty or DECIDED in scope else plan
+
+    def _without_plan(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Handle all but HTTP requests with a plan."""
+        if scope["type"] == "http":
+            return self._pass(request, scope, receive, send)
+        if scope["type"] == "websocket":
+            return self._websocket(scope, receive, send)
+        return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
 
     def _rest(self, plan: Plan, request: ASGIRequest, scope: Scope) -> Plan | None:
         """Return the part of a plan that no other middleware has decided; None without one, now or at a dependency."""
@@ -137,13 +145,18 @@ class RateLimitMiddleware:
             return reader.needs_body(plan)
         return reader.needs_body(self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks))
 
-    async def _read_body(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the body, and handle the request anew with it."""
-        ahead = ReadAhead(receive, self.limits.settings.body_limit, self.limits.settings.body_timeout)
-        try:
-            await self({**scope, BODY: await ahead.read(request)}, ahead.receive, send)
-        finally:
-            ahead.close()
+    async def _read_body(self, request: ASGIRequest, receive: Receive) -> Receive:
+        """Read the body, and return a ``receive`` that repeats it for the application."""
+        request.ahead = ahead = ReadAhead(receive, self.limits.settings.body_limit, self.limits.settings.body_timeout)
+        request.native = {**request.native, BODY: await ahead.read(request)}
+        return ahead.receive
+
+    def _admit(self, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send) -> ASGIAdmission:
+        scope = _with_state(scope)
+        admission = ASGIAdmission()
+        admission.server_send = send
+        admission.open(self.limits, request, plan, verdict, scope, scope["state"])
+        return admission
 
     def _app_with_limits(self, admission: ASGIAdmission) -> ASGIApp:
         """Prepare the limits that the view and its dependencies check."""
@@ -172,12 +185,6 @@ class RateLimitMiddleware:
             index.explain(error)
             raise
 
-    async def _beside_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await self._websocket(scope, receive, send)
-        else:
-            await self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
-
     def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
         """Return a ``send`` that reads the routes at the start and closes the limiter at the end."""
 
@@ -198,15 +205,12 @@ class RateLimitMiddleware:
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Decide a handshake as a GET."""
         request = ASGIRequest({**scope, "method": "GET"})
-        self.routes.match(request)
-        plan = self._rest(self.limits.plan(request, request.match.marks), request, scope)
+        plan = self._plan(request, scope)
         if plan is None:
             await self._pass(request, scope, receive, send)
             return
         verdict = await adecide(self.limits, plan, request)
-        scope = _with_state(scope)
-        admission = ASGIAdmission(self.limits, request, plan, verdict, scope, scope["state"])
-        admission.scope, admission.server_send = scope, send
+        admission = self._admit(plan, request, verdict, scope, send)
         connection = WebSocketConnection(admission, receive)
         if not verdict.allowed:
             await connection.reject()
@@ -228,8 +232,6 @@ class ASGIAdmission(Admission):
     """An admission whose response is sent over ASGI."""
 
     request: ASGIRequest
-    scope: Scope
-    """The scope that the application receives."""
     server_send: Send
     """The ``send`` of the server."""
 
@@ -238,7 +240,7 @@ class ASGIAdmission(Admission):
         if message["type"] in _STARTS:
             request = self.request
             if request.index is not None:
-                request.index.compare(request.match, self.scope.get("endpoint"))
+                request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
             writer = self.limits.writer
             if added := writer.headers(self.verdict):
@@ -265,7 +267,7 @@ class ASGIAdmission(Admission):
     async def reject(self, receive: Receive, send: Send) -> None:
         """Send your own response to a rejection, else that of the application's error handler, else the package's."""
         request, reject = self.request, self.limits.reject
-        handler = None if request.index is None or self.scope["type"] != "http" else request.index.handler
+        handler = None if request.index is None or self.native["type"] != "http" else request.index.handler
         if reject is not None:
             response = reject(request, self.verdict)
             if inspect.isawaitable(response):
@@ -284,4 +286,4 @@ class ASGIAdmission(Admission):
         def send_with_headers(message: Message) -> Awaitable[None]:
             return send(with_headers(message, added, names) if message["type"] in _STARTS else message)
 
-        await response(self.scope, receive, send_with_headers)
+        await response(self.native, receive, send_with_headers)

@@ -12,6 +12,7 @@ from ..http.request import Request
 from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
+    from .body import ReadAhead
     from .routes.index import RouteIndex
 
 BODY: Final = "ratelimit_mw.body"
@@ -33,6 +34,8 @@ class ASGIRequest(Request):
     """The routes of the application, where they are known."""
     match: RouteMatch = ROUTES_UNKNOWN
     """The route of this request."""
+    ahead: ReadAhead | None = None
+    """The body that is read before the application runs."""
     pick_value = itemgetter(-1)
 
     def __init__(self, scope: Scope) -> None:

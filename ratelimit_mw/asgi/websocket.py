@@ -44,7 +44,7 @@ class WebSocketConnection:
         try:
             if admission.verdict.delay:
                 await asyncio.sleep(admission.verdict.delay)
-            await app(admission.scope, self._receive_allowed, self._send_on)
+            await app(admission.native, self._receive_allowed, self._send_on)
             status = admission.status or 500
         except RateLimitExceeded as rejection:
             status = admission.status or 429
@@ -63,7 +63,7 @@ class WebSocketConnection:
         """Reject the handshake: with a whole response where the server can send one, else by closing (403)."""
         if not self._has_received:
             await self._receive()
-        if _DENIAL in (self._admission.scope.get("extensions") or {}):
+        if _DENIAL in (self._admission.native.get("extensions") or {}):
             await self._admission.reject(self._receive, self._deny)
         else:
             await self._send({"type": "websocket.close", "code": _POLICY_VIOLATION})

@@ -44,7 +44,7 @@ class Admission:
     _headers: list[Header] | None = None
     _settled_costs: Sequence[int | None] = ()
 
-    def __init__(
+    def open(
         self,
         limits: HttpLimiter,
         request: Request,
@@ -54,13 +54,16 @@ class Admission:
         shown: MutableMapping[str, Any],
         name: str = "ratelimit",
     ) -> None:
-        """Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
+        """Begin with the first verdict. (A constructor with arguments takes longer.)
+
+        Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
 
         The application keeps the verdict of an outer middleware where no rule applied here.
         """
         self.limits = limits
         self.request = request
         self.verdict = verdict
+        self.native = native
         decided = native.get(DECIDED)
         if decided is None or verdict.decisions or not verdict.allowed or name not in shown:
             shown[name] = verdict

@@ -69,8 +69,9 @@ class RateLimitMiddleware:
                 environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
         verdict = decide(self._limits, plan, request)
-        admission = WSGIAdmission(self._limits, request, plan, verdict, environ, environ, VERDICT)
+        admission = WSGIAdmission()
         admission.server_start = start_response
+        admission.open(self._limits, request, plan, verdict, environ, environ, VERDICT)
         if not verdict.allowed:
             return self._reject(admission)
         try:

@@ -22,7 +22,9 @@ from ratelimit_mw.asgi.body import ReadAhead
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
 from ratelimit_mw.asgi.request import BODY as READ
 from ratelimit_mw.asgi.request import ASGIRequest
+from ratelimit_mw.asgi.routes.index import RouteIndex, RouteIndexes
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.rules.ruleset import RuleSet
 from ratelimit_mw.testing import ManualClock
 
 JSON = (b"content-type", b"application/json")
@@ -351,6 +353,32 @@ def test_starlette_reads_a_body_that_was_read_ahead() -> None:
             return await client.post("/json", content=slowly(), headers={"content-type": "application/json"})
 
     assert [asyncio.run(post_slowly()).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading the body repeats neither lookup."""
+    calls: list[str] = []
+
+    def count(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def counted(*args: Any) -> Any:
+            calls.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    for owner, name in ((RuleSet, "plan_for"), (RouteIndexes, "match"), (RouteIndex, "find")):
+        count(owner, name)
+
+    async def view(request: StarletteRequest) -> Response:
+        return JSONResponse(await request.json())
+
+    app = with_middleware(Starlette(routes=[Route("/", view, methods=["POST"])]))
+    for status in (200, 429):
+        calls.clear()
+        assert ask(app, "/", "POST", json={"user": "ann"}).status_code == status
+        assert sorted(calls) == ["find", "match", "plan_for"]
 
 
 # -- slow bodies -------------------------------------------------------------------------------------------
