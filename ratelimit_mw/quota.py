@@ -75,16 +75,13 @@ class Quota:
 
     @classmethod
     def exact(cls, amount: int, period_us: int, burst: int | None = None, concurrent: bool = False) -> Quota:
-        """Build a quota from a period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute".
+        """Return a quota with its period in whole microseconds: ``Quota.exact(5, 60_000_000)`` is "5/minute".
 
         Args:
             amount: The amount, a whole number from 1 to 10**12.
             period_us: The period in microseconds, up to 366 days; 0 for a concurrency limit.
             burst: The capacity of a bucket. Default: the amount.
             concurrent: Whether the quota limits concurrent requests.
-
-        Returns:
-            The quota.
 
         Raises:
             ConfigError: A number is out of range.
@@ -108,13 +105,10 @@ class Quota:
 
     @classmethod
     def parse(cls, text: str) -> Quota:
-        """Parse one quota.
+        """Return the quota that a text describes.
 
         Args:
             text: ``AMOUNT/PERIOD``, ``AMOUNT per PERIOD``, either with ``burst B``, or ``AMOUNT concurrent``.
-
-        Returns:
-            The quota.
 
         Raises:
             ConfigError: The text cannot be parsed. The message shows the text.

@@ -34,10 +34,7 @@ def process_clock() -> int:
 
 @contextmanager
 def limits_off() -> Iterator[None]:
-    """Turn all limits off within this block: each request is allowed, and no header is added.
-
-    Returns:
-        A context manager for ``with``.
+    """Return a context manager that turns all limits off: each request is allowed, and no header is added.
 
     Example:
         >>> with limits_off():

@@ -79,14 +79,11 @@ def register(algorithm: type[Algorithm]) -> type[Algorithm]:
 
 
 def build(spec: object, quota: Quota) -> Algorithm:
-    """Build the algorithm of a rule for one quota.
+    """Return the algorithm of a rule for one quota.
 
     Args:
         spec: A name, a registered class, or a table with ``name`` and at most one option.
         quota: The quota.
-
-    Returns:
-        The algorithm, without any state.
 
     Raises:
         ConfigError: The name or the option is unknown, or the quota does not fit the algorithm.

@@ -68,7 +68,7 @@ class Series(NamedTuple):
     def from_entries(entries: Iterable[tuple[int, int]], state: Series | None = None) -> Series | None:
         """The series ``state`` with later entries; None without any."""
         for bucket, cost in entries:
-            state = Series.single(bucket, cost) if state is None else state.added(bucket, cost)
+            state = Series.single(bucket, cost) if state is None else state.with_cost(bucket, cost)
         return state
 
     def since(self, horizon: int) -> Series:
@@ -87,24 +87,24 @@ class Series(NamedTuple):
         start = bisect_right(self.totals, self.total - cost, self.start, self.end)
         return self._replace(start=start, base=self._total_before(start))
 
-    def reaching(self, total: int) -> int:
-        """The bucket with which the running total reaches ``total``."""
+    def bucket_at(self, total: int) -> int:
+        """The bucket in which the running total reaches ``total``."""
         place = bisect_left(self.totals, total, self.start, self.end)
         return self.buckets[place] if place < self.end else self.open
 
-    def added(self, bucket: int, cost: int) -> Series:
+    def with_cost(self, bucket: int, cost: int) -> Series:
         """The series with ``cost`` more in ``bucket``, the open one or a later one."""
         buckets, totals, start, end, base, last, total = self
         if bucket == last or total == base:
             return _new(self.__class__, (buckets, totals, start, end, base, bucket, total + cost))
         if len(buckets) != end or end == 0 or (start > _SLACK and start * 2 > end):
             # Another state has appended to the columns, or most of them is outside the window: copy the rest.
-            buckets, totals, start, end, base, last, total = self._copied()
+            buckets, totals, start, end, base, last, total = self._copy()
         buckets.append(last)
         totals.append(total)
         return _new(self.__class__, (buckets, totals, start, end + 1, base, bucket, total + cost))
 
-    def _copied(self) -> Self:
+    def _copy(self) -> Self:
         """The same series in columns of its own."""
         own = slice(self.start, self.end)
         buckets = cast("array[int]", self.buckets)[own]
@@ -165,12 +165,12 @@ class TieredWindow(Algorithm):
         if cost == 0 or cost > room:
             retry = 0 if cost == 0 else self._fits_after(seen, cost, now)
             return state, Decision(cost == 0, max(0, room), retry, self._fresh_after(seen, now), at)
-        return seen.added(bucket, cost), Decision(True, room - cost, 0, starts + self.period - now, at)
+        return seen.with_cost(bucket, cost), Decision(True, room - cost, 0, starts + self.period - now, at)
 
     def _fits_after(self, seen: Series, cost: int, now: int) -> int | None:
         """Microseconds until enough buckets have left the window for ``cost`` to fit."""
         must_leave = seen.total + cost - self.amount
-        return None if cost > self.amount else (seen.reaching(must_leave) + self.span) * self.precision - now
+        return None if cost > self.amount else (seen.bucket_at(must_leave) + self.span) * self.precision - now
 
     def _fresh_after(self, seen: Series, now: int) -> int:
         return (seen.open + self.span) * self.precision - now if seen.total > seen.base else 0
@@ -179,7 +179,7 @@ class TieredWindow(Algorithm):
         if state is None:
             return Series.single(now // self.precision, cost)
         bucket = max(now // self.precision, state.open)
-        return state.since(bucket - self.span).added(bucket, cost)
+        return state.since(bucket - self.span).with_cost(bucket, cost)
 
     def refund(self, state: Series | None, now: int, consumed: Charge, cost: int) -> Series | None:
         return None if state is None else state.without(consumed.at_us // self.precision, cost)

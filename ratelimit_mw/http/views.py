@@ -76,11 +76,11 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
     for mark, marked in _routes_by_mark(routes).items():
         if missing := _missing_parameters(rules.rule_of(mark).source, marked):
             paths = ", ".join(dict.fromkeys(route.template for route in marked))
-            raise ConfigError(f"{paths} has no parameter {_quoted(missing)}", "key", f"the limit on {mark.view}")
+            raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
     for rule in rules.everywhere if routes and complete else ():
         missing = _missing_parameters(rule.source, routes)
         if rule.source.when_missing == "skip" and any(missing.issuperset(entry) for entry in rule.source.entries):
-            message = f"the rule never applies: no route has the parameter {_quoted(missing)}"
+            message = f"the rule never applies: no route has the parameter {_quote_names(missing)}"
             raise ConfigError(message, "key", f"rule {rule.name!r}")
 
 
@@ -98,5 +98,5 @@ def _missing_parameters(rule: Rule, routes: Iterable[Route]) -> set[str]:
     return needed - {_FAMILY + name for route in routes for name in route.parameters} if needed else needed
 
 
-def _quoted(parameters: Iterable[str]) -> str:
+def _quote_names(parameters: Iterable[str]) -> str:
     return ", ".join(repr(name.removeprefix(_FAMILY)) for name in sorted(parameters))

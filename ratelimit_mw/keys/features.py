@@ -64,7 +64,5 @@ def text_of(name: str, value: object) -> str:
     """Convert a value to text. ``TypeError`` for a memory address, which would give every request its own key."""
     text = str(value)
     if text.startswith("<") and " at 0x" in text:
-        raise TypeError(
-            f"the feature {name!r} must be a text, a number or another value with a stable str(); got {text}"
-        )
+        raise TypeError(f"the feature {name!r} must be text, a number or a value with a stable str(); got {text}")
     return text

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..errors import ConfigError, error_path
 from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features, checked_name, text_of
-from .networks import unmapped
+from .networks import canonical_ip
 from .secret import NO_SECRET, Secret
 
 _LONGEST_PART: Final = 64  # bytes; a longer value is replaced by its digest
@@ -78,7 +78,7 @@ class KeyMaker:
         def build(features: Features) -> str | None:
             value = features.get(only)  # type: ignore[arg-type]
             if type(value) is str and value and len(value) <= _LONGEST_PART and value.isascii():
-                return start + (value if is_text or ":" not in value else unmapped(value))
+                return start + (value if is_text or ":" not in value else canonical_ip(value))
             key = self.build(features)
             return None if key is None else prefix + key
 
@@ -142,4 +142,4 @@ def counted_as(name: str, text: str) -> str:
     >>> counted_as("ip", "::ffff:192.0.2.7"), counted_as("user", "::ffff:192.0.2.7")
     ('192.0.2.7', '::ffff:192.0.2.7')
     """
-    return unmapped(text) if name == "ip" and ":" in text and len(text) <= _LONGEST_PART else text
+    return canonical_ip(text) if name == "ip" and ":" in text and len(text) <= _LONGEST_PART else text

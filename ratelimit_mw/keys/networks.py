@@ -50,10 +50,10 @@ def _is_in(client: str, networks: tuple[Network, ...]) -> bool:
 
 
 @lru_cache(_KEPT)
-def unmapped(client: str) -> str:
+def canonical_ip(client: str) -> str:
     """Remove the zone of an IP address, and turn an IPv4 address in IPv6 form into IPv4. Other texts stay the same.
 
-    >>> unmapped("::ffff:192.0.2.7"), unmapped("fe80::1%eth0"), unmapped("2001:db8:1:2::/64")
+    >>> canonical_ip("::ffff:192.0.2.7"), canonical_ip("fe80::1%eth0"), canonical_ip("2001:db8:1:2::/64")
     ('192.0.2.7', 'fe80::1', '2001:db8:1:2::/64')
     """
     text = client.partition("%")[0]

@@ -87,14 +87,11 @@ class Limiter(Settlement):
 
     @classmethod
     def from_settings(cls, settings: SettingsSource, clock: Clock | None = None) -> Limiter:
-        """Build a limiter from settings.
+        """Return a limiter with the rules and the store of settings.
 
         Args:
             settings: The path of a settings file, a dictionary, or loaded ``Settings``.
             clock: As for ``Limiter``.
-
-        Returns:
-            The limiter, with the rules and the store of the settings.
 
         Raises:
             ConfigError: A setting is invalid. The message names the file and the line.

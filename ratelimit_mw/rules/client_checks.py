@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable
 
 from ..errors import ConfigError, error_path
-from ..keys.networks import Network, parse_network, unmapped
+from ..keys.networks import Network, canonical_ip, parse_network
 from .access_lists import AccessLists
 from .rule import Rule
 
@@ -42,7 +42,7 @@ def _check_networks(networks: Iterable[Network], ipv6_prefix: int) -> None:
 
 def _check_client(value: str, ipv6_prefix: int) -> None:
     """Check a value that is an IP address. Any other text may be the value of another feature."""
-    text = unmapped(value)
+    text = canonical_ip(value)
     try:
         network = parse_network(str(ipaddress.ip_network(text, strict=False)))
     except ValueError:

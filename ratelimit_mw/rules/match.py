@@ -87,7 +87,7 @@ def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, .
 
 def _value(value: object) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        raise ConfigError(f"expected a text or a whole number; got {value!r}")
+        raise ConfigError(f"expected text or a whole number; got {value!r}")
     return str(value)
 
 

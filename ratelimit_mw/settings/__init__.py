@@ -22,15 +22,7 @@ from .files import read
 from .locate import line_of, steps_of
 from .options import HttpOptions, SettingsDict
 from .schema import check_table, schema
-from .values import (
-    checked_proxies,
-    database_file,
-    field_name,
-    parse_size,
-    parse_timeout,
-    secret_of,
-    whole_number,
-)
+from .values import checked_proxies, database_file, field_name, parse_size, parse_timeout, secret_of, whole_number
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 

@@ -36,7 +36,7 @@ def _toml_lines(text: str) -> dict[Steps, int]:
     depth = 0
     for number, line in enumerate(plain.split("\n"), 1):
         if not depth and (header := _HEADER.match(line)):
-            table = _dotted(header[2])
+            table = _split_key(header[2])
             if header[1] == "[[":
                 lines.setdefault(table, number)
                 sizes[table] += 1
@@ -48,12 +48,12 @@ def _toml_lines(text: str) -> dict[Steps, int]:
             lines.setdefault(table, number)
             continue
         if not depth and (key := _KEY.match(line)):
-            lines.setdefault((*table, *_dotted(key[1])), number)
+            lines.setdefault((*table, *_split_key(key[1])), number)
         depth += sum(line.count(bracket) for bracket in "[{") - sum(line.count(bracket) for bracket in "]}")
     return lines
 
 
-def _dotted(key: str) -> Steps:
+def _split_key(key: str) -> Steps:
     return tuple(part.strip() for part in key.split("."))
 
 

@@ -47,7 +47,7 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
             value, hint = value[int(item[1])], get_args(next(lists))[0]
         got = "" if name in _MAY_BE_SECRET else f"; got {value!r}"
         expected = type_text(hint)
-        article = "" if expected.startswith("'") else "a "
+        article = "" if expected.startswith(("'", "text")) else "a "
         raise ConfigError(f"expected {article}{expected}{got}", path) from None
 
 
@@ -61,7 +61,7 @@ def _kinds(hint: Any) -> list[Any]:
 
 
 def type_text(hint: Any) -> str:
-    """Describe a type in words, such as "text or list of texts"."""
+    """Describe a type in words, such as "text or list of text"."""
     kinds = _kinds(hint)
     if float in kinds:
         return "duration"
@@ -74,5 +74,5 @@ def _kind_text(kind: Any) -> str:
     words = _WORDS.get(get_origin(kind) or kind, "table")
     if "{}" in words:
         item = type_text(get_args(kind)[0])
-        return words.format(item if item.startswith("'") else f"{item}s")
+        return words.format(item if item.startswith(("'", "text")) else f"{item}s")
     return words

@@ -52,16 +52,13 @@ class ManualClock:
 
 @contextmanager
 def limits_timed_by(clock: Clock) -> Iterator[None]:
-    """Put all limits on your clock, with empty counts, until the end of the block.
+    """Return a context manager that puts all limits on your clock, with empty counts, until its end.
 
     Every limiter without a clock of its own is affected, also an older one, with any store. Counts from
     outside the block are not visible inside it, and the other way round.
 
     Args:
         clock: A function that returns whole microseconds, such as a `ManualClock`.
-
-    Returns:
-        A context manager for ``with``.
 
     Raises:
         TypeError: The clock does not return whole microseconds.

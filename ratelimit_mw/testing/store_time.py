@@ -49,7 +49,7 @@ class TimeTests(StoreSuite):
                 due[limit] = rejected.at_us + (rejected.retry_us or 0)
             for _ in range(200):
                 self.wait(0.01)
-                for limit, allowed_at in _allowing(store, list(due)).items():
+                for limit, allowed_at in _peek_allowed(store, list(due)).items():
                     check_equal(allowed_at >= due.pop(limit), True, f"{limit}: allowed at {allowed_at}")
                 if not due:
                     break
@@ -90,7 +90,7 @@ def _exhaust(store: StoreHandle, limit: Limit) -> Decision:
     return decision
 
 
-def _allowing(store: StoreHandle, limits: list[Limit]) -> dict[Limit, int]:
+def _peek_allowed(store: StoreHandle, limits: list[Limit]) -> dict[Limit, int]:
     """Return the limits that would allow a cost of 2 now, with the time of that decision."""
     peeks = {limit: store.peek(limit, None, cost=2) for limit in limits}
     return {limit: decision.at_us for limit, decision in peeks.items() if decision.allowed}

@@ -186,7 +186,7 @@ def test_the_fast_path_makes_the_same_keys() -> None:
 def test_a_value_without_a_text_form_is_an_error(value: Any) -> None:
     """The default text of an object is its memory address, so each request would have a new key."""
     rate = limiter(key=["user"])
-    with pytest.raises(TypeError, match="the feature 'user' must be a text"):
+    with pytest.raises(TypeError, match="the feature 'user' must be text"):
         rate.hit({"user": value})
     assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
 

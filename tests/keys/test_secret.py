@@ -120,7 +120,7 @@ def test_other_functions_work_with_a_secret() -> None:
     assert [bool(rate.hit({"user": user})) for user in (7, "7", INVALID, INVALID, "!")] == [1, 0, 1, 0, 1]
     rate.reset("rule-1", {"user": "7"})
     assert rate.hit({"user": 7}).allowed
-    with pytest.raises(TypeError, match="must be a text"):
+    with pytest.raises(TypeError, match="must be text"):
         rate.hit({"user": object()})
     assert rate.hit({"user": "<b> at 0x7f"}).allowed
 
@@ -142,7 +142,7 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
     [
         ({"secret": "only 15 letters"}, "secret: expected a secret of at least 16 characters; got 15"),
         ({"secret": ""}, "secret: expected a secret of at least 16 characters; got 0"),
-        ({"secret": 1234567890123456}, "secret: expected a text$"),
+        ({"secret": 1234567890123456}, "secret: expected text$"),
         ({"secret": TEXT, "secret_file": "x"}, "secret_file: set either secret or secret_file, not both"),
         ({"secret_file": "missing"}, "secret_file: file 'missing' not found in "),
         ({"keyed": ["user"]}, "keyed: keyed needs a secret"),

@@ -19,16 +19,16 @@ def parse_address(url: SplitResult, options: dict[str, str]) -> tuple[str, int, 
         raise ConfigError("lmdb:// needs the absolute path of a directory. Write lmdb:///var/lib/app/ratelimit")
     durable = options.get("durable", "false")
     if durable not in ("true", "false"):
-        raise ConfigError(f"lmdb:// option durable: got {durable!r}. Expected true or false")
+        raise ConfigError(f"lmdb:// option durable: expected true or false; got {durable!r}")
     size = options.get("size", "1GiB")
     match = re.fullmatch(r"(\d{1,15})\s*([kmgt]ib)?", size.strip().lower(), re.ASCII)
     if match is None:
-        raise ConfigError(f'lmdb:// option size: cannot parse {size!r}. Expected bytes, such as "1GiB" or "1048576"')
+        raise ConfigError(f'lmdb:// option size: expected bytes such as "1GiB" or "1048576"; got {size!r}')
     return path, check_size(int(match[1]) * _UNITS[match[2]]), durable == "true"
 
 
 def check_size(size: int) -> int:
     """Return a valid size; ``ConfigError`` for any other."""
     if type(size) is not int or size < _MIN_SIZE:
-        raise ConfigError(f"lmdb:// option size: got {size!r}. Expected a whole number of bytes, at least 4 MiB")
+        raise ConfigError(f"lmdb:// option size: expected a whole number of bytes, at least 4 MiB; got {size!r}")
     return size

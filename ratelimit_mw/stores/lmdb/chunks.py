@@ -97,7 +97,7 @@ class ChunkedSeries(Series):
         buckets, totals = _ChunkColumn(chunks, 0), _ChunkColumn(chunks, 1)
         return cls(buckets, totals, start, len(buckets), base, last, total)
 
-    def _copied(self) -> Self:
+    def _copy(self) -> Self:
         chunks = cast("_ChunkColumn", self.buckets).chunks.until(self.end)
         return self.over(chunks, self.start, self.base, self.open, self.total)
 

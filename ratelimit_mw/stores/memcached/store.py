@@ -65,7 +65,7 @@ class MemcachedStore(Store):
         tls: SSLContext | None = None,
     ) -> None:
         if type(timeout_us) is not int or timeout_us < 1:
-            raise ConfigError(f"timeout_us is a whole number of microseconds from 1 on; got {timeout_us!r}")
+            raise ConfigError(f"timeout_us: expected a whole number of microseconds from 1; got {timeout_us!r}")
         self._rendezvous = Rendezvous(parse_servers(servers) if isinstance(servers, str) else servers)
         self.name = f"memcached{'s' if tls else ''}://{','.join(map(str, self._rendezvous.servers))}"
         self._names = KeyNames(prefix)

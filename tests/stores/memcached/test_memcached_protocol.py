@@ -63,7 +63,7 @@ def test_a_wrong_url_is_an_error(address: str, message: str) -> None:
 
 def test_a_wrong_time_budget_is_an_error() -> None:
     """The time budget is a whole number of microseconds."""
-    with pytest.raises(ConfigError, match="timeout_us is a whole number of microseconds from 1 on; got 0"):
+    with pytest.raises(ConfigError, match="timeout_us: expected a whole number of microseconds from 1; got 0"):
         open_store("memcached://h1", 0)
 
 

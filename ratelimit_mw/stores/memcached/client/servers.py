@@ -23,7 +23,7 @@ class MemcachedServer(NamedTuple):
 
 def parse_servers(text: str) -> tuple[MemcachedServer, ...]:
     """Parse ``h1:11211,h2:11211``. The error shows no text that may hold a password."""
-    shown = "a text with @" if "@" in text else repr(text)
+    shown = "text with @" if "@" in text else repr(text)
     servers = []
     for part in text.split(","):
         match = _HOST.fullmatch(part)
