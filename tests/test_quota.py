@@ -61,7 +61,7 @@ def test_a_quota_is_read_from_its_text(text: str, amount: int, period_us: int, b
 
 
 def test_a_concurrent_quota_is_read_from_its_text() -> None:
-    """It counts requests in flight: no period, no burst, and back to the same text."""
+    """It counts concurrent requests: no period, no burst, and back to the same text."""
     quota = Quota.parse(" 10 Concurrent ")
     assert (quota.amount, quota.period, quota.burst, quota.concurrent) == (10, 0.0, None, True)
     assert Quota.parse(str(quota)) == quota

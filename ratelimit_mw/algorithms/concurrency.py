@@ -24,7 +24,7 @@ _MOST: Final = 10_000
 class Concurrency(Algorithm):
     """Allows a cost ``c`` when the cost of the live slots, plus ``c``, is at most N."""
 
-    name = "in-flight"
+    name = "concurrency"
     lifetime = SLOT_LIFE
 
     def __init__(self, quota: Quota) -> None:

@@ -52,8 +52,8 @@ class BreakerStore(ChainLink):
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
         self.failures = 0  # in a row so far
-        # Changes with each failure that counts and each recovery. Note it before a call, and pass it to ``failed``:
-        # calls in flight together count as one failure, a call from before a recovery as none.
+        # Changes with each failure that counts and each recovery. Note it before a call and pass it to
+        # ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
         self.epoch = 0
 
     def check(self, limit: Limit) -> None:
@@ -85,14 +85,14 @@ class BreakerStore(ChainLink):
 
     def record_failure(self, error: StoreError, epoch: int) -> None:
         """Count a failed call. Log it when it opens the breaker."""
-        if self.failed(epoch, now_us()):
+        if self.count_failure(epoch, now_us()):
             wait = (self._probe_at - self._opened_at) / SECOND
             counts = Counter(self._policies.values()).most_common()
             policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
             effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
             _log.warning("store %s unreachable (%s); %s", self._name, error, effect)
 
-    def failed(self, epoch: int, now: int) -> bool:
+    def count_failure(self, epoch: int, now: int) -> bool:
         """Count a failed call. Return True when it opens the breaker."""
         with self._lock:
             if epoch != self.epoch:

@@ -197,7 +197,7 @@ class QuotaLeases(ChainLink):
         return leases, _returns(ended)
 
     def _share(self, hit: Hit, now: int) -> int:
-        """Return the share to take: 0 when the key is not busy, a call is in flight or another limit has its lease."""
+        """Return the share to take: 0 when the key is not busy, a call is out or another limit has its lease."""
         if not (hit.limit.lease and self._table.is_busy(hit, now)):
             return 0
         last = self._table.by_key.get(hit.key)

@@ -73,7 +73,9 @@ class Limiter(Settlement):
         self._marks: set[Mark] = set()
         compiled = self._compile_rules()
         with error_path("store"):
-            self.store = open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked(store)
+            self.store = (
+                open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked_store(store)
+            )
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
@@ -290,7 +292,7 @@ class Limiter(Settlement):
         return [self._key_in_tests(key) for key in self.rules.keys(rule, features)]
 
 
-def _checked(store: object) -> Store:
+def _checked_store(store: object) -> Store:
     """Return the store. The message of ``ConfigError`` names only the type, because a repr may hold a password."""
     if isinstance(store, Store):
         return store

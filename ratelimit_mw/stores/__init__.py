@@ -81,11 +81,11 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
     return store
 
 
-def check_store_url(address: str) -> tuple[SplitResult, Any]:
+def check_store_url(url: str) -> tuple[SplitResult, Any]:
     """Check a store URL without opening the store or importing its library.
 
     Args:
-        address: The store URL.
+        url: The store URL.
 
     Returns:
         The URL, split, and its parts as its store has parsed them.
@@ -94,10 +94,10 @@ def check_store_url(address: str) -> tuple[SplitResult, Any]:
         ConfigError: ``open_store`` cannot open the URL.
     """
     try:
-        split = urlsplit(address)
+        split = urlsplit(url)
     except ValueError as error:
         # Python's reason may show the part before the @.
-        reason = "its login or its host is malformed" if "@" in address else error
+        reason = "its login or its host is malformed" if "@" in url else error
         raise ConfigError(f"cannot parse the store URL: {reason}") from None
     split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
     if split.scheme not in _SCHEMES:

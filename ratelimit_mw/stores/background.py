@@ -15,7 +15,7 @@ _running: dict[Hashable, Future[Any]] = {}
 
 
 def run_once(key: Hashable, work: Callable[[], T]) -> Future[T]:
-    """The result of `work`, from the thread that already runs it for `key`, or from a new one."""
+    """Return the result of `work`, from the thread that already runs it for `key`, or from a new one."""
     result: Future[T] = Future()
     result.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the work for the others
     key = (os.getpid(), key)  # a forked child has no threads of its parent

@@ -16,7 +16,7 @@ class ResolvedAddress(NamedTuple):
 
 
 def resolve(host: str, port: int) -> Future[list[ResolvedAddress]]:
-    """The addresses of a host. The future is done at once when the host is an IP address."""
+    """Return the addresses of a host. The future is done at once when the host is an IP address."""
     try:
         addresses = _addresses(host, port, socket.AI_NUMERICHOST)
     except OSError:  # the host is a name

@@ -14,7 +14,7 @@ def closed_breaker() -> BreakerStore:
 
 def open_breaker(at: int = 0) -> BreakerStore:
     breaker = closed_breaker()
-    assert [breaker.failed(breaker.epoch, at) for _ in range(3)] == [False, False, True]
+    assert [breaker.count_failure(breaker.epoch, at) for _ in range(3)] == [False, False, True]
     return breaker
 
 
@@ -22,10 +22,10 @@ def test_three_failures_in_a_row_open_the_breaker() -> None:
     """A success after two failures resets the count. The third failure in a row opens the breaker, once."""
     breaker = closed_breaker()
     for _ in range(2):
-        breaker.failed(breaker.epoch, 0)
+        breaker.count_failure(breaker.epoch, 0)
     breaker.failures = 0
     assert (breaker.open, breaker.failures) == (False, 0)
-    assert [breaker.failed(breaker.epoch, 0) for _ in range(4)] == [False, False, True, False]
+    assert [breaker.count_failure(breaker.epoch, 0) for _ in range(4)] == [False, False, True, False]
     assert breaker.open
 
 
@@ -57,13 +57,13 @@ def test_recover_returns_how_long_the_breaker_was_open() -> None:
 
 
 def test_calls_that_fail_together_count_as_one_failure() -> None:
-    """A hundred requests in flight at one moment do not open the breaker."""
+    """A hundred concurrent requests do not open the breaker."""
     breaker = closed_breaker()
     epoch = breaker.epoch
-    assert not any(breaker.failed(epoch, 50_000 + i) for i in range(100))
+    assert not any(breaker.count_failure(epoch, 50_000 + i) for i in range(100))
     assert breaker.failures == 1
-    assert not breaker.failed(breaker.epoch, 110_000)
-    assert breaker.failed(breaker.epoch, 170_000)
+    assert not breaker.count_failure(breaker.epoch, 110_000)
+    assert breaker.count_failure(breaker.epoch, 170_000)
 
 
 def test_calls_from_before_a_recovery_do_not_open_the_breaker_again() -> None:
@@ -71,5 +71,5 @@ def test_calls_from_before_a_recovery_do_not_open_the_breaker_again() -> None:
     breaker = open_breaker()
     before = breaker.epoch
     breaker.recover(SECOND)
-    assert not any(breaker.failed(before, 2 * SECOND) for _ in range(3))
-    assert [breaker.failed(breaker.epoch, 2 * SECOND) for _ in range(3)] == [False, False, True]
+    assert not any(breaker.count_failure(before, 2 * SECOND) for _ in range(3))
+    assert [breaker.count_failure(breaker.epoch, 2 * SECOND) for _ in range(3)] == [False, False, True]

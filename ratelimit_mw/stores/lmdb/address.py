@@ -13,7 +13,7 @@ OPTIONS: Final = ("size", "durable")
 
 
 def parse_address(url: SplitResult, options: dict[str, str]) -> tuple[str, int, bool]:
-    """The directory, its largest size in bytes, and whether each change is synced; ``ConfigError`` for a wrong URL."""
+    """Parse a URL: the directory, its largest size in bytes, and whether to sync each change."""
     path = unquote(url.path)
     if url.netloc or url.fragment or not path.startswith("/") or "\0" in path:
         raise ConfigError("lmdb:// needs the absolute path of a directory. Write lmdb:///var/lib/app/ratelimit")

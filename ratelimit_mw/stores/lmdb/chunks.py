@@ -44,7 +44,7 @@ class _Chunks:
         self._loaded: dict[int, memoryview[int]] = {}
 
     def chunk(self, number: int) -> memoryview[int]:
-        """The 64 bucket numbers of a chunk, then the 64 totals."""
+        """Return the 64 bucket numbers of a chunk, then the 64 totals."""
         chunk = self._loaded.get(number)
         if chunk is None:
             # A long log is the only work whose length depends on data, so the time budget is checked here.
@@ -103,7 +103,7 @@ class ChunkedSeries(Series):
 
 
 def load(data: bytes, records: Records) -> Series:
-    """The state of a record; ``ValueError`` for anything else."""
+    """Return the state of a record; ``ValueError`` for anything else."""
     if len(data) < _RECORD.size or len(data) % 16:
         raise ValueError(f"expected the record of a log, got {len(data)} bytes")
     series, start, end, base, last, total = _RECORD.unpack_from(data)
@@ -118,7 +118,7 @@ def load(data: bytes, records: Records) -> Series:
 
 
 def dump(state: Series, records: Records, expiry: bytes) -> bytes:
-    """The record of a state. Writes full chunks and deletes a few that have left the window."""
+    """Return the record of a state. Writes full chunks and deletes a few that have left the window."""
     if state.total > _REBASED_ABOVE:
         state = Series.from_entries(state.entries()) or state
     chunks, start = _chunks_of(state, records)
@@ -137,7 +137,7 @@ def dump(state: Series, records: Records, expiry: bytes) -> bytes:
 
 
 def _chunks_of(state: Series, records: Records) -> tuple[_Chunks, int]:
-    """The buckets of a state, and the place where it starts in them."""
+    """Return the buckets of a state, and the place where it starts in them."""
     if isinstance(state.buckets, _ChunkColumn):
         return state.buckets.chunks.until(state.end), state.start
     seen = slice(state.start, state.end)

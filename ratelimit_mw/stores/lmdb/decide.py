@@ -33,7 +33,7 @@ def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool)
 
 
 def _decide_one(records: Records, hit: Hit, at: int | None, consume: bool) -> list[Decision]:
-    """``decide`` for a single hit, which needs no agreement with others. A tenth faster."""
+    """Decide a single hit, which needs no agreement with others. A tenth faster than ``decide``."""
     limit, key, cost = hit
     stored = records.find(limit, key)
     instant = records.now if at is None else at
@@ -60,12 +60,12 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
 
 
 def _span(decision: Decision, at: int | None) -> int:
-    """Microseconds to keep a state. A time given by the caller does not show when a state expires."""
+    """Return the microseconds to keep a state. A time given by the caller does not show when a state expires."""
     return decision.reset_us if at is None else max(decision.reset_us, _DAY)
 
 
 def _rejection(hit: Hit, state: Any, at: int) -> Decision:
-    """The decision on a hit that there is no room to count."""
+    """Return the decision on a hit that there is no room to count."""
     look = hit.limit.decide(state, at, 0)[1]
     decision = Decision(hit.cost == 0, look.remaining, SECOND if hit.cost else 0, look.reset_us, look.at_us)
     decision.hit = hit

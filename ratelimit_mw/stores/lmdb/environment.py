@@ -132,7 +132,7 @@ class Environment:
         )
 
     def _read_identity(self, env: lmdb.Environment, boot: str, size: int) -> tuple[bytes, int]:
-        """The secret and the number of shared states. The first process sets them, and the clock after each boot."""
+        """Return the secret and the number of shared states. The first process sets them, and each boot's clock."""
         shared_states = max(1, min(_MAX_SHARED_STATES, size // _BYTES_PER_SHARED_STATE))
         with env.begin(write=True) as txn:
             match = _IDENTITY_FORM.fullmatch(txn.get(_IDENTITY) or b"")
@@ -173,7 +173,7 @@ class Environment:
         os.fsync(self.lock.fd)
 
     def _is_in_use(self) -> bool:
-        """Whether another process has the environment open. For a process that does not: LMDB locks by process."""
+        """Return whether another process has the environment open. This process must not: LMDB locks by process."""
         path = self._folder / "lock.mdb"
         with closing(FileLock(path)) as lock:
             return path.exists() and not lock.try_acquire()
@@ -196,7 +196,7 @@ _environments: Final[dict[str, Environment]] = {}
 
 
 def environment_at(path: str, size: int, durable: bool) -> Environment:
-    """The environment at a path; ``ConfigError`` if a store of this process uses the path with other settings."""
+    """Return the environment of a path; ``ConfigError`` if this process uses the path with other settings."""
     path = os.path.realpath(path)
     environment = _environments.setdefault(path, Environment(path, size, durable))
     if environment.is_closed:

@@ -31,7 +31,7 @@ _READABLE: Final = 200
 
 
 def state_name(kind: bytes, text: str, secret: bytes) -> bytes:
-    """The name of a key's own state (``STATE``) or of a shared state (``SHARE``). It differs for any two texts."""
+    """Return the name of a key's own state (``STATE``) or a shared state (``SHARE``). No two texts share one."""
     data = text.encode("utf-8", "surrogatepass")
     name = kind + b":" + data
     if len(name) <= _MAX_NAME:
@@ -41,10 +41,10 @@ def state_name(kind: bytes, text: str, secret: bytes) -> bytes:
 
 
 def chunk_name(series: int, number: int) -> bytes:
-    """The name of a chunk. The chunks of one series follow each other."""
+    """Return the name of a chunk. The chunks of one series follow each other."""
     return FIRST_SWEPT + series.to_bytes(8, "big") + number.to_bytes(8, "big")
 
 
 def digest(data: bytes, secret: bytes) -> bytes:
-    """A hash that a client without the secret cannot predict."""
+    """Return a hash that a client without the secret cannot predict."""
     return blake2b(data, digest_size=16, key=secret).digest()

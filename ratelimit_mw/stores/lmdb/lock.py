@@ -99,7 +99,7 @@ class FileLock:
         return True
 
     def _forget_parent(self, intact: bool) -> None:
-        """In a child: close the parent's file. That does not release the parent's locks."""
+        """Close the parent's file in a child. That does not release the parent's locks."""
         self.close()
         self._after_fork(intact)
 
@@ -131,7 +131,7 @@ class LockQueue:
         return call.result()
 
     def _run_all(self, call: asyncio.Future[Any]) -> bool:
-        """If the lock is free, run this call and the calls that wait longest."""
+        """Run this call and the calls that wait longest if the lock is free."""
         if not self._lock.try_acquire():
             return False
         try:

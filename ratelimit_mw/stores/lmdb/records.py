@@ -100,7 +100,7 @@ class Records:
         return limit.algorithm.load(data[_HEADER:])
 
     def _shared_name(self, prefix: str, key: str) -> bytes:
-        """A keyed hash chooses the state, so no client can choose whom it shares with."""
+        """Choose the shared state of a key by a keyed hash, so that no client can choose its neighbours."""
         hashed = digest(key.encode("utf-8", "surrogatepass"), self._secret)
         number = int.from_bytes(hashed[:8], "big") % self._shared_states
         return state_name(SHARE, f"{prefix}{number:04x}", self._secret)

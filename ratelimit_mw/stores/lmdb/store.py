@@ -57,34 +57,34 @@ class LmdbStore(Store):
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE, durable)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return self._locked(lambda records: decide(records, hits, now, consume)) if hits else []
+        return self._run_locked(lambda records: decide(records, hits, now, consume)) if hits else []
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return self._locked(lambda records: correct(records, changes, now)) if changes else []
+        return self._run_locked(lambda records: correct(records, changes, now)) if changes else []
 
     def forget(self, keys: Iterable[str]) -> None:
-        self._locked(partial(Records.delete, keys=list(keys)))
+        self._run_locked(partial(Records.delete, keys=list(keys)))
 
     def ping(self) -> None:
-        self._locked(Records.ping)
+        self._run_locked(Records.ping)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        return await self._alocked(lambda records: decide(records, hits, now, consume)) if hits else []
+        return await self._arun_locked(lambda records: decide(records, hits, now, consume)) if hits else []
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        return await self._alocked(lambda records: correct(records, changes, now)) if changes else []
+        return await self._arun_locked(lambda records: correct(records, changes, now)) if changes else []
 
     async def aforget(self, keys: Iterable[str]) -> None:
-        await self._alocked(partial(Records.delete, keys=list(keys)))
+        await self._arun_locked(partial(Records.delete, keys=list(keys)))
 
     async def aping(self) -> None:
-        await self._alocked(Records.ping)
+        await self._arun_locked(Records.ping)
 
     def close(self) -> None:
         """Close the files. The last process leaves them synced. The next call opens them again."""
         self._environment.close()
 
-    def _locked(self, work: _Work[_Result]) -> _Result:
+    def _run_locked(self, work: _Work[_Result]) -> _Result:
         check_process()
         deadline = time.monotonic() + self._seconds
         self._environment.lock.acquire(deadline)
@@ -93,7 +93,7 @@ class LmdbStore(Store):
         finally:
             self._environment.lock.release()
 
-    async def _alocked(self, work: _Work[_Result]) -> _Result:
+    async def _arun_locked(self, work: _Work[_Result]) -> _Result:
         check_process()
         environment, deadline = self._environment, time.monotonic() + self._seconds
         return await environment.queue.get().run(lambda: environment.run(work, self._clock, deadline), self._seconds)

@@ -71,7 +71,7 @@ class Transactions:
         self._set_room(FROZEN if is_full else SHARING if shares else ROOMY)
 
     def _find_room(self) -> int:
-        """The map is full. A reader that died may keep old pages, or other data may fill the map."""
+        """Make room in a full map. A reader that died may keep old pages, or other data may fill the map."""
         if not self._env.reader_check():
             if self._room == FROZEN:
                 name = f"lmdb://{self._env.path()}"

@@ -47,7 +47,7 @@ class TieredRecord(Record):
         self._split: list[TierBlock] = []
         self._max_total = 0
 
-    def _named(self, blocks: Iterable[TierBlock]) -> dict[bytes, TierBlock]:
+    def _by_name(self, blocks: Iterable[TierBlock]) -> dict[bytes, TierBlock]:
         counter, generation, token = self.names.counter, self._generation, self.token
         return {counter(block, generation, token): block for block in blocks}
 
@@ -55,7 +55,7 @@ class TieredRecord(Record):
         blocks: Iterable[TierBlock] = cover(self._sizes, self.algorithm.span, self._bucket)
         if changes is not None:
             blocks = [self._fine_block(change) for change in changes if change.consumed]
-        self._blocks = self._named(blocks)
+        self._blocks = self._by_name(blocks)
         return (self._generation_name, *self._blocks)
 
     def _fine_block(self, change: Correction) -> TierBlock:
@@ -64,7 +64,7 @@ class TieredRecord(Record):
 
     def load(self, values: Mapping[bytes, StoredValue]) -> None:
         for block in self._split:
-            self._replace(block, _counts(values, self._named(self._parts(block))))
+            self._replace(block, _counts(values, self._by_name(self._parts(block))))
         self._split = []
         if not self.is_loaded:
             generation = self._generation_in(values)
@@ -103,7 +103,7 @@ class TieredRecord(Record):
             buckets.add(max(map(self._end, self._counts), default=0))
         coarse = [block for block in self._counts if block.tier and self._end(block) in buckets]
         self._split = coarse[:_MAX_PARTS]
-        return [name for block in self._split for name in self._named(self._parts(block))]
+        return [name for block in self._split for name in self._by_name(self._parts(block))]
 
     def _parts(self, block: TierBlock) -> list[TierBlock]:
         first = block.number * _FACTOR
@@ -130,7 +130,7 @@ class TieredRecord(Record):
 
     def _add(self, bucket: int, cost: int) -> list[bytes]:
         commands = []
-        for name, (tier, _) in self._named(self._tiers_of(bucket)).items():
+        for name, (tier, _) in self._by_name(self._tiers_of(bucket)).items():
             # The block may last for its whole size, and counts for a period after that.
             lifetime = self.algorithm.period + self._sizes[tier] * self.algorithm.precision
             commands += [write(b"add", name, b"0", expiry(lifetime, self.is_explicit)), command(b"incr", name, cost)]
@@ -145,7 +145,7 @@ class TieredRecord(Record):
                 commands += self._add(block.number, change.cost)
                 self._counts[block] = count + change.cost
             elif back := min(count, change.cost):
-                commands += [command(b"decr", name, back) for name in self._named(self._tiers_of(block.number))]
+                commands += [command(b"decr", name, back) for name in self._by_name(self._tiers_of(block.number))]
                 self._counts[block] = count - back
         return KeyCommands(self.server, commands) if commands else None
 
@@ -157,10 +157,10 @@ class TieredRecord(Record):
 def _counts(values: Mapping[bytes, StoredValue], blocks: Mapping[bytes, TierBlock]) -> dict[TierBlock, int]:
     """Return the counts of the blocks that are not empty."""
     try:
-        found = [(block, int(values[name].value)) for name, block in blocks.items() if name in values]
+        counts = [(block, int(values[name].value)) for name, block in blocks.items() if name in values]
     except ValueError as error:
         raise ProtocolError(f"a value that is no counter: {error}") from error
-    return {block: count for block, count in found if count}
+    return {block: count for block, count in counts if count}
 
 
 @lru_cache(1024)

@@ -73,7 +73,7 @@ class Address:
 
 
 def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
-    """One of the URLs of docs/redis.md."""
+    """Parse one of the URLs of docs/redis.md."""
     if split.fragment:
         raise ConfigError("the URL of a Redis has no #. Write special characters of a password as %23 and so on")
     for names, allows, hint in _RESTRICTED:
@@ -116,7 +116,7 @@ def _parse_place(split: SplitResult) -> Address:
 
 
 def _parse_hosts(text: str, port: int) -> tuple[tuple[str, int], ...]:
-    """``h1:6379,h2,[::1]:6379``, or this machine."""
+    """Parse ``h1:6379,h2,[::1]:6379``. The default is this machine."""
     hosts = []
     for part in (text or "localhost").split(","):
         match = _HOST.fullmatch(part)

@@ -84,7 +84,7 @@ class Batcher(Caller):
             self._calls.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _take(self) -> list[Member]:
-        """Half of the waiting operations: server and process work at the same time. One deadline serves all of them."""
+        """Take half of the waiting operations, so that server and process work at one time. They share a deadline."""
         share = min(_MOST, max(_WORTHWHILE, (len(self._waiting) + 1) // 2))
         until = self._waiting[0][2] + _SAME_TIME if self._waiting else 0.0
         members = list(takewhile(lambda member: member[2] <= until, self._waiting[:share]))
@@ -123,7 +123,7 @@ class Batcher(Caller):
 
 
 def _is_over(member: Member, now: float) -> bool:
-    """Whether the caller has left or its deadline has passed. Then nothing is consumed."""
+    """Return whether the caller has left or its deadline has passed. Then nothing is consumed."""
     _, future, deadline = member
     if deadline <= now and not future.done():
         future.set_exception(timed_out())

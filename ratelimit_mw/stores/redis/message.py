@@ -38,7 +38,7 @@ KeyName = Callable[[str], bytes]
 
 
 def key_name(prefix: str, key: str) -> bytes:
-    """The prefix and the key. No key can choose its slot in a cluster."""
+    """Return the prefix and the key. No key can choose its slot in a cluster."""
     if "{" in key or "%" in key:
         key = key.replace("%", "%25").replace("{", "%7B")
     return (prefix + key).encode("utf-8", "surrogatepass")
@@ -60,12 +60,12 @@ class Message:
             each.join(self)
 
     def number(self, limit: Limit) -> int:
-        """The number of a limit in this message. Numbers start at 1, as in Lua."""
+        """Return the number of a limit in this message. Numbers start at 1, as in Lua."""
         number = self.numbers[limit] = self.add(*PACKED[limit])
         return number
 
     def add(self, packed: Any, lua: LuaAlgorithm) -> int:
-        """The number of a packed limit that `lua` decides."""
+        """Return the number of a packed limit that `lua` decides."""
         self._limits.append(packed)
         self._algorithms.add(lua)
         return len(self._limits)
@@ -80,7 +80,7 @@ class Message:
         return [len(self.keys), *self.keys, _pack((self._limits, self.numbers_sent))]
 
     def read(self, reply: Sequence[Any]) -> list[Any]:
-        """The result of each operation, or its own ``StoreError``."""
+        """Return the result of each operation, or its own ``StoreError``."""
         results: list[Any] = []
         position = 0
         for operation in self._operations:
@@ -183,7 +183,7 @@ class KeyOperation(Operation):
 
 
 def number_or_text(number: int) -> int | str:
-    """A number as Lua can hold it exactly, else as text."""
+    """Return a number as Lua can hold it exactly, else as text."""
     return number if number < _LUA_EXACT else str(number)
 
 
@@ -203,7 +203,7 @@ class Caller:
         self.keys = keys
 
     async def ask_alone(self, operation: Operation, deadline: float) -> Any:
-        """The result of an operation, in a call of its own that the caller bounds."""
+        """Return the result of an operation, in a call of its own that the caller bounds."""
         message = Message(self.keys, (operation,))
         try:
             (result,) = message.read(await self.target.ask(message, deadline))
@@ -214,6 +214,6 @@ class Caller:
         return result
 
     async def ask_all(self, operations: Sequence[Operation], deadline: float) -> list[Any]:
-        """The results of operations that share a call, or their ``StoreError``."""
+        """Return the results of operations that share a call, or their ``StoreError``."""
         message = Message(self.keys, operations)
         return message.read(await self.target.ask(message, deadline))

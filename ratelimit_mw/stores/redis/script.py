@@ -63,7 +63,7 @@ class Script(NamedTuple):
 
 @cache
 def build_script(algorithms: frozenset[LuaAlgorithm]) -> Script:
-    """The script that decides limits of these algorithms."""
+    """Return the script that decides limits of these algorithms."""
     names = [file for file in sorted({lua.file for lua in algorithms}) if file]
     codecs = [f"{codec.lower()}.lua" for codec in sorted({lua.codec for lua in algorithms})]
     kinds = ", ".join(f"{lua.name} = {{{lua.name}, {lua.codec}}}" for lua in sorted(algorithms, key=attrgetter("name")))

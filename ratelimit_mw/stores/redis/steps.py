@@ -44,26 +44,26 @@ class SteppedRequest:
         consumed: list[Decision] = []
         for number, group in enumerate(groups):
             try:
-                found = await self._apply_group([*group.values()], consume)
+                results = await self._apply_group([*group.values()], consume)
             except StoreError:
                 await self._refund(consumed)
                 raise
-            decisions.update(zip(group, found, strict=True))
-            if _rejects(found):
+            decisions.update(zip(group, results, strict=True))
+            if _rejects(results):
                 await self._refund(consumed)
                 await self._peek_others(groups, number, decisions, consume)
                 break
-            consumed += found if consume else []
+            consumed += results if consume else []
         return [decisions[i] for i in range(len(hits))]
 
     async def correct(self, changes: Sequence[Correction]) -> list[int]:
-        """Correct: one operation for each slot, and one for each change of an algorithm without Lua."""
+        """Correct with one operation for each slot, and one for each change of an algorithm without Lua."""
         times = [0] * len(changes)
         with_lua = [(i, change) for i, change in enumerate(changes) if PACKED[change.limit] is not None]
         for group in self._by_slot(with_lua, lambda item: item[1].key):
             positions, corrections = zip(*group.values(), strict=True)
-            found = await self._ask(CorrectOperation(corrections, self._now))
-            for i, at in zip(positions, found, strict=True):
+            group_times = await self._ask(CorrectOperation(corrections, self._now))
+            for i, at in zip(positions, group_times, strict=True):
                 times[i] = at
         for i, change in enumerate(changes):
             if PACKED[change.limit] is None:
@@ -129,7 +129,7 @@ class SteppedRequest:
     async def _swap(
         self, keys: list[str], decide: Callable[[int, Sequence[bytes | None]], MixedHitOperation]
     ) -> tuple[int, list[Decision] | None]:
-        """The time and the decisions, or None when other processes changed the states until the time budget ended."""
+        """Return the time and the decisions; None when other processes changed the states until the budget ended."""
         at, has_lost = 0, False
         while not has_lost or self._time() < self._deadline:
             try:
@@ -203,7 +203,7 @@ def _decide(hit: Hit, text: bytes | None, at: int) -> Swap:
 
 
 def _pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, decision: Decision) -> dict[str, Any]:
-    """The arguments for swap.lua, which leaves the state as it is when ``kept`` is False."""
+    """Return the arguments for swap.lua, which leaves the state as it is when ``kept`` is False."""
     return {
         "kind": SWAP.name,
         "lasts": min(decision.reset_us, _LONGEST_US),
@@ -215,5 +215,5 @@ def _pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, d
 
 
 def _pack_text(data: bytes | None) -> msgspec.Raw | None:
-    """Bytes as a msgpack string, the only kind of bytes that Redis can unpack."""
+    """Return bytes as a msgpack string, the only kind of bytes that Redis can unpack."""
     return None if data is None else msgspec.Raw(b"\xdb" + struct.pack(">I", len(data)) + data)

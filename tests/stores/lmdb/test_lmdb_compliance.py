@@ -63,7 +63,7 @@ def test_vectors(case: Case, store: LmdbStore) -> None:
     replay(case, ThroughStore(case, store))
 
 
-@pytest.mark.parametrize("kind", [*SPECS, "in flight"])
+@pytest.mark.parametrize("kind", [*SPECS, "concurrency"])
 def test_random_traffic_is_decided_as_by_the_memory_store(kind: str, store: LmdbStore) -> None:
     """Long traces on few keys, with two limits, peeks, corrections and resets: no decision differs."""
     chance = random.Random(kind)

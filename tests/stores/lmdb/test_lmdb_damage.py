@@ -54,7 +54,7 @@ def test_record_in_no_known_form_is_a_store_error(path: Path, algorithm: str, ki
         assert not hit(store, limit_of("1/minute")).allowed
 
 
-@pytest.mark.parametrize("name", [*SPECS, "in flight"])
+@pytest.mark.parametrize("name", [*SPECS, "concurrency"])
 def test_flipped_bytes_end_in_a_decision_or_a_store_error(path: Path, name: str) -> None:
     """Whatever bytes of a state change, no call loops or raises another error, and other keys are not affected."""
     chance = random.Random(name)

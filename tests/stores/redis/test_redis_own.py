@@ -183,7 +183,7 @@ def test_a_subclass_of_a_built_in_algorithm_has_no_lua(own_server: Server, serve
         assert [store.apply([hit(limit)])[0].remaining for _ in range(3)] == [99, 99, 99]
 
 
-def test_requests_in_flight_are_counted(own_server: Server, server: redis.Redis) -> None:
+def test_concurrent_requests_are_counted(own_server: Server, server: redis.Redis) -> None:
     """Leases are given back by their id, blocking and on a loop, and a race for the slots is exact."""
     limit = Limit("slots", 0, Quota.parse("10 concurrent"), "fixed-window")
 

@@ -46,7 +46,7 @@ class TestRights(StoreSmoke):
 
 
 def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
-    """Pings and requests in flight too; keys of others are not to be had."""
+    """Pings and slots too; keys of others are not to be had."""
     store, slots = open_store(limited, PATIENT), Limit("slots", 0, Quota.parse("2 concurrent"), "fixed-window")
     store.ping()
     taken = store.apply([hit(slots)])[0]

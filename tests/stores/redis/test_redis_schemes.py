@@ -55,7 +55,8 @@ def on_a_path(folder: Path) -> Iterator[str]:
 @contextmanager
 def watched(folder: Path, tls: bool = False) -> Iterator[str]:
     more = tls_options(certificates(folder)) if tls else []
-    service = [f'sentinel auth-pass mymaster "{SECRET}"']
+    # Under load a healthy primary may answer the sentinel late.
+    service = [f'sentinel auth-pass mymaster "{SECRET}"', "sentinel down-after-milliseconds mymaster 60000"]
     with (
         redis_running(folder, *LOCKED, *QUICK, *more, tls=tls) as primary,
         redis_running(folder, *LOCKED, *QUICK, *more, "--replicaof", f"{HOST} {primary.port}", tls=tls),

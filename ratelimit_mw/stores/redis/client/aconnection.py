@@ -53,7 +53,7 @@ class UnixLogin(BoundedConnect, redis.asyncio.UnixDomainSocketConnection):
 
 
 async def aconnect(timeout: float, address: Address, host: str, port: int, deadline: float) -> AsyncRedisConnection:
-    """A new connection, logged in, to one of the servers of an address. ``timeout`` is the budget of its calls."""
+    """Return a new connection, logged in, to a server of an address. ``timeout`` is the budget of its calls."""
     login = new_connection(TcpLogin, UnixLogin, address, host, port, deadline)
     try:
         await login.connect()
@@ -81,7 +81,7 @@ class AsyncRedisConnection(asyncio.Protocol):
         login.transport.set_protocol(self)
 
     async def call(self, *commands: Command) -> Any:
-        """The reply to the last of the commands. Raises ``ResponseError`` for an error reply."""
+        """Return the reply to the last of the commands. Raises ``ResponseError`` for an error reply."""
         if not self.is_usable:
             raise ConnectionError(_LOST)
         if not self._waiting:
@@ -140,7 +140,7 @@ class AsyncRedisConnectionHolder:
         self._connecting = asyncio.Lock()
 
     async def call(self, *commands: Command, deadline: float) -> Any:
-        """The reply to the last of the commands, which go one after another. The deadline bounds a connect only."""
+        """Return the reply to the last of the commands, sent one after another. The deadline bounds a connect only."""
         connection = self._connection
         if connection is None or not connection.is_usable:
             async with self._connecting:  # one of several calls connects for all
@@ -159,6 +159,6 @@ class AsyncRedisConnectionHolder:
 
 
 def loop_transport(timeout: float) -> Transport:
-    """The transport of the running event loop. ``timeout`` is the budget of a call."""
+    """Return the transport of the running event loop. ``timeout`` is the budget of a call."""
     clock, connect = asyncio.get_running_loop().time, partial(aconnect, timeout)
     return Transport(clock, asyncio.timeout_at, asyncio.Lock, connect, AsyncRedisConnectionHolder)

@@ -37,8 +37,8 @@ class _Client(Target):
     def __init__(self, client: Any, kind: Any, argument: str, no_retry: Any) -> None:
         name = f"{kind.__module__.partition('.client')[0]}.Redis"
         if not isinstance(client, kind):
-            given = type(client).__name__
-            raise ConfigError(f"{argument}: expected a {name}; got a {given}. For a cluster, use redis+cluster://")
+            got = type(client).__name__
+            raise ConfigError(f"{argument}: expected a {name}; got a {got}. For a cluster, use redis+cluster://")
         if getattr(client, "connection", None) is not None or getattr(client, "single_connection_client", False):
             raise ConfigError(f"{argument}: expected a {name} without single_connection_client=True")
         self._client: Any = client
@@ -169,7 +169,7 @@ class LoopBridge(Target):
 
 
 def _name(pool: Any) -> str:
-    """The server of a connection pool, as a URL without its login."""
+    """Return the server of a connection pool, as a URL without its login."""
     options = pool.connection_kwargs
     if service := getattr(pool, "service_name", None):
         return f"redis+sentinel://{service}"

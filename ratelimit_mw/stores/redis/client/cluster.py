@@ -90,7 +90,7 @@ class Cluster(Target):
             raise failure
 
     async def _watch(self, location: Location, reply: Awaitable[Any], deadline: float) -> Any:
-        """The reply of a server. If the server is silent, another server may have its slots."""
+        """Return the reply of a server. If the server is silent, another server may have its slots."""
         began = self._transport.time()
         try:
             return await reply
@@ -129,7 +129,7 @@ class SlotMap:
         return location
 
     def locations(self) -> list[Location]:
-        """The servers to ask for the map: those in it, then those of the URL; silent servers last."""
+        """Return the servers to ask for the map: those in it, then those of the URL; silent servers last."""
         return sorted(dict.fromkeys([*self._primaries, *self._seeds]), key=self._silent.__contains__)
 
     def load(self, reply: Iterable[Any], source: Location) -> None:
@@ -146,12 +146,12 @@ class SlotMap:
         self._silent = self._silent.intersection(self.locations()) - {source}
 
     def mark_silent(self, location: Location) -> None:
-        """Another server may have the slots of this one by now."""
+        """Record that another server may have the slots of this one by now."""
         self._silent.add(location)
         self.is_stale = True
 
     def redirect(self, error: ResponseError, source: Location, slot: int) -> tuple[Location, bool]:
-        """The server after a MOVED or ASK of ``source``, and whether it needs ASKING. Raises any other error."""
+        """Return the server after a MOVED or ASK of ``source``, and whether it needs ASKING. Raises any other error."""
         code = error_code(error)
         if code not in ("MOVED", "ASK"):
             self.is_stale = self.is_stale or code == "CLUSTERDOWN"
@@ -164,7 +164,7 @@ class SlotMap:
         return location, code == "ASK"
 
     def samples(self, slot: Callable[[str], int]) -> list[str]:
-        """Of the keys ``ping0``, ``ping1``, ... one for each primary that has a fair share of the slots."""
+        """Return a key ``ping0``, ``ping1``, ... for each primary that has a fair share of the slots."""
         keys: dict[Location | None, str] = {}
         for i in range(_SAMPLES):
             keys.setdefault(self._owners[slot(f"ping{i}")], f"ping{i}")
@@ -174,7 +174,7 @@ class SlotMap:
 
 
 def slot_of(name: bytes) -> int:
-    """The slot of a key, or of the text in its first braces.
+    """Return the slot of a key, or of the text in its first braces.
 
     >>> slot_of(b"123456789") == 0x31C3, slot_of(b"{shop}:a") == slot_of(b"shop")
     (True, True)

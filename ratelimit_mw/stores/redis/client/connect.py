@@ -25,12 +25,12 @@ _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  
 
 
 def seconds_until(deadline: float) -> float:
-    """Seconds until a time of the monotonic clock, at least 1 ms."""
+    """Return the seconds until a time of the monotonic clock, at least 1 ms."""
     return max(SHORTEST, deadline - time.monotonic())
 
 
 def open_socket(address: Address, host: str, port: int, deadline: float) -> socket.socket:
-    """A connected socket, encrypted if the address asks for it."""
+    """Return a connected socket, encrypted if the address asks for it."""
     addresses = _resolve(address, host, port).result(seconds_until(deadline))
     for count, resolved in _in_turn(addresses):
         with _new_socket(resolved, count) as plain:
@@ -43,7 +43,7 @@ def open_socket(address: Address, host: str, port: int, deadline: float) -> sock
 async def open_stream(
     address: Address, host: str, port: int, deadline: float, protocol: asyncio.Protocol
 ) -> asyncio.Transport:
-    """The same for an event loop, until a time of the loop: the transport of `protocol`."""
+    """Return the same for an event loop, until a time of the loop: the transport of `protocol`."""
     loop = asyncio.get_running_loop()
     tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
     for count, resolved in _in_turn(await asyncio.wrap_future(_resolve(address, host, port))):
@@ -64,13 +64,13 @@ def _resolve(address: Address, host: str, port: int) -> Future[list[ResolvedAddr
 
 
 def _in_turn(addresses: list[ResolvedAddress]) -> Iterator[tuple[int, ResolvedAddress]]:
-    """Each address with the number of addresses that are left, itself included."""
+    """Return each address with the number of addresses that are left, itself included."""
     return zip(range(len(addresses), 0, -1), addresses, strict=True)
 
 
 @contextmanager
 def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket]:
-    """A socket with keepalive, which detects a dead server also while no call is out.
+    """Yield a socket with keepalive, which detects a dead server also while no call is out.
 
     An error in the block closes the socket. It is raised unless another of the ``count`` addresses may accept.
     """
@@ -90,7 +90,7 @@ def _new_socket(resolved: ResolvedAddress, count: int) -> Iterator[socket.socket
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """The context for redis-py's ``ssl_*`` options."""
+    """Return the context for redis-py's ``ssl_*`` options."""
     checks_hostname = options.get("ssl_check_hostname", True) and options.get("ssl_cert_reqs") != "none"
     try:
         context: ssl.SSLContext = SSLConnection(**{**options, "ssl_check_hostname": checks_hostname}).ssl_context.get()
@@ -105,7 +105,7 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def new_connection(tcp: Any, unix: Any, address: Address, host: str, port: int, deadline: float) -> Any:
-    """A connection of one of two classes, to one of the servers of an address. ``open_arguments`` opens its socket."""
+    """Return a connection of one of two classes to a server of an address. ``open_arguments`` opens its socket."""
     login: dict[str, Any] = {"username": address.username, "password": address.password}
     if address.credential_provider is not None:
         login = {"credential_provider": BoundedCredentials(address.credential_provider, deadline)}

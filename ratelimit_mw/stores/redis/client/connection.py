@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that makes blocking calls only."""
+    """Return the result of a coroutine that makes blocking calls only."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -50,7 +50,7 @@ class DeadlineSocket:
         return self._socket.recv_into(buffer)
 
     def is_quiet(self) -> bool:
-        """Whether the connection is open and has nothing to read."""
+        """Return whether the connection is open and has nothing to read."""
         self._settimeout(0)
         try:
             socket.socket.recv(self._socket, 1, socket.MSG_PEEK)  # below TLS, which cannot peek
@@ -74,7 +74,7 @@ class DeadlineCalls:
         return self.socket
 
     def call(self, command: Command, deadline: float) -> Any:
-        """The reply. Raises ``ResponseError`` for an error reply."""
+        """Return the reply. Raises ``ResponseError`` for an error reply."""
         self.socket.deadline = deadline
         self.send_packed_command((pack_command(command),), check_health=False)
         return self.read_response()
@@ -89,7 +89,7 @@ class UnixConnection(DeadlineCalls, redis.UnixDomainSocketConnection):  # type: 
 
 
 async def connect(address: Address, host: str, port: int, deadline: float) -> DeadlineCalls:
-    """A new connection, logged in, to one of the servers of an address."""
+    """Return a new connection, logged in, to one of the servers of an address."""
     connection = new_connection(RedisConnection, UnixConnection, address, host, port, deadline)
     try:
         connection.connect()
@@ -109,7 +109,7 @@ class RedisConnectionPool:
         run_in_child(self, RedisConnectionPool.close)  # a child must not use the connections of its parent
 
     async def call(self, *commands: Command, deadline: float) -> Any:
-        """The reply to the last of the commands, which go over one connection."""
+        """Return the reply to the last of the commands, which go over one connection."""
         connection, reply = self._take() or await self._connect(deadline), None
         try:
             for command in commands:

@@ -30,7 +30,7 @@ _HINTS: Final = {
 
 
 def error_code(error: Exception) -> str:
-    """The first word of an error reply, for example ``NOSCRIPT``."""
+    """Return the first word of an error reply, for example ``NOSCRIPT``."""
     return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
@@ -39,7 +39,7 @@ def timed_out() -> StoreError:
 
 
 def as_store_error(error: Exception) -> RateLimitError:
-    """The error to raise for any exception of a call to the server."""
+    """Return the error to raise for any exception of a call to the server."""
     if isinstance(error, (StoreError, ConfigError)):
         return error
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):

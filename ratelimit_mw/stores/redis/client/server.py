@@ -48,10 +48,10 @@ class Target(ABC):
 
     @abstractmethod
     def ask(self, message: Message, deadline: float) -> Coroutine[Any, Any, Any]:
-        """The reply to a message. On an event loop the caller bounds the call."""
+        """Return the reply to a message. On an event loop the caller bounds the call."""
 
     async def probe_keys(self, slot: Callable[[str], int], deadline: float) -> list[str]:
-        """A key on each primary."""
+        """Return a key on each primary."""
         return ["ping"]
 
     def close(self) -> None:  # noqa: B027 - a client of the application stays open
@@ -79,7 +79,7 @@ class Server(Target):
 
 
 async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadline: float) -> Any:
-    """The reply to a message. A server that does not know the script gets the call once more, with the script."""
+    """Return the reply to a message. A server that lacks the script gets the call once more, with the script."""
     script, arguments = message.script, message.arguments
     try:
         return await call((b"EVALSHA", script.sha, *arguments), deadline=deadline)
@@ -90,7 +90,7 @@ async def evaluate(call: Callable[..., Awaitable[Any]], message: Message, deadli
 
 
 async def find_primary(address: Address, transport: Transport, deadline: float) -> tuple[str, int]:
-    """Host and port of the primary. A silent sentinel leaves time for the others and for the primary."""
+    """Return the host and port of the primary. A silent sentinel leaves time for the others and for the primary."""
     count, first = len(address.hosts), next(_turns)  # each search starts with another sentinel
     failure: Exception = LookupError()
     for i in range(count):
@@ -108,7 +108,7 @@ async def find_primary(address: Address, transport: Transport, deadline: float) 
 
 
 def _parse_primary(reply: Any) -> tuple[str, int]:
-    """The location in a reply to SENTINEL MASTER: a map, or names and values in turn."""
+    """Return the location in a reply to SENTINEL MASTER: a map, or names and values in turn."""
     fields = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     flags = fields[b"flags"].decode()
     if _DOWN & set(flags.split(",")):

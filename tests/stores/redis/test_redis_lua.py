@@ -100,7 +100,7 @@ def random_trace(kind: str, chance: random.Random) -> Trace:
 
 
 def test_random_leases_are_the_same_in_lua(server: redis.Redis) -> None:
-    """25,000 random steps of requests in flight: taken, renewed, given back, run out, and a clock that goes back."""
+    """25,000 random steps of slots: taken, renewed, returned, expired, and a clock that goes back."""
     chance = random.Random("leases")
     traces = [random_leases(chance) for _ in range(TRACES)]
     for i in range(0, TRACES, 10):
