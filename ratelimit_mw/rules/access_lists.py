@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from ..errors import ConfigError, error_path, path_of, suggestion
+from ..errors import ConfigError, error_path
 from ..keys.email import spellings
 from ..keys.features import Features, checked_name
 from ..keys.networks import Network, is_in, parse_network
+from .declaration import check_names
 
 _KINDS: Final = ("allow", "deny")
 
@@ -35,9 +36,7 @@ class AccessLists:
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         tables = tables or {}
-        for kind in tables:
-            if kind not in _KINDS:
-                raise ConfigError(f"unknown list {kind!r}{suggestion(kind, _KINDS)}", path_of(kind))
+        check_names(tables, _KINDS, "list")
         self.entries = []
         for kind in _KINDS:
             for name, values in tables.get(kind, {}).items():

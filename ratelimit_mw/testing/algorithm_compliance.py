@@ -144,18 +144,17 @@ class AlgorithmCompliance:
 
     def test_a_refund_at_once_undoes_the_hit(self, algorithm: Algorithm) -> None:
         """The state equals the one before the hit, now and at any later time."""
-        for step in self._steps(algorithm):
-            if step.decision.allowed and step.cost and _can_refund_fully(algorithm):
-                for later in (step.now, step.now + algorithm.period // 3, step.now + algorithm.period):
-                    back = algorithm.refund(step.kept, step.now, _charge_of(step), step.cost)
-                    later = max(later, step.latest)
-                    self._check_same(algorithm, back, step.state, later, "refunded at once")
+        # A queue can refund a whole hit only when its end is known to the microsecond.
+        can_refund_fully = not algorithm.delays or algorithm.amount <= algorithm.period
+        for step in self._hits(algorithm) if can_refund_fully else ():
+            back = algorithm.refund(step.kept, step.now, _charge_of(step), step.cost)
+            for wait in (0, algorithm.period // 3, algorithm.period):
+                later = max(step.now + wait, step.latest)
+                self._check_same(algorithm, back, step.state, later, "refunded at once")
 
     def test_a_late_refund_allows_nothing_extra(self, algorithm: Algorithm) -> None:
         """After any other hits, no more remains than without the first hit, and no less than without the refund."""
-        for step in self._steps(algorithm):
-            if not (step.decision.allowed and step.cost):
-                continue
+        for step in self._hits(algorithm):
             for wait in (0, 1, algorithm.period // 3, algorithm.period, 2 * algorithm.period + 1):
                 now = max(step.now, step.latest) + wait
                 for between in (0, max(1, algorithm.limit // 2)):
@@ -187,9 +186,7 @@ class AlgorithmCompliance:
 
     def test_time_never_runs_backwards(self, algorithm: Algorithm) -> None:
         """A time before the state's last time counts as the last time; waits are measured from the caller's time."""
-        for step in self._steps(algorithm, back=False):
-            if not (step.decision.allowed and step.cost):
-                continue
+        for step in self._hits(algorithm, back=False):
             for back in (1, algorithm.period // 7, 3 * algorithm.period):
                 for cost in _costs(algorithm):
                     now = algorithm.decide(step.kept, step.now, cost)[1]
@@ -208,6 +205,9 @@ class AlgorithmCompliance:
     def _steps(self, algorithm: Algorithm, back: bool = True, charges: bool = True) -> Iterator[TraceStep]:
         for seed in _SEEDS:
             yield from self._trace(algorithm, random.Random(seed), back, charges)  # noqa: S311 - the same in every run
+
+    def _hits(self, algorithm: Algorithm, back: bool = True) -> Iterator[TraceStep]:
+        return (step for step in self._steps(algorithm, back) if step.decision.allowed and step.cost)
 
     def _trace(self, algorithm: Algorithm, chance: random.Random, back: bool, charges: bool) -> Iterator[TraceStep]:
         state: Any = None
@@ -233,11 +233,6 @@ class AlgorithmCompliance:
         for cost in (0, *_costs(algorithm)):
             first, second = (values_of(algorithm.decide(each, now, cost)[1]) for each in (state, expected))
             check_equal(first, second, f"{subject}, cost {cost} at {now}, states {state!r} and {expected!r}")
-
-
-def _can_refund_fully(algorithm: Algorithm) -> bool:
-    """A queue can refund a whole hit only when its end is known to the microsecond."""
-    return not algorithm.delays or algorithm.amount <= algorithm.period
 
 
 def _costs(algorithm: Algorithm) -> tuple[int, ...]:
