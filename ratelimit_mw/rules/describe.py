@@ -98,7 +98,6 @@ class Overview:
         yield from self.notes()
 
     def notes(self) -> Iterator[str]:
-        """The exemptions, the lists and the precedence."""
         yield from (f"exempt: {exemption}" for exemption in self.exempt)
         for kind, others in (("allow", "the deny list and all rules"), ("deny", "all rules")):
             if names := self._rules.lists.names(kind):
@@ -176,13 +175,11 @@ def algorithm_of(rule: CompiledRule) -> str:
 
 
 def cost_of(rule: CompiledRule) -> str:
-    """The cost, and the statuses for which it counts."""
     statuses = rule.source.statuses
     return str(rule.source.cost) if statuses is None else f"{rule.source.cost} if {_either(map(str, sorted(statuses)))}"
 
 
 def _limits(rule: CompiledRule) -> list[str]:
-    """The limits, one per line, then the limits of single clients."""
     lines = [str(limit.quota) for limit in rule.limits]
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)
@@ -192,7 +189,6 @@ def _limits(rule: CompiledRule) -> list[str]:
 
 
 def _match(match: Match) -> dict[str, list[str]]:
-    """The conditions of a rule, as its ``match`` table has them."""
     return {
         "path": list(match.paths),
         "methods": sorted(match.methods),

@@ -49,7 +49,6 @@ class ViewMarks:
             object.__setattr__(self, "exempt", tuple(map(printable, self.exempt)))
 
     def is_exempt_from(self, rule: str) -> bool:
-        """Whether ``@exempt`` excludes the view from the rule of this name."""
         return self.exempt is not None and (not self.exempt or rule in self.exempt)
 
 

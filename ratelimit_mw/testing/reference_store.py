@@ -54,19 +54,9 @@ def compare_with_reference(
     for step in range(steps):
         hits = _random_hits(limits, chance)
         place = f"step {step} of seed {seed}, at {now}, {[(h.limit, h.key, h.cost) for h in hits]}"
-        kind = chance.random()
-        if kind < 0.08:
-            keys = [hit.key for hit in hits]
-            handle.forget([*keys, "a key that does not exist"])
-            reference.forget(keys)
-            consumed = [(hit, charge) for hit, charge in consumed if hit.key not in keys]
-        elif kind < 0.25:
-            changes = _random_corrections(hits, consumed, chance)
-            check_equal(handle.correct(changes, now), [now] * len(changes), f"times of corrections, {place}")
-            reference.correct(changes, now)
+        _change_both(handle, reference, hits, consumed, now, chance)
         consume = chance.random() > 0.15
-        expected = reference.apply(hits, now, consume)
-        actual = handle.apply(hits, now, consume)
+        actual, expected = handle.apply(hits, now, consume), reference.apply(hits, now, consume)
         check_equal(all_values(actual), all_values(expected), f"consume={consume}, {place}")
         decided = list(zip(hits, expected, strict=True))
         if consume and all(d.allowed or hit.limit.shadow for hit, d in decided):
@@ -76,6 +66,27 @@ def compare_with_reference(
             now -= chance.randrange(limits[0].algorithm.period)
         else:
             now += _random_pause(limits, expected, chance)
+
+
+def _change_both(
+    handle: StoreHandle,
+    reference: ReferenceStore,
+    hits: Sequence[Hit],
+    consumed: list[tuple[Hit, Charge]],
+    now: int,
+    chance: random.Random,
+) -> None:
+    """Sometimes delete the keys of these hits, or correct what they or earlier hits have consumed."""
+    kind = chance.random()
+    if kind < 0.08:
+        keys = [hit.key for hit in hits]
+        handle.forget([*keys, "a key that does not exist"])
+        reference.forget(keys)
+        consumed[:] = [(hit, charge) for hit, charge in consumed if hit.key not in keys]
+    elif kind < 0.25:
+        changes = _random_corrections(hits, consumed, chance)
+        check_equal(handle.correct(changes, now), [now] * len(changes), f"times of {changes}")
+        reference.correct(changes, now)
 
 
 def _random_hits(limits: Sequence[Limit], chance: random.Random) -> list[Hit]:

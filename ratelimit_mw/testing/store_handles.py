@@ -41,11 +41,9 @@ class StoreHandle:
         self._call("close")
 
     def close(self) -> None:
-        """Close the store and the handle."""
         self.close_store()
 
     def hit(self, limit: Limit, now: int | None = NOW, cost: int = 1, client: str = CLIENT) -> Decision:
-        """Hit one limit."""
         return self.apply([Hit(limit, limit.prefix + client, cost)], now)[0]
 
     def peek(self, limit: Limit, now: int | None = NOW, cost: int = 0) -> Decision:
