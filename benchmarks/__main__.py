@@ -24,7 +24,7 @@ PARTS = {
 
 
 def report(part: str) -> str:
-    """The tables of one part; where something is missing, a line that says what."""
+    """Return the tables of one part, or a line that names a missing package."""
     try:
         return str(import_module(f"benchmarks.{PARTS[part]}").report())
     except ImportError as error:

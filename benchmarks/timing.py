@@ -14,7 +14,7 @@ ROUNDS = 15
 
 
 class MissingError(Exception):
-    """A comparison needs what is not installed; the text says what, and how to get it."""
+    """A package of a comparison is not installed. The message names it and the command to install it."""
 
 
 def per_call(candidates: Mapping[str, Callable[[int], None]], calls: int, rounds: int = ROUNDS) -> dict[str, float]:
@@ -34,10 +34,10 @@ def per_call(candidates: Mapping[str, Callable[[int], None]], calls: int, rounds
 
 
 def in_turns(candidates: Sequence[Callable[[], int]], rounds: int, patience: float = 10.0) -> list[list[float]]:
-    """Calls a second of each candidate in each round; a candidate makes some calls and says how many.
+    """Calls a second of each candidate in each round; a candidate makes some calls and returns their number.
 
-    One round warms up. Rounds are short and begin with another candidate each time, so that what else the machine does
-    falls on all alike. On a machine that is slow or busy there are fewer, at least five: ``patience`` is in seconds.
+    One round warms up. Rounds are short and begin with another candidate each time, so that other work of the machine
+    affects all candidates alike. A slow or busy machine runs fewer rounds, at least five. ``patience`` is in seconds.
     """
     found: list[list[float]] = [[] for _ in candidates]
     ends = time.monotonic() + patience
@@ -58,7 +58,7 @@ def ratio(rates: Sequence[float], others: Sequence[float]) -> float:
 
 
 def progress(text: str) -> None:
-    """What is being done, for those who wait; the tables alone go to stdout."""
+    """Print the current step on stderr. Only tables go to stdout."""
     print(f"... {text}", file=sys.stderr, flush=True)
 
 

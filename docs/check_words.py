@@ -1,4 +1,4 @@
-"""Checks the language of the pages and of the package: `python docs/check_words.py [FILE]...`.
+"""Checks the language of pages, package, examples and scripts: `python docs/check_words.py [FILE]...`.
 
 It looks for the words of words.toml, for sentences of more than 30 words, and for pages that do not address the reader.
 Files that do not pass yet are listed in check_words.json with their counts. The list may only get shorter: `--update`
@@ -26,7 +26,13 @@ SOURCES = (
     "README.md",
     "CONTRIBUTING.md",
     "docs/*.md",
-    "examples/*.md",
+    "docs/*.py",
+    "examples/**/*.md",
+    "examples/**/*.py",
+    "benchmarks/*.py",
+    "pytest_ratelimit_mw.py",
+    "pyproject.toml",
+    "Makefile",
     "ratelimit_mw/**/*.py",
     "ratelimit_mw/**/*.lua",
 )
@@ -80,6 +86,13 @@ def lua(text: str) -> Blocks:
     return _blocks("\n".join(line.partition("--")[2] for line in text.splitlines()))
 
 
+def hashes(text: str) -> Blocks:
+    """Comments of a TOML file or a Makefile."""
+    lines = (line.partition("# ") for line in text.splitlines())
+    # A comment beside code is a paragraph of its own.
+    return _blocks("\n".join(f"- {comment}" if code.strip() and comment else comment for code, _, comment in lines))
+
+
 def _blank(found: re.Match[str]) -> str:
     return "X" + "\n" * found[0].count("\n")
 
@@ -110,7 +123,7 @@ def matches(pattern: re.Pattern[str], blocks: list[tuple[int, str]]) -> list[tup
 
 def check(path: Path) -> list[Problem]:
     """The problems of a file. Words with a rate are problems when there are more than their rate."""
-    blocks = list({".md": markdown, ".py": python, ".lua": lua}[path.suffix](path.read_text()))
+    blocks = list({".md": markdown, ".py": python, ".lua": lua}.get(path.suffix, hashes)(path.read_text()))
     thousands = sum(len(text.split()) for _, text in blocks) / 1000
     found: list[Problem] = []
     for pattern, advice in WORDS["banned"].items():

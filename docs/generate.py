@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/ again: `python docs/generate.py`; with --check it only says what is out of date.
+"""Writes the generated parts of docs/ again: `python docs/generate.py`; with --check it only lists outdated pages.
 
 A generated part is between `<!-- generated: NAME -->` and `<!-- end -->`. Names, types, defaults and meanings come from
 the declarations in the package.
@@ -71,7 +71,7 @@ def algorithm_options() -> str:
 
 
 def command_help() -> str:
-    """What each command says of itself, as a command and its output."""
+    """Return the help of each command, as a command and its output."""
     group = ratelimit_mw
     parts = []
     for name in sorted(group.commands):

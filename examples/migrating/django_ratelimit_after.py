@@ -36,7 +36,7 @@ def home(request):
 @limit("5/m", key="ip")
 @limit("2/60s", key="get:q")
 def search(request):
-    return HttpResponse("what there is\n")
+    return HttpResponse("results\n")
 
 
 @limit("2/h", key="post:username", match={"methods": "POST"})

@@ -29,7 +29,7 @@ def home(request):
 @ratelimit(key="ip", rate="5/m")
 @ratelimit(key="get:q", rate="2/60s")
 def search(request):
-    return HttpResponse("what there is\n")
+    return HttpResponse("results\n")
 
 
 @ratelimit(key="post:username", rate="2/h", method="POST")

@@ -36,7 +36,7 @@ def about():
 @app.get("/search/<word>")
 @exempt("default")
 def search(word):
-    return f"what there is on {word}\n"
+    return f"results for {word}\n"
 
 
 @app.get("/suggest/<word>")

@@ -37,7 +37,7 @@ def about():
 @app.get("/search/<word>")
 @finding
 def search(word):
-    return f"what there is on {word}\n"
+    return f"results for {word}\n"
 
 
 @app.get("/suggest/<word>")

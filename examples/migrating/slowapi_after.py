@@ -37,7 +37,7 @@ async def about():
 @app.get("/search/{word}", dependencies=[finding])
 @exempt("default")
 async def search(word: str):
-    return f"what there is on {word}"
+    return f"results for {word}"
 
 
 @app.get("/suggest/{word}", dependencies=[finding])

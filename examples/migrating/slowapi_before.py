@@ -47,7 +47,7 @@ async def about(request: Request):
 @app.get("/search/{word}")
 @finding
 async def search(request: Request, word: str):
-    return f"what there is on {word}"
+    return f"results for {word}"
 
 
 @app.get("/suggest/{word}")

@@ -1,4 +1,4 @@
-"""Limits on FastAPI dependencies: those that a request meets on its way to the view, after its first decision."""
+"""Limits on FastAPI dependencies: those that apply on the way to the view, after the first decision."""
 
 from __future__ import annotations
 

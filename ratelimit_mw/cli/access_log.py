@@ -1,7 +1,6 @@
 """Reads the access logs of Apache and nginx, in the common and the combined format, plain or gzip.
 
-Clients write most of a log, so its text is hostile. Reading takes bounded memory, and time proportional to the length
-of each line.
+Clients write most of a log, so its text is hostile: memory is bounded, and time grows with the length of a line.
 """
 
 import gzip
@@ -17,16 +16,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from .output import Failure, note, printable
 
-LONGEST_LINE: Final = 65_536
-"""In bytes, several times the longest request line and headers that Apache accepts."""
-
+LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
 _MISSING: Final = ("-", '""', "")
 _MAX_FIELDS: Final = 1000
-_GZIP: Final = b"\x1f\x8b"
 _MAX_EXAMPLES: Final = 5
-_EXAMPLE_BYTES: Final = 200
 _PROGRESS_LINES: Final = 500
-_SORTED_LINES: Final = 10_000
 
 # Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
 _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
@@ -86,8 +80,8 @@ def parse_line(line: bytes | str) -> LogEntry:
     if request_line is None:
         raise InvalidLineError("not an HTTP request")
     method, target = request_line.groups()
-    client, user, *headers = map(_value, (client, user, *headers))
-    return LogEntry(client, user, _seconds(time), method.upper(), parse_target(target), int(status), *headers)
+    client, user, *headers = map(_parse_field, (client, user, *headers))
+    return LogEntry(client, user, _parse_time(time), method.upper(), parse_target(target), int(status), *headers)
 
 
 def parse_target(target: str) -> RequestTarget:
@@ -124,7 +118,7 @@ class LogReader:
 
     def __iter__(self) -> Iterator[LogEntry]:
         buffered = io.BufferedReader(cast(io.RawIOBase, self._file))
-        is_gzip = buffered.peek(2)[:2] == _GZIP
+        is_gzip = buffered.peek(2).startswith(b"\x1f\x8b")
         try:
             yield from self._entries(gzip.GzipFile(fileobj=buffered) if is_gzip else buffered)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -149,8 +143,7 @@ class LogReader:
             return
         self.invalid += 1
         if len(self.examples) < _MAX_EXAMPLES:
-            text = line[:_EXAMPLE_BYTES].decode("utf-8", "replace").rstrip()
-            self.examples.append(InvalidLine(self.lines, reason, text))
+            self.examples.append(InvalidLine(self.lines, reason, line[:200].decode("utf-8", "replace").rstrip()))
 
     def finish(self, has_requests: bool) -> None:
         """Print the number of invalid lines with examples. Raise `Failure` when the log has no requests."""
@@ -162,7 +155,7 @@ class LogReader:
             raise Failure(f"{self._file.name}: contains no request")
 
 
-def in_order(entries: Iterable[LogEntry], within: int = _SORTED_LINES) -> Iterator[LogEntry]:
+def in_order(entries: Iterable[LogEntry], within: int = 10_000) -> Iterator[LogEntry]:
     """Yield the requests by time, when none of them is more than ``within`` lines out of place.
 
     Servers write a line at the end of its request, and some logs are shuffled within each minute. A line with a wrong
@@ -179,7 +172,7 @@ def in_order(entries: Iterable[LogEntry], within: int = _SORTED_LINES) -> Iterat
         yield heapq.heappop(waiting)[2]
 
 
-def _value(field: str | None) -> str | None:
+def _parse_field(field: str | None) -> str | None:
     return None if field is None or field in _MISSING else _unescape(field)
 
 
@@ -196,7 +189,7 @@ def _unescape_match(escape: re.Match[bytes]) -> bytes:
 
 
 @lru_cache(1024)  # many lines have the same second
-def _seconds(text: str) -> int:
+def _parse_time(text: str) -> int:
     """Parse "17/May/2015:10:05:03 +0000" into seconds since 1970."""
     try:
         # datetime has no leap seconds, so a leap second becomes the second before.

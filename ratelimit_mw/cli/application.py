@@ -21,7 +21,6 @@ from .output import FILE, Failure
 
 _MAX_LAYERS: Final = 64
 _FRAMEWORK_COMMANDS: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
-_APP_HELP: Final = "Use an application with RateLimitMiddleware in place of FILE, with its decorators and routes."
 _HAS_APP: Final = "ratelimit_mw.app"
 
 
@@ -92,7 +91,8 @@ class SourceCommand(click.Command):
 
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
         file = click.Argument(["file"], type=FILE)
-        app = click.Option(["--app"], metavar="MODULE:NAME", help=_APP_HELP)
+        text = "Use an application with RateLimitMiddleware in place of FILE, with its decorators and routes."
+        app = click.Option(["--app"], metavar="MODULE:NAME", help=text)
         super().__init__(params=[file, app, *params], **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

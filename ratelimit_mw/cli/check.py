@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
@@ -34,33 +35,35 @@ def check(source: Source, as_json: bool) -> None:
     rejects every request. With --app in place of FILE the command imports an application, and checks and shows the
     rules of its decorators, too.
     """
-    overview, rules = source.overview, source.rules.rules
+    report = _check(source)
+    if as_json:
+        print_json(report)
+    else:
+        print_table(source.title, list(map(source.overview.row, source.rules.rules)))
+        for line in () if source.overview.is_file else source.overview.notes():
+            print_text(line)
+        for problem in report["problems"]:
+            print_text(f"problem: {problem}", "bold red")
+        for line in report["notes"]:
+            print_text(f"note: {line}")
+    if report["problems"]:
+        raise click.exceptions.Exit(1)
+
+
+def _check(source: Source) -> dict[str, Any]:
+    overview, rules, required = source.overview, source.rules.rules, dict[str, list[str]]()
     # The middleware of an application has opened its store, and found all features.
     if overview.is_file:
         _open(source.settings)
-    required = _required_features(source) if overview.is_file else {}
-    problems, notes = list(_problems(rules)), list(_notes(source, required))
-    if as_json:
-        print_json(
-            {
-                "store": redacted_url(source.settings.store),
-                "rules": list(map(overview.as_json, rules)),
-                **({} if overview.is_file else {"exempt": overview.exempt}),
-                "required_features": required,
-                "problems": problems,
-                "notes": notes,
-            }
-        )
-    else:
-        print_table(source.title, list(map(overview.row, rules)))
-        for line in () if overview.is_file else overview.notes():
-            print_text(line)
-        for problem in problems:
-            print_text(f"problem: {problem}", "bold red")
-        for line in notes:
-            print_text(f"note: {line}")
-    if problems:
-        raise click.exceptions.Exit(1)
+        required = _required_features(source)
+    return {
+        "store": redacted_url(source.settings.store),
+        "rules": list(map(overview.as_json, rules)),
+        **({} if overview.is_file else {"exempt": overview.exempt}),
+        "required_features": required,
+        "problems": list(_problems(rules)),
+        "notes": list(_notes(source, required)),
+    }
 
 
 def _open(settings: Settings) -> None:
@@ -102,14 +105,14 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
         yield "region_header is read from trusted_proxies only. Set trusted_proxies"
     for rule in rules:
         for limit in rule.limits:
-            yield from _ineffective(rule, limit)
+            yield from _ineffective_limits(rule, limit)
     if any(rule.source.name is None for rule in rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
     if settings.store.startswith("memory:"):
         yield "memory:// counts in each process separately, so N worker processes allow up to N times the limit"
 
 
-def _ineffective(rule: CompiledRule, limit: Limit) -> Iterator[str]:
+def _ineffective_limits(rule: CompiledRule, limit: Limit) -> Iterator[str]:
     """Find a stricter limit of the same rule that always rejects first."""
     for other in rule.limits:
         slower = other.quota.amount * limit.quota.period_us <= limit.quota.amount * other.quota.period_us

@@ -67,31 +67,35 @@ def explain(
     With --app in place of FILE the command shows the rules of decorators and the exemptions, too. Features come from
     --feature; functions of the application are not called.
     """
-    settings, overview = source.settings, source.overview
+    settings, overview, rules = source.settings, source.overview, source.rules.rules
     if "ip" not in features and "ip" in source.rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
-    headers = [(b"host", (host or path.host).encode("latin-1", "replace"))]
-    query = path.query.encode("utf-8", "replace")
-    scope = {"type": "http", "method": method, "path": path.path, "query_string": query, "headers": headers}
-    request = ASGIRequest(scope)
+    request = _request(method, path, host)
     view, routed = source.route(request)
     values = _features(request, features, settings.ipv6_prefix) | routed
     place = request.method, request.path, request.host
-    rules = source.rules.rules
-    answers = {rule: _explain(rule, values, overview.why_not(rule, *place, view, values)) for rule in rules}
-    listed = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
+    explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, view, values)) for rule in rules}
+    list_name = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
     if as_json:
-        print_json({"features": values, "list": listed, "rules": list(answers.values())})
+        print_json({"features": values, "list": list_name, "rules": list(explanations.values())})
     else:
-        _print(values, answers)
+        _print(values, explanations)
     overrides = list(describe_overrides(settings.overrides)) if overview.is_file else []
     for line in overrides:
         note(line)
-    if listed is not None:
-        note(f"the {listed} list decides this request before any rule")
-    if listed == "allow" or (listed is None and not any(answer["applies"] for answer in answers.values())):
+    if list_name is not None:
+        note(f"the {list_name} list decides this request before any rule")
+    if list_name == "allow" or (list_name is None and not any(each["applies"] for each in explanations.values())):
         note(f"no {'other ' if overrides else ''}rule limits this request")
         raise click.exceptions.Exit(1)
+
+
+def _request(method: str, target: RequestTarget, host: str) -> ASGIRequest:
+    headers = [(b"host", (host or target.host).encode("latin-1", "replace"))]
+    query = target.query.encode("utf-8", "replace")
+    return ASGIRequest(
+        {"type": "http", "method": method, "path": target.path, "query_string": query, "headers": headers}
+    )
 
 
 def _features(request: ASGIRequest, features: dict[str, str], ipv6_prefix: int) -> dict[str, str]:
@@ -123,22 +127,23 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     }
 
 
-def _print(features: Features, answers: dict[CompiledRule, dict[str, Any]]) -> None:
+def _print(features: Features, explanations: dict[CompiledRule, dict[str, Any]]) -> None:
     title = f"{features['method']} {features['path']}"
     if "endpoint" in features:
         print_text(f"{title} is routed to {features['endpoint']}")
-    applying = [_row(rule, answer) for rule, answer in answers.items() if answer["applies"]]
+    applying = [_row(rule, each) for rule, each in explanations.items() if each["applies"]]
     print_table(f"Rules that apply to {title}", applying)
-    others = [{"rule": each["rule"], "reason": each["reason"]} for each in answers.values() if not each["applies"]]
+    others = [{"rule": each["rule"], "reason": each["reason"]} for each in explanations.values() if not each["applies"]]
     print_table(f"Rules that do not apply to {title}", others)
 
 
-def _row(rule: CompiledRule, answer: dict[str, Any]) -> dict[str, Cell]:
+def _row(rule: CompiledRule, explanation: dict[str, Any]) -> dict[str, Cell]:
+    rejects, key = explanation["rejects"], explanation["key"]
     return {
         "rule": rule.name,
-        "key": f"rejected: {answer['rejects']}" if answer["rejects"] else answer["key"] or "(one for all clients)",
-        "limits": [limit["limit"] for limit in answer["limits"]],
-        "algorithm": answer["algorithm"],
-        "mode": answer["mode"],
+        "key": f"rejected: {rejects}" if rejects else key or "(one for all clients)",
+        "limits": [limit["limit"] for limit in explanation["limits"]],
+        "algorithm": explanation["algorithm"],
+        "mode": explanation["mode"],
         "cost": cost_of(rule),
     }

@@ -67,7 +67,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
     """
     if not rows:
         return
-    columns = {name: [_text(row[name]) for row in rows] for name in rows[0]}
+    columns = {name: [_format_cell(row[name]) for row in rows] for name in rows[0]}
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name, cell in rows[0].items():
         table.add_column(name, justify="right" if isinstance(cell, int | float) else "left", overflow="fold")
@@ -78,7 +78,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Cell]]) -> None:
     click.echo()
 
 
-def _text(cell: Cell) -> str:
+def _format_cell(cell: Cell) -> str:
     if isinstance(cell, int | float):
         return f"{cell:,}" if isinstance(cell, int) else f"{cell:.1%}"
     return "\n".join(map(printable, [cell] if isinstance(cell, str) else cell))

@@ -41,12 +41,12 @@ def draw(report: Simulation, path: Path, top: int) -> None:
     figure = Figure(figsize=(11, 4.6 + bottom), dpi=150, layout="constrained")
     upper, lower = figure.subplots(2, 1, height_ratios=[3.9, bottom])
     figure.get_layout_engine().set(hspace=0.06, h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr, call-arg]
-    _over_time(upper, report)
-    _by_client(lower, report, clients)
+    _draw_times(upper, report)
+    _draw_clients(lower, report, clients)
     figure.savefig(path, format="png")
 
 
-def _over_time(axes: Axes, report: Simulation) -> None:
+def _draw_times(axes: Axes, report: Simulation) -> None:
     first, last = report.span
     step = next((step for step in _STEPS if (last - first).total_seconds() <= step * _MAX_BARS), max(_STEPS))
     every = Counter(time // step for time in report.times)
@@ -72,7 +72,7 @@ def _over_time(axes: Axes, report: Simulation) -> None:
     axes.grid(axis="y", color="#dddddd", linewidth=0.8)
 
 
-def _by_client(axes: Axes, report: Simulation, clients: Sequence[str]) -> None:
+def _draw_clients(axes: Axes, report: Simulation, clients: Sequence[str]) -> None:
     rows = range(len(clients))
     rejected = [report.rejected[client] for client in clients]
     allowed = [report.requests[client] - report.rejected[client] for client in clients]

@@ -17,7 +17,7 @@ from .simulation import Simulation, is_logged
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
 
-def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+def _check_png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     """Check the path of the picture before the work."""
     if path is not None and not (path.suffix.lower() == ".png" and os.access(path.absolute().parent, os.W_OK)):
         raise click.BadParameter(f"expected a file name that ends in .png, in a writable folder; got {str(path)!r}")
@@ -31,7 +31,8 @@ def _png(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> Pat
 )
 @click.argument("file", type=FILE)
 @click.argument("access_log", type=click.File("rb"))
-@click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False, writable=True, path_type=Path), callback=_png,
+@click.option("--plot", metavar="PNG", callback=_check_png,
+              type=click.Path(dir_okay=False, writable=True, path_type=Path),
               help="Draw requests and rejections over time, and the clients with most rejections.")  # fmt: skip
 @click.option("--top", type=click.IntRange(1, 100), default=10, show_default=True, help="Number of clients to show.")
 @json_option
@@ -51,23 +52,23 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
         note(line)
     report = Simulation(source.settings)
     columns = (TextColumn("{task.fields[lines]:,} lines"), TimeRemainingColumn())
-    with progress("replaying", _size(access_log), *columns, lines=0) as update:
+    with progress("replaying", _file_size(access_log), *columns, lines=0) as update:
         reader = LogReader(access_log, lambda lines, position: update(lines=lines, completed=position))
         report.replay(in_order(reader))
     reader.finish(bool(report.times))
     if report.out_of_order:
         note(f"{report.out_of_order:,} requests are after much later ones. Give the oldest line first")
-    answer = _as_json(report, reader, top)
+    summary = _summary(report, reader, top)
     if as_json:
-        print_json(answer)
+        print_json(summary)
     else:
-        _print(report, answer)
+        _print(report.period, summary)
     if plot is not None:
         draw(report, plot, top)
         note(f"picture written to {plot}")
 
 
-def _size(file: IO[bytes]) -> int | None:
+def _file_size(file: IO[bytes]) -> int | None:
     """Return the size of a file, or None for a pipe or another stream."""
     try:
         return os.fstat(file.fileno()).st_size or None
@@ -86,7 +87,7 @@ def _differences(source: Source) -> Iterator[str]:
             yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"
 
 
-def _as_json(report: Simulation, reader: LogReader, top: int) -> dict[str, Any]:
+def _summary(report: Simulation, reader: LogReader, top: int) -> dict[str, Any]:
     first, last = report.span
     return {
         "requests": len(report.times),
@@ -99,46 +100,23 @@ def _as_json(report: Simulation, reader: LogReader, top: int) -> dict[str, Any]:
         "invalid": reader.invalid,
         "invalid_examples": [line._asdict() for line in reader.examples],
         "out_of_order": report.out_of_order,
-        "rules": [
-            {
-                "name": rule.name,
-                "mode": rule.mode,
-                "matched": rule.matched,
-                "rejected": rule.clients.total(),
-                "delayed": rule.delayed,
-                "clients_rejected": len(rule.clients),
-                "limits": [{"limit": limit, "rejected": n} for limit, n in rule.rejected_by_limit.items()],
-            }
-            for rule in report.rules.values()
-        ],
-        "clients_rejected_most": [
-            {
-                "client": client,
-                "requests": report.requests[client],
-                "rejected": report.rejected[client],
-                "rules": [
-                    rule.name for rule in report.rules.values() if rule.mode == "enforce" and rule.clients[client]
-                ],
-            }
-            for client in report.most_rejected(top)
-        ],
+        "rules": [rule.as_json() for rule in report.rules.values()],
+        "clients_rejected_most": [report.client_as_json(client) for client in report.most_rejected(top)],
     }
 
 
-def _print(report: Simulation, answer: dict[str, Any]) -> None:
-    """Print the same as text."""
-    total, rejected, clients = answer["requests"], answer["rejected"], answer["clients_rejected_most"]
-    print_text(report.period)
-    print_text(f"{count_text(total, 'request')} from {count_text(answer['clients'], 'client')}")
-    print_text(
-        f"{rejected:,} rejected ({rejected / total:.1%}) from {count_text(answer['clients_rejected'], 'client')}"
-    )
+def _print(period: str, summary: dict[str, Any]) -> None:
+    total, rejected, clients = summary["requests"], summary["rejected"], summary["clients_rejected_most"]
+    rejected_clients = count_text(summary["clients_rejected"], "client")
+    print_text(period)
+    print_text(f"{count_text(total, 'request')} from {count_text(summary['clients'], 'client')}")
+    print_text(f"{rejected:,} rejected ({rejected / total:.1%}) from {rejected_clients}")
     click.echo()
     for mode, title, column in _MODES:
-        rules = [rule for rule in answer["rules"] if rule["mode"] == mode]
+        rules = [rule for rule in summary["rules"] if rule["mode"] == mode]
         is_delayed = any(rule["delayed"] for rule in rules)
         print_table(title, [_rule_row(rule, column, is_delayed) for rule in rules])
-    every = len(clients) == answer["clients_rejected"]
+    every = len(clients) == summary["clients_rejected"]
     title = "Clients with most rejections" if every else f"{len(clients)} clients with most rejections"
     rows = [{**row, "rules": ", ".join(row["rules"]), "share": row["rejected"] / row["requests"]} for row in clients]
     print_table(title, rows)

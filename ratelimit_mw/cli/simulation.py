@@ -31,8 +31,18 @@ class RuleReport:
         self.delayed = 0
         # The limits of the rule first. A limit of a single client is added when it rejects.
         self.rejected_by_limit: Counter[str] = Counter({str(limit.quota): 0 for limit in rule.limits})
-        self.clients: Counter[str] = Counter()
-        """Rejections by client."""
+        self.clients: Counter[str] = Counter()  # rejections by client
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "mode": self.mode,
+            "matched": self.matched,
+            "rejected": self.clients.total(),
+            "delayed": self.delayed,
+            "clients_rejected": len(self.clients),
+            "limits": [{"limit": limit, "rejected": n} for limit, n in self.rejected_by_limit.items()],
+        }
 
 
 class Simulation:
@@ -47,8 +57,7 @@ class Simulation:
         self.rules = {rule.name: RuleReport(rule) for rule in self._limiter.rules.rules}
         self.requests: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
-        self.times = array("q")
-        """In seconds since 1970."""
+        self.times = array("q")  # in seconds since 1970
         self.rejected_times = array("q")
         self.out_of_order = 0
 
@@ -64,6 +73,11 @@ class Simulation:
     def most_rejected(self, top: int) -> list[str]:
         """Return the clients with the most rejections; ties by number of requests, then by name."""
         return sorted(self.rejected, key=lambda client: (-self.rejected[client], -self.requests[client], client))[:top]
+
+    def client_as_json(self, client: str) -> dict[str, Any]:
+        rules = [rule.name for rule in self.rules.values() if rule.mode == "enforce" and rule.clients[client]]
+        requests, rejected = self.requests[client], self.rejected[client]
+        return {"client": client, "requests": requests, "rejected": rejected, "rules": rules}
 
     def replay(self, entries: Iterable[LogEntry]) -> None:
         needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED and is_logged(name)]

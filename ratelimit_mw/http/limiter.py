@@ -89,7 +89,7 @@ class HttpLimiter:
             for rule in rules.rules:
                 if "ip" not in provided.get(rule, ()):
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
-        # The reader comes first: a request that meets the new rules can then read their features.
+        # The reader comes first: a request under the new rules can then read their features.
         self.reader = self._build_reader(needs, routes=self._routes)
         self.may_wait = self.limiter.waits or self.reader.may_await
         """Whether a decision may wait, for the store or for a feature."""

@@ -199,7 +199,7 @@ def _match(match: Match) -> dict[str, list[str]]:
 
 
 def _conditions(rule: CompiledRule) -> str:
-    """The conditions on features, which only a real request can meet."""
+    """The conditions on features, which depend on a real request."""
     return " ".join(f"when {name} is {_either(sorted(values))}" for name, values in rule.source.matches.features)
 
 

@@ -30,7 +30,7 @@ Tables = tuple[tuple[str, dict[str, tuple[Quota, ...]]], ...]
 @document(RuleOptions, limits=LIMITS_MEANING)
 @dataclass(frozen=True, init=False, repr=False)
 class Rule:
-    """One rule: the limits for the requests that match, counted by a key.
+    """One rule: the limits for the requests that match, counted per key.
 
     Raises:
         ConfigError: An option is unknown or impossible. The message names the option.

@@ -130,7 +130,7 @@ class StoreCompliance(KeyTests, TimeTests):
         for other in WAYS:
             with self._open_two(way, other) as (first, second):
                 remaining = [handle.hit(limit, NOW).remaining for handle in (first, second, first, second)]
-                check_equal(remaining, [9, 8, 7, 6], "counted by turns")
+                check_equal(remaining, [9, 8, 7, 6], "counted in turns")
                 second.forget([limit.prefix + CLIENT])
                 check_equal(first.peek(limit).remaining, 10, "deleted by another handle")
 

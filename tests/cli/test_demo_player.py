@@ -92,7 +92,7 @@ def test_path_of_a_log_arrives_unchanged(request_line: str) -> None:
     assert unquote(target.partition("?")[0]) == entry.target.path
     assert "x-injected" not in headers
     assert headers["host"].startswith("127.0.0.1:")
-    assert playback.failed == 0
+    assert playback.failures == 0
 
 
 def test_only_the_path_of_a_proxy_request_is_sent() -> None:
@@ -145,7 +145,7 @@ def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     playback, received = send(request("/"))
-    assert (len(received), playback.failed) == (1, 0)
+    assert (len(received), playback.failures) == (1, 0)
 
 
 @pytest.mark.parametrize(("method", "policies"), [("GET", {"b"}), ("HEAD", set())])
@@ -153,26 +153,26 @@ def test_responses_are_counted_by_kind(method: str, policies: set[str]) -> None:
     """The rules that rejected are read from the body, which a response to HEAD does not have."""
     other = request("/", client="192.0.2.2")._replace(kind="another kind")
     playback, _ = send(request("/reject", method), request("/", method), other)
-    counts = {kind: (c.requests, c.rejected, c.clients, c.policies) for kind, c in playback.kinds.items()}
+    counts = {kind: (c.requests, c.rejections, c.clients, c.policies) for kind, c in playback.kinds.items()}
     assert counts == {"a kind": (2, 1, {"192.0.2.1"}, policies), "another kind": (1, 0, {"192.0.2.2"}, set())}
-    assert playback.rejected == 1
+    assert playback.rejections == 1
 
 
 def test_sample_is_unchanged_and_sent_again() -> None:
     """The second request is sent after Retry-After and is not counted."""
     playback, received = send(request("/reject"))
     assert playback.sample is not None
-    assert playback.retried is not None
+    assert playback.retry_response is not None
     rejected, response = playback.sample
     assert (rejected, response.status_code, response.content) == (request("/reject"), 429, PROBLEM)
-    assert playback.retried.status_code == 200
+    assert playback.retry_response.status_code == 200
     assert (len(received), playback.kinds["a kind"].requests) == (2, 1)
 
 
 def test_a_closed_connection_is_counted_as_failed() -> None:
     """The other requests are sent."""
     playback, _ = send(request("/close"), request("/", at=0.05))
-    assert (playback.kinds["a kind"].requests, playback.failed) == (1, 1)
+    assert (playback.kinds["a kind"].requests, playback.failures) == (1, 1)
 
 
 def test_clients_of_a_log_are_grouped_by_their_requests() -> None:

@@ -43,6 +43,8 @@ PROBLEMS = {
     "a docstring": ("a.py", 'def f():\n    """First.\n\n    It refuses them.\n    """\n', [(4, "banned")]),
     "a comment": ("a.py", "x = 1  # it is told to wait\n", [(1, "say")]),
     "a message": ("a.py", 'raise OSError(f"the {x} is unreadable for us")\n', [(1, "banned")]),
+    "a comment of a Makefile": ("Makefile", "all: # fine\n# whoever waits\n", [(2, "nobody")]),
+    "a comment beside a setting": ("a.toml", 'a = "refuse" # fine\nb = 1 # it refuses\n', [(2, "banned")]),
     "a comment of a script": ("a.lua", "local x = 1\n-- whoever waits\n", [(2, "nobody")]),
 }
 FINE = {
@@ -108,6 +110,11 @@ def test_an_update_never_lists_more(check_words: ModuleType, tmp_path: Path) -> 
     write(tmp_path, "README.md", "Fine.\n")
     check_words.main(["--update"])
     assert json.loads((tmp_path / "check_words.json").read_text()) == {}
+
+
+def test_the_project_lists_no_file() -> None:
+    """All files are rewritten, so none may have problems again."""
+    assert json.loads((DOCS / "check_words.json").read_text()) == {}
 
 
 def test_named_files_are_checked_without_the_list(check_words: ModuleType, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
         with serve(port) as url:
             note(f"serving at {url}")
             with progress("sending", len(planned), TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
-                playing = play(url, planned, lambda playback: update(advance=1, rejected=playback.rejected))
+                playing = play(url, planned, lambda playback: update(advance=1, rejected=playback.rejections))
                 playback = asyncio.run(playing)
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
@@ -86,7 +86,7 @@ def _show_files() -> None:
     from rich.syntax import Syntax
 
     for title, path in _FILES.items():
-        print_text(f"The {title}: {_short(path)}", "bold")
+        print_text(f"The {title}: {_short_path(path)}", "bold")
         code = Syntax("", path.suffix.replace("py", "python")[1:], theme="ansi_dark", background_color="default")
         terminal().print(code.highlight(path.read_text("utf-8").strip()))
         click.echo()
@@ -97,13 +97,13 @@ def _show_playback(playback: Playback) -> None:
     requests = sum(count.requests for _, count in counts)
     clients = count_text(sum(len(count.clients) for _, count in counts), "client")
     print_text(f"{count_text(requests, 'request')} from {clients} in {playback.seconds:.1f} s", "bold")
-    print_text(f"{requests - playback.rejected:,} allowed, {playback.rejected:,} rejected")
-    if playback.failed:
-        print_text(f"{count_text(playback.failed, 'request')} without a response", "bold red")
+    print_text(f"{requests - playback.rejections:,} allowed, {playback.rejections:,} rejected")
+    if playback.failures:
+        print_text(f"{count_text(playback.failures, 'request')} without a response", "bold red")
     click.echo()
     print_table("By kind of client", [_row(kind, count) for kind, count in counts])
     if playback.sample is not None:
-        _show_sample(*playback.sample, playback.retried)
+        _show_sample(*playback.sample, playback.retry_response)
     _show_next_commands()
 
 
@@ -112,44 +112,46 @@ def _row(kind: str, count: KindCount) -> dict[str, Cell]:
         "kind of client": kind,
         "clients": len(count.clients),
         "requests": count.requests,
-        "allowed": count.requests - count.rejected,
-        "rejected": count.rejected,
+        "allowed": count.requests - count.rejections,
+        "rejected": count.rejections,
         "rejected by": ", ".join(sorted(count.policies)),
     }
 
 
-def _show_sample(request: DemoRequest, response: httpx.Response, retried: httpx.Response | None) -> None:
+def _show_sample(request: DemoRequest, response: httpx.Response, retry_response: httpx.Response | None) -> None:
     print_text("A rejection, as it was sent", "bold")
     print_text(f"{request.method} {request.target} from {request.client}")
-    click.echo()
-    print_text(f"{response.http_version} {response.status_code} {response.reason_phrase}", "cyan")
-    for name, value in response.headers.raw:
-        print_text(f"{name.decode()}: {value.decode()}", "cyan")
-    click.echo()
-    print_text(response.text, "cyan")
-    if retried is not None:
-        click.echo()
-        status = f"{retried.status_code} {retried.reason_phrase}"
+    headers = (f"{name.decode()}: {value.decode()}" for name, value in response.headers.raw)
+    for line in ("", f"{response.http_version} {_status(response)}", *headers, "", response.text, ""):
+        print_text(line, "cyan")
+    if retry_response is not None:
+        status = _status(retry_response)
         print_text(f"The same request after Retry-After ({response.headers['retry-after']} s): {status}", "green")
-    click.echo()
+        click.echo()
+
+
+def _status(response: httpx.Response) -> str:
+    return f"{response.status_code} {response.reason_phrase}"
 
 
 def _show_next_commands() -> None:
-    settings = shlex.quote(_short(_FILES["settings"]))
+    settings = shlex.quote(_short_path(_FILES["settings"]))
     # The program as you can type it, also when its virtual environment is not active.
     program = "ratelimit-mw"
-    program = program if shutil.which(program) else shlex.quote(_short(Path(sys.executable).with_name(program)))
+    if not shutil.which(program):
+        program = shlex.quote(_short_path(Path(sys.executable).with_name(program)))
     print_text("Try next", "bold")
+    explain, log = "POST /login --feature ip=192.0.2.7", "/var/log/nginx/access.log"
     for arguments in (
         f"check {settings}",
-        f"explain {settings} POST /login --feature ip=192.0.2.7",
-        f"replay {settings} /var/log/nginx/access.log",
-        "demo --log /var/log/nginx/access.log",
+        f"explain {settings} {explain}",
+        f"replay {settings} {log}",
+        f"demo --log {log}",
     ):
         print_text(f"  {program} {arguments}")
     print_text("Applications for ASGI, WSGI, Starlette, FastAPI, Flask and Django are in examples/.")
 
 
-def _short(path: Path) -> str:
+def _short_path(path: Path) -> str:
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

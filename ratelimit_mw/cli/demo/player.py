@@ -27,7 +27,7 @@ class KindCount:
     """The requests of one kind of client. ``policies`` are the limits that rejected."""
 
     requests: int = 0
-    rejected: int = 0
+    rejections: int = 0
     clients: set[str] = field(default_factory=set)
     policies: set[str] = field(default_factory=set)
 
@@ -37,14 +37,11 @@ class Playback:
     """Counts by kind of client, requests without a response, and one rejection with the response to a second try."""
 
     kinds: dict[str, KindCount] = field(default_factory=lambda: defaultdict(KindCount))
-    failed: int = 0
+    rejections: int = 0
+    failures: int = 0
     seconds: float = 0.0
     sample: tuple[DemoRequest, httpx.Response] | None = None
-    retried: httpx.Response | None = None
-
-    @property
-    def rejected(self) -> int:
-        return sum(count.rejected for count in self.kinds.values())
+    retry_response: httpx.Response | None = None
 
 
 async def play(url: str, requests: list[DemoRequest], progress: Callable[[Playback], None]) -> Playback:
@@ -61,7 +58,7 @@ async def play(url: str, requests: list[DemoRequest], progress: Callable[[Playba
                 try:
                     _count(playback, request, await _send(client, request))
                 except (httpx.HTTPError, httpx.InvalidURL):
-                    playback.failed += 1
+                    playback.failures += 1
                 progress(playback)
 
         await asyncio.gather(*(work() for _ in range(_CONNECTIONS)))
@@ -69,7 +66,7 @@ async def play(url: str, requests: list[DemoRequest], progress: Callable[[Playba
         if playback.sample is not None and (wait := int(playback.sample[1].headers["retry-after"])) <= _MAX_RETRY:
             await asyncio.sleep(wait)
             with suppress(httpx.HTTPError):
-                playback.retried = await _send(client, playback.sample[0])
+                playback.retry_response = await _send(client, playback.sample[0])
     return playback
 
 
@@ -87,7 +84,8 @@ def _count(playback: Playback, request: DemoRequest, response: httpx.Response) -
     count.requests += 1
     count.clients.add(request.client)
     if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
-        count.rejected += 1
+        count.rejections += 1
+        playback.rejections += 1
         if response.content:  # a response to HEAD has none
             count.policies.update(json.loads(response.content)["violated-policies"])
         # A GET is the better sample: the application answers it with 200 afterwards.

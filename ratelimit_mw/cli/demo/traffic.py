@@ -1,9 +1,8 @@
 """The requests that the demo sends: generated, or those of an access log.
 
-The same seed generates the same requests. They have the shape of a real access log of 10,000 requests
-(elastic/examples, Apache-2.0). In that log 39% of the clients send one request, the busiest 1% send 25% of all requests
-and the busiest 10% send 55%. Half of the requests of a client follow within seconds: a page, then its files. The days
-of the log are seconds here.
+The requests have the shape of a real access log (elastic/examples, Apache-2.0), with seconds for days. In that log 39%
+of the clients send one request, the busiest 1% send 25% of all requests, and the busiest 10% send 55%. Half of the
+requests of a client follow within seconds: a page, then its files.
 """
 
 import json
