@@ -25,7 +25,6 @@ from .body import ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user
 from .routes.index import RouteIndex, RouteIndexes
-from .routes.tree import RouteMatch
 from .startup import BrokenMiddleware, is_built_by_starlette, stands_alone
 from .websocket import WebSocketConnection
 
@@ -102,7 +101,7 @@ class RateLimitMiddleware:
                 return
             if plan.may_delay and verdict.delay:
                 await asyncio.sleep(verdict.delay)
-            app = self.app if request.index is None else self._app_with_limits(admission)
+            app = partial(DependencyDecisions(admission).run, self.app) if request.match.has_dependencies else self.app
             await app(admission.native, receive, admission.send)
         except BaseException as error:
             if admission is None or not await admission.handle(error, receive, send):
@@ -114,11 +113,19 @@ class RateLimitMiddleware:
             await admission.aend(admission.status or _ERROR)
 
     def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
-        """Find the route and the plan of a request; None where there is nothing to decide."""
+        """Return the rules that no other middleware has decided; None without any, now or at a dependency."""
         if self.routes.has_routes:
             self.routes.match(request)
-        plan = self.limits.plan(request, request.match.marks, request.native["method"])
-        return self._rest(plan, request, scope) if plan.is_empty or DECIDED in scope else plan
+        match = request.match
+        plan = self.limits.plan(request, match.marks, request.native["method"])
+        if match.marks is not None:
+            mark_decided(match.marks)
+        if DECIDED in scope:
+            plan = self.limits.undecided(plan, scope)
+        if not plan.is_empty:
+            return plan
+        has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
+        return plan if has_more and (decisions_of(scope) is None or not self.limits.is_decided(scope)) else None
 
     def _without_plan(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Handle all but HTTP requests with a plan."""
@@ -128,22 +135,11 @@ class RateLimitMiddleware:
             return self._websocket(scope, receive, send)
         return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)
 
-    def _rest(self, plan: Plan, request: ASGIRequest, scope: Scope) -> Plan | None:
-        """Return the part of a plan that no other middleware has decided; None without one, now or at a dependency."""
-        match = request.match
-        if DECIDED in scope:
-            plan = self.limits.undecided(plan, scope)
-        if not plan.is_empty:
-            return plan
-        has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
-        return plan if has_more and (decisions_of(scope) is None or not self.limits.is_decided(scope)) else None
-
     def _needs_body(self, plan: Plan, request: ASGIRequest) -> bool:
         """Return whether a rule reads the body, now or on the way to the view."""
         reader, match = self.limits.reader, request.match
-        if reader.needs_body(plan) or not match.deferred:
-            return reader.needs_body(plan)
-        return reader.needs_body(self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks))
+        deferred = self.limits.rules.plan_of(match.deferred, request.method, request.host, match.marks)
+        return reader.needs_body(plan) or reader.needs_body(deferred)
 
     async def _read_body(self, request: ASGIRequest, receive: Receive) -> Receive:
         """Read the body, and return a ``receive`` that repeats it for the application."""
@@ -152,33 +148,25 @@ class RateLimitMiddleware:
         return ahead.receive
 
     def _admit(self, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send) -> ASGIAdmission:
-        scope = _with_state(scope)
+        scope = dict(scope)  # half the time of {**scope}
+        if scope.get("state") is None:
+            scope["state"] = {}
         admission = ASGIAdmission()
         admission.server_send = send
         admission.open(self.limits, request, plan, verdict, scope, scope["state"])
         return admission
 
-    def _app_with_limits(self, admission: ASGIAdmission) -> ASGIApp:
-        """Prepare the limits that the view and its dependencies check."""
-        match = admission.request.match
-        if match.marks is not None:
-            mark_decided(match.marks)
-        return partial(DependencyDecisions(admission).run, self.app) if match.has_dependencies else self.app
-
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Run the application for a request that no rule applies to."""
         if DECIDED not in scope:
-            scope = _with_state(scope)
+            scope = dict(scope)
+            if scope.get("state") is None:
+                scope["state"] = {}
             scope["state"]["ratelimit"] = Verdict()
-        if request.index is None:
-            return self.app(scope, receive, send)
-        return self._pass_routed(request.index, request.match, scope, receive, send)
+        index = request.index
+        return self.app(scope, receive, send) if index is None else self._explain(index, scope, receive, send)
 
-    async def _pass_routed(
-        self, index: RouteIndex, match: RouteMatch, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        if match.marks is not None:
-            mark_decided(match.marks)
+    async def _explain(self, index: RouteIndex, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self.app(scope, receive, send)
         except Exception as error:
@@ -218,14 +206,6 @@ class RateLimitMiddleware:
         if connection.marks or request.match.has_dependencies:
             DependencyDecisions(admission)
         await connection.serve(partial(self._pass, request))
-
-
-def _with_state(scope: Scope) -> Scope:
-    """Return a copy of the scope with a state, in which the application finds the verdict."""
-    scope = dict(scope)  # half the time of {**scope}
-    if scope.get("state") is None:
-        scope["state"] = {}
-    return scope
 
 
 class ASGIAdmission(Admission):

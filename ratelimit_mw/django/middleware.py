@@ -86,10 +86,7 @@ class RateLimitMiddleware:
         return response
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
-        if self._is_async:
-            await admission.aend(status)
-        else:
-            admission.end(status)
+        await admission.aend(status) if self._is_async else admission.end(status)
 
 
 def _run_without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

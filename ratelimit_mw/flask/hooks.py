@@ -114,8 +114,7 @@ class FlaskHooks:
         decided.set(environ.pop(self._marks_key))
         admission: Admission | None = environ.pop(self._key, None)
         if admission is not None:
-            failed = 500 if error is None or isinstance(error, Exception) else None
-            admission.end(admission.status or failed)
+            admission.end(admission.status or (500 if error is None or isinstance(error, Exception) else None))
 
     def explain(self, _app: Flask, exception: BaseException, **_: Any) -> None:
         """Run for an error in a view."""

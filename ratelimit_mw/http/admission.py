@@ -54,9 +54,7 @@ class Admission:
         shown: MutableMapping[str, Any],
         name: str = "ratelimit",
     ) -> None:
-        """Begin with the first verdict. (A constructor with arguments takes longer.)
-
-        Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
+        """Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
 
         The application keeps the verdict of an outer middleware where no rule applied here.
         """
@@ -122,12 +120,10 @@ class Admission:
 
     async def aend(self, status: int | None) -> None:
         """Async form of ``end``. It completes when its caller is cancelled."""
-        due = self._due()
-        if due and self.limits.limiter.waits:
+        if not self.limits.limiter.waits:
+            self.end(status)
+        elif due := self._due():
             await asyncio.shield(self._aconclude(due, status))
-            return
-        for verdict in due:
-            self.limits.limiter.conclude(verdict, status)
 
     async def _aconclude(self, verdicts: Sequence[Verdict], status: int | None) -> None:
         for verdict in verdicts:

@@ -1,7 +1,7 @@
 """Reads features from a request. Each feature gets its function at start-up."""
 
-import inspect
 from collections.abc import Callable, Mapping
+from inspect import iscoroutinefunction
 from operator import attrgetter
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class FeatureReader:
         self.reads_bodies = bool(self._in_body)
         self.may_await = any(self._reads.get(name) is read for name, read in (*adapter.items(), *self._own.items()))
         """Whether the value of a feature may be an awaitable."""
-        self.must_await = any(map(_is_async, own.values()))
+        self.must_await = any(iscoroutinefunction(f) or iscoroutinefunction(type(f).__call__) for f in own.values())
         """Whether one of your own functions is async."""
 
     def needs_body(self, plan: Plan) -> bool:
@@ -81,8 +81,8 @@ class FeatureReader:
         return features
 
     def _ip_of_peer(self, request: Request) -> str | None:
-        peer = request.peer
-        return self._ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
+        peer, ip_key = request.peer, self._ip_key
+        return ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
 
     def _ip_behind_proxies(self, request: Request) -> str | None:
         return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
@@ -117,8 +117,3 @@ def checked_functions(own: Mapping[str, Callable[[Any], Any]]) -> dict[str, Call
 
 def _with_framework_request(read: Callable[[Any], Any]) -> Read:
     return lambda request: read(request.framework_request or request)
-
-
-def _is_async(read: Callable[[Any], Any]) -> bool:
-    """Return whether it is an async function, or an object with an async ``__call__``."""
-    return inspect.iscoroutinefunction(read) or inspect.iscoroutinefunction(type(read).__call__)

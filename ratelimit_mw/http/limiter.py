@@ -107,8 +107,6 @@ class HttpLimiter:
         """
         decided: Mapping[Limiter, Verdict] = native.get(DECIDED, {})
         verdicts = [verdict for limiter, verdict in decided.items() if self._is_same(limiter)]
-        if not verdicts:
-            return plan
         return plan_without(plan, tuple(name for verdict in verdicts for name in verdict.rules))
 
     def _is_same(self, other: Limiter) -> bool:
