@@ -19,8 +19,6 @@ from .output import Failure, note, printable
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
 _MISSING: Final = ("-", '""', "")
 _MAX_FIELDS: Final = 1000
-_MAX_EXAMPLES: Final = 5
-_PROGRESS_LINES: Final = 500
 
 # Possessive quantifiers (++, *+) fail at once on a line that does not match, without backtracking.
 _QUOTED: Final = r'"((?:[^"\\]++|\\.)*+)"'
@@ -97,24 +95,15 @@ def parse_target(target: str) -> RequestTarget:
     return RequestTarget(unquote(path) if "%" in path else path, query, host)
 
 
-class InvalidLine(NamedTuple):
-    number: int
-    reason: str
-    text: str
-
-
 class LogReader:
-    """Iterates over the requests of a log, counts its lines, and keeps examples of invalid lines.
-
-    ``progress`` is called every 500 lines with the number of lines and of bytes.
-    """
+    """Iterates over the requests of a log, and keeps invalid lines. ``progress`` gets the lines and bytes so far."""
 
     def __init__(self, file: IO[bytes], progress: Callable[[int, int], None] = lambda _lines, _bytes: None) -> None:
         self._file = file
         self._progress = progress
         self.lines = 0
         self.invalid = 0
-        self.examples: list[InvalidLine] = []
+        self.examples: list[dict[str, int | str]] = []
 
     def __iter__(self) -> Iterator[LogEntry]:
         buffered = io.BufferedReader(cast(io.RawIOBase, self._file))
@@ -129,7 +118,7 @@ class LogReader:
     def _entries(self, file: io.BufferedIOBase) -> Iterator[LogEntry]:
         while line := file.readline(LONGEST_LINE + 1):
             self.lines += 1
-            if self.lines % _PROGRESS_LINES == 0:
+            if self.lines % 500 == 0:
                 self._progress(self.lines, self._file.tell() if self._file.seekable() else 0)
             try:
                 yield parse_line(line)
@@ -142,15 +131,16 @@ class LogReader:
         if not line.strip():
             return
         self.invalid += 1
-        if len(self.examples) < _MAX_EXAMPLES:
-            self.examples.append(InvalidLine(self.lines, reason, line[:200].decode("utf-8", "replace").rstrip()))
+        if len(self.examples) < 5:
+            text = line[:200].decode("utf-8", "replace").rstrip()
+            self.examples.append({"number": self.lines, "reason": reason, "text": text})
 
     def finish(self, has_requests: bool) -> None:
         """Print the number of invalid lines with examples. Raise `Failure` when the log has no requests."""
         if self.invalid:
             note(f"{self.invalid:,} of {self.lines:,} lines cannot be parsed. The first of them:")
         for line in self.examples:
-            note(f"  line {line.number}: {line.reason}: {printable(line.text, 100)}")
+            note(f"  line {line['number']}: {line['reason']}: {printable(str(line['text']), 100)}")
         if not has_requests:
             raise Failure(f"{self._file.name}: contains no request")
 
@@ -163,11 +153,9 @@ def in_order(entries: Iterable[LogEntry], within: int = 10_000) -> Iterator[LogE
     """
     waiting: list[tuple[int, int, LogEntry]] = []
     for number, entry in enumerate(entries):
-        item = (entry.time, number, entry)
-        if number < within:
-            heapq.heappush(waiting, item)
-        else:
-            yield heapq.heappushpop(waiting, item)[2]
+        heapq.heappush(waiting, (entry.time, number, entry))
+        if number >= within:
+            yield heapq.heappop(waiting)[2]
     while waiting:
         yield heapq.heappop(waiting)[2]
 

@@ -78,9 +78,8 @@ def _open(settings: Settings) -> None:
 
 def _required_features(source: Source) -> dict[str, list[str]]:
     """Return the features that neither the request nor the settings provide, each with its rules."""
-    settings = source.settings
+    settings, users = source.settings, source.rules_by_feature().items()
     provided = {"email": settings.email_field, "region": settings.region_database or settings.region_header}
-    users = source.rules_by_feature().items()
     return {name: rules for name, rules in users if not (_REQUEST_FEATURES.fullmatch(name) or provided.get(name))}
 
 

@@ -92,10 +92,8 @@ def explain(
 
 def _request(method: str, target: RequestTarget, host: str) -> ASGIRequest:
     headers = [(b"host", (host or target.host).encode("latin-1", "replace"))]
-    query = target.query.encode("utf-8", "replace")
-    return ASGIRequest(
-        {"type": "http", "method": method, "path": target.path, "query_string": query, "headers": headers}
-    )
+    query = {"query_string": target.query.encode("utf-8", "replace")}
+    return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **query})
 
 
 def _features(request: ASGIRequest, features: dict[str, str], ipv6_prefix: int) -> dict[str, str]:

@@ -98,7 +98,7 @@ def _summary(report: Simulation, reader: LogReader, top: int) -> dict[str, Any]:
         "last": last.isoformat(),
         "lines": reader.lines,
         "invalid": reader.invalid,
-        "invalid_examples": [line._asdict() for line in reader.examples],
+        "invalid_examples": reader.examples,
         "out_of_order": report.out_of_order,
         "rules": [rule.as_json() for rule in report.rules.values()],
         "clients_rejected_most": [report.client_as_json(client) for client in report.most_rejected(top)],

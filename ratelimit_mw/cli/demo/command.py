@@ -63,8 +63,7 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
         with serve(port) as url:
             note(f"serving at {url}")
             with progress("sending", len(planned), TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
-                playing = play(url, planned, lambda playback: update(advance=1, rejected=playback.rejections))
-                playback = asyncio.run(playing)
+                playback = asyncio.run(play(url, planned, lambda now: update(advance=1, rejected=now.rejections)))
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
         raise click.exceptions.Exit(_INTERRUPTED) from None

@@ -19,8 +19,7 @@ def serve(port: int) -> Iterator[str]:
     except OSError as error:
         raise Failure(f"cannot listen on 127.0.0.1:{port}: {error.strerror}") from None
     # Without proxy_headers=False uvicorn would replace the IP address before the middleware reads it.
-    config = uvicorn.Config(app, log_level="critical", proxy_headers=False, timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", proxy_headers=False, timeout_graceful_shutdown=2))
     thread = Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     try:
