@@ -112,12 +112,12 @@ class QuotaLeases(ChainLink):
     def _after_fork(self, _intact: bool) -> None:
         self._table = _LeaseTable()  # the shares belong to the parent
 
-    def apply_one(self, limit: Limit, key: str, cost: int, now: int | None) -> Decision | None:
+    def apply_one(self, limit: Limit, key: str, cost: int) -> Decision | None:
         """Serve one hit of a request from its lease. None when there is no lease that covers it."""
-        hit, at = (limit, key, cost), self._clock() if now is None else now
+        hit, now = (limit, key, cost), self._clock()
         with self._lock:
             lease = self._table.by_key.get(key)
-            return None if lease is None or not lease.covers(hit, at) else lease.consume(hit, at)
+            return None if lease is None or not lease.covers(hit, now) else lease.consume(hit, now)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         if consume:

@@ -229,8 +229,7 @@ class Limiter(Settlement):
         if plan.single is not None and consume and self._leases is not None and not testmode.active:
             limit, key_of, own_cost = plan.single
             key = key_of(features)
-            now = None if self._clock is None else self._clock()
-            if key and (leased := self._leases.apply_one(limit, key, own_cost if cost is None else cost, now)):
+            if key and (leased := self._leases.apply_one(limit, key, own_cost if cost is None else cost)):
                 return Verdict((leased,))
         if testmode.off:
             return Verdict()
@@ -238,17 +237,13 @@ class Limiter(Settlement):
             hits = plan.hits(features, cost, request)
         except EarlyVerdict as early:
             return early.verdict(self._time())
-        if testmode.key_suffix:
-            hits = [hit._replace(key=self._key_in_tests(hit.key)) for hit in hits]
+        if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
+            hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
         return hits or Verdict()
 
     def _now(self) -> int | None:
         clock = self._clock or testmode.clock
         return None if clock is None else clock()
-
-    def _key_in_tests(self, key: str) -> str:
-        """Keep the keys of a test apart while it has put this limiter on its clock."""
-        return key if self._clock is not None else key + testmode.key_suffix
 
     def slot(self, features: Features, cost: int | None = None) -> Slot:
         """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.
@@ -289,7 +284,8 @@ class Limiter(Settlement):
         await self._chain.aforget(self._keys(rule, features))
 
     def _keys(self, rule: str, features: Features) -> list[str]:
-        return [self._key_in_tests(key) for key in self.rules.keys(rule, features)]
+        suffix = testmode.key_suffix if self._clock is None else ""
+        return [key + suffix for key in self.rules.keys(rule, features)]
 
 
 def _checked_store(store: object) -> Store:

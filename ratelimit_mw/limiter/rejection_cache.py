@@ -88,7 +88,9 @@ class RejectionCache(ChainLink):
             rejection = self._young.get(hit[1]) or self._old.get(hit[1])
             if rejection is not None and (decision := rejection.decide(hit, at)):
                 cached.append(decision)
-        return cached if len(cached) < 2 else [max(cached, key=_wait)]
+        if len(cached) > 1:
+            cached = [max(cached, key=lambda decision: math.inf if decision.retry_us is None else decision.retry_us)]
+        return cached
 
     def _learn(self, decisions: list[Decision], at: int, consumed: bool) -> list[Decision]:
         """Cache the rejections of the store. Return the decisions."""
@@ -134,7 +136,3 @@ def _may_be_cached(decision: Decision) -> bool:
     limit = decision.source
     counts_rejections = isinstance(limit.algorithm, RejectionCountingLog)
     return not (limit.counts_outcomes or limit.quota.concurrent or counts_rejections or decision.local)
-
-
-def _wait(decision: Decision) -> float:
-    return math.inf if decision.retry_us is None else decision.retry_us

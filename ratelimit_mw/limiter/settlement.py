@@ -6,7 +6,6 @@ It works out how much each hit must have consumed. The store that counted the hi
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -34,11 +33,12 @@ Due = Callable[["Limit"], int | None]
 """The cost that a hit of a limit must have consumed in the end; None leaves the hit unchanged."""
 
 
-class Settlement(ABC):
+class Settlement:
     """Refunds and settles verdicts, renews their slots and concludes their requests. ``Limiter`` inherits it."""
 
     rules: RuleSet
     _chain: Store
+    _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
 
     def __init__(self) -> None:
         self._slots = Heartbeat(self._renew)
@@ -172,10 +172,6 @@ class Settlement(ABC):
             if now_us() < expires_at:
                 return
         self._returns.release(slot)
-
-    @abstractmethod
-    def _now(self) -> int | None:
-        """Return the time to give to the store, None for the store's own time."""
 
 
 def _rates_cost(cost: int) -> Due:

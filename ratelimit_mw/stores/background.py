@@ -21,21 +21,17 @@ def run_once(key: Hashable, work: Callable[[], T]) -> Future[T]:
     key = (os.getpid(), key)  # a forked child has no threads of its parent
     running = _running.setdefault(key, result)
     if running is result:
-        thread = threading.Thread(target=_run, args=(key, work, result), name="ratelimit_mw background", daemon=True)
+        thread = threading.Thread(target=_run, args=(work, result), name="ratelimit_mw background", daemon=True)
+        result.add_done_callback(lambda _: _running.pop(key))
         try:
             thread.start()
         except RuntimeError as error:
-            del _running[key]
             result.set_exception(OSError(str(error)))  # a failure of the machine, which stores turn into StoreError
     return running
 
 
-def _run(key: Hashable, work: Callable[[], Any], result: Future[Any]) -> None:
+def _run(work: Callable[[], Any], result: Future[Any]) -> None:
     try:
-        value = work()
+        result.set_result(work())
     except BaseException as error:
-        del _running[key]
         result.set_exception(error)
-    else:
-        del _running[key]
-        result.set_result(value)

@@ -17,12 +17,11 @@ class ResolvedAddress(NamedTuple):
 
 def resolve(host: str, port: int) -> Future[list[ResolvedAddress]]:
     """Return the addresses of a host. The future is done at once when the host is an IP address."""
+    done: Future[list[ResolvedAddress]] = Future()
     try:
-        addresses = _addresses(host, port, socket.AI_NUMERICHOST)
+        done.set_result(_addresses(host, port, socket.AI_NUMERICHOST))
     except OSError:  # the host is a name
         return run_once(("resolve", host, port), partial(_addresses, host, port))
-    done: Future[list[ResolvedAddress]] = Future()
-    done.set_result(addresses)
     return done
 
 

@@ -64,7 +64,7 @@ class Environment:
 
     def run(self, work: Callable[[Records], _Result], clock: Clock | None, deadline: float) -> _Result:
         """Do the work in a transaction at the time of ``clock``, by default of the clock that all processes share."""
-        clock = clock or self._now_us
+        clock = clock or (lambda: (time.monotonic_ns() + self._wall_at_zero) // 1000)
         try:
             try:
                 return (self._transactions or self._open()).run(work, clock, deadline)
@@ -95,9 +95,6 @@ class Environment:
                 _log.warning("%s could not be synced to the disk", self._name, exc_info=True)
             finally:
                 self.lock.release(close=True)
-
-    def _now_us(self) -> int:
-        return (time.monotonic_ns() + self._wall_at_zero) // 1000
 
     def _discard(self) -> None:
         """Close the environment; the next call opens it again."""

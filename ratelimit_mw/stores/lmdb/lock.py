@@ -137,14 +137,10 @@ class LockQueue:
         try:
             for each in (call, *islice(self._calls, _MAX_CALLS)):
                 if not each.done():
-                    _complete(each, self._calls[each])
+                    try:
+                        each.set_result(self._calls[each]())
+                    except Exception as error:
+                        each.set_exception(error)
         finally:
             self._lock.release()
         return True
-
-
-def _complete(call: asyncio.Future[Any], work: Callable[[], Any]) -> None:
-    try:
-        call.set_result(work())
-    except Exception as error:
-        call.set_exception(error)
