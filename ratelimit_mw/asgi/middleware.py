@@ -118,8 +118,6 @@ class RateLimitMiddleware:
             self.routes.match(request)
         match = request.match
         plan = self.limits.plan(request, match.marks, request.native["method"])
-        if match.marks is not None:
-            mark_decided(match.marks)
         if DECIDED in scope:
             plan = self.limits.undecided(plan, scope)
         if not plan.is_empty:
@@ -154,6 +152,8 @@ class RateLimitMiddleware:
         admission = ASGIAdmission()
         admission.server_send = send
         admission.open(self.limits, request, plan, verdict, scope, scope["state"])
+        if verdict.allowed and request.match.marks is not None:
+            mark_decided(request.match.marks)
         return admission
 
     def _pass(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -163,6 +163,8 @@ class RateLimitMiddleware:
             if scope.get("state") is None:
                 scope["state"] = {}
             scope["state"]["ratelimit"] = Verdict()
+        if request.match.marks is not None:
+            mark_decided(request.match.marks)
         index = request.index
         return self.app(scope, receive, send) if index is None else self._explain(index, scope, receive, send)
 
