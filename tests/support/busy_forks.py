@@ -99,7 +99,7 @@ def away(_: str) -> bool:
     assert breaker is not None
 
     def work() -> bool:
-        breaker.failed(breaker.epoch, 0)
+        breaker.count_failure(breaker.epoch, 0)
         return limiter.hit(CLIENT).allowed
 
     return served(work)

