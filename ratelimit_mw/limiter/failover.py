@@ -51,6 +51,7 @@ class BreakerStore(ChainLink):
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._opened_at = self._probe_at = self._interval = 0
         self.open = False
+        self.openings = 0  # how often the breaker has opened, for metrics
         self.failures = 0  # in a row so far
         # Changes with each failure that counts and each recovery. Note it before a call and pass it to
         # ``count_failure``: concurrent calls count as one failure, a call from before a recovery as none.
@@ -102,6 +103,7 @@ class BreakerStore(ChainLink):
             if self.open or self.failures < _MAX_FAILURES:
                 return False
             self.open, self._opened_at = True, now
+            self.openings += 1
             self._schedule_probe(now, _FIRST_PROBE)
             return True
 

@@ -24,9 +24,9 @@ def test_three_failures_in_a_row_open_the_breaker() -> None:
     for _ in range(2):
         breaker.count_failure(breaker.epoch, 0)
     breaker.failures = 0
-    assert (breaker.open, breaker.failures) == (False, 0)
+    assert (breaker.open, breaker.openings, breaker.failures) == (False, 0, 0)
     assert [breaker.count_failure(breaker.epoch, 0) for _ in range(4)] == [False, False, True, False]
-    assert breaker.open
+    assert (breaker.open, breaker.openings) == (True, 1)
 
 
 def test_probes_are_granted_one_at_a_time_at_most_a_second_apart() -> None:
