@@ -81,11 +81,14 @@ class RateLimitMiddleware:
         self.limiter = self.limits.limiter
         self.routes = RouteIndexes(app, self.limits)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: C901 - a call would cost every request
+        if scope["type"] != "http":
+            await self._run_other(scope, receive, send)
+            return
         request = ASGIRequest(scope)
-        plan = self._plan(request, scope) if scope["type"] == "http" else None
+        plan = self._plan(request, scope)
         if plan is None:
-            await self._without_plan(request, scope, receive, send)
+            await self._pass(request, scope, receive, send)
             return
         limits, admission = self.limits, None
         try:
@@ -116,8 +119,9 @@ class RateLimitMiddleware:
         """Return the rules that no other middleware has decided; None without any, now or at a dependency."""
         if self.routes.has_routes:
             self.routes.match(request)
-        match = request.match
-        plan = self.limits.plan(request, match.marks, request.native["method"])
+        match, native = request.match, request.native
+        path = request.path if native.get("root_path") else native["path"] or "/"  # without a call for most requests
+        plan = self.limits.plan(request, match.marks, native["method"], path)
         if DECIDED in scope:
             plan = self.limits.undecided(plan, scope)
         if not plan.is_empty:
@@ -125,10 +129,8 @@ class RateLimitMiddleware:
         has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
         return plan if has_more and (decisions_of(scope) is None or not self.limits.is_decided(scope)) else None
 
-    def _without_plan(self, request: ASGIRequest, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Handle all but HTTP requests with a plan."""
-        if scope["type"] == "http":
-            return self._pass(request, scope, receive, send)
+    def _run_other(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Run the application for a WebSocket, the lifespan, or a type of a later version of ASGI."""
         if scope["type"] == "websocket":
             return self._websocket(scope, receive, send)
         return self.app(scope, receive, self._lifespan_sender(scope, send) if scope["type"] == "lifespan" else send)

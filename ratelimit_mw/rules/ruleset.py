@@ -70,11 +70,16 @@ class RuleSet:
         """The features that the rules and lists use."""
         return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
-    def plan_for(self, request: Any, view: ViewMarks | None = None, method: str | None = None) -> Plan:
+    def plan_for(
+        self, request: Any, view: ViewMarks | None = None, method: str | None = None, path: str | None = None
+    ) -> Plan:
         """Return the plan of a request and the marks of its view. ``method`` may be in any case."""
         if method is None:
             method = request.method
-        path = request.path if self.needs_path else ""
+        if not self.needs_path:
+            path = ""
+        elif path is None:
+            path = request.path
         key = view, method, path, request.host if self.needs_host else ""
         try:  # each request takes this path, so it does not call plan
             return self._by_request[key]
