@@ -5,6 +5,7 @@ Hypothesis runs the same examples in every run. Choose how many with `--hypothes
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from unittest.mock import Mock
 
@@ -15,6 +16,11 @@ from hypothesis_profiles import QUICK
 from redis_handles import client
 from servers import Server, memcached_running, redis_running
 
+from ratelimit_mw import clock
+
+WALL_AT_ZERO = clock._WALL_AT_ZERO
+MINUTE = 60_000_000_000  # in nanoseconds
+
 settings.register_profile("full", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("full"), max_examples=QUICK)
 settings.load_profile("full")
@@ -24,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start slow files first, so that no worker is left alone with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_runtest_setup() -> None:
+    """Begin each test at the start of a minute of this process, so that no minute ends between two requests."""
+    real = time.monotonic_ns() + WALL_AT_ZERO
+    clock._WALL_AT_ZERO = WALL_AT_ZERO - real % MINUTE
 
 
 @pytest.fixture(scope="session")
