@@ -51,6 +51,17 @@ class _PartsByLimit(dict[Limit, tuple[Header, Header, bytes]]):
         return parts
 
 
+class _PartsByReset(dict[int, tuple[Header, bytes]]):
+    """The parts in the headers of each number of seconds until the reset. Bounded, because a client can choose it."""
+
+    def __missing__(self, seconds: int) -> tuple[Header, bytes]:
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        text = b"%d" % min(seconds or 1, _MAX_NUMBER)
+        parts = self[seconds] = ((_X_RESET, text), _LIMIT_RESET + text)
+        return parts
+
+
 class HeaderWriter:
     """Writes the headers of a verdict."""
 
@@ -63,6 +74,7 @@ class HeaderWriter:
         self._epoch = reset == "epoch"
         self._jitter = jitter_us // SECOND
         self._parts = _PartsByLimit()
+        self._resets = _PartsByReset()
         self._policy = lru_cache(_MAX_CACHED)(_policy)
         x_names = (_X_LIMIT, _X_REMAINING, _X_RESET) if self._x else ()
         self.names = frozenset((*x_names, *((_POLICY_FIELD, _LIMIT_FIELD) if self._draft else ())))
@@ -83,18 +95,19 @@ class HeaderWriter:
         else:
             shown = decisions[0] if single else min(decisions, key=_remaining)
         x_limit, policy, item = self._parts[shown.hit[0]]
-        seconds = -(-shown.reset_us // SECOND) or 1
-        remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
+        x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
+        remaining = b"%d" % shown.remaining
         headers = []
         if self._x:
-            x_reset = b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND) if self._epoch else reset
-            headers = [x_limit, (_X_REMAINING, remaining), (_X_RESET, x_reset)]
+            if self._epoch:
+                x_reset = _X_RESET, b"%d" % -(-(shown.at_us + shown.reset_us) // SECOND)
+            headers = [x_limit, (_X_REMAINING, remaining), x_reset]
         if self._draft:
             headers.append(policy if single else self._policy(tuple([decision.hit[0] for decision in decisions])))
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            headers.append((_LIMIT_FIELD, item + remaining + _LIMIT_RESET + reset))
+            headers.append((_LIMIT_FIELD, item + remaining + reset))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
