@@ -119,9 +119,9 @@ class RateLimitMiddleware:
         """Return the rules that no other middleware has decided; None without any, now or at a dependency."""
         if self.routes.has_routes:
             self.routes.match(request)
-        match, native = request.match, request.native
+        match, native, rules = request.match, request.native, self.limits.rules
         path = request.path if native.get("root_path") else native["path"] or "/"  # without a call for most requests
-        plan = self.limits.plan(request, match.marks, native["method"], path)
+        plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match.marks)
         if DECIDED in scope:
             plan = self.limits.undecided(plan, scope)
         if not plan.is_empty:
@@ -149,11 +149,11 @@ class RateLimitMiddleware:
 
     def _admit(self, plan: Plan, request: ASGIRequest, verdict: Verdict, scope: Scope, send: Send) -> ASGIAdmission:
         scope = dict(scope)  # half the time of {**scope}
-        if scope.get("state") is None:
-            scope["state"] = {}
-        admission = ASGIAdmission()
+        state = scope.get("state")
+        if state is None:
+            state = scope["state"] = {}
+        admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
-        admission.open(self.limits, request, plan, verdict, scope, scope["state"])
         if verdict.allowed and request.match.marks is not None:
             mark_decided(request.match.marks)
         return admission

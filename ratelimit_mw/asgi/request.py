@@ -30,16 +30,19 @@ _log = logging.getLogger("ratelimit_mw")
 class ASGIRequest(Request):
     """A request over an ASGI scope."""
 
-    index: RouteIndex | None = None
+    index: RouteIndex | None
     """The routes of the application, where they are known."""
-    match: RouteMatch = ROUTES_UNKNOWN
+    match: RouteMatch
     """The route of this request."""
-    ahead: ReadAhead | None = None
+    ahead: ReadAhead | None
     """The body that is read before the application runs."""
     pick_value = itemgetter(-1)
 
     def __init__(self, scope: Scope) -> None:
         self.native = scope
+        self.index = None  # these are read faster on the instance than on its class
+        self.match = ROUTES_UNKNOWN
+        self.ahead = None
 
     @property
     def method(self) -> str:

@@ -27,7 +27,7 @@ class DjangoAdmission(Admission):
 
     def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict) -> None:
         self._shown = vars(request.framework_request)
-        self.open(limits, request, plan, verdict, request.server_data, self._shown)
+        super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[ATTRIBUTE] = self
 
     def throttle(self, plan: Plan, request: Any) -> Verdict:

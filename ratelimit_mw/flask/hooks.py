@@ -76,8 +76,7 @@ class FlaskHooks:
             g.ratelimit = environ.get(VERDICT) or Verdict()
             return None
         verdict = decide(self._limits, plan, request)
-        admission = environ[self._key] = Admission()
-        admission.open(self._limits, request, plan, verdict, environ, environ, VERDICT)
+        admission = environ[self._key] = Admission(self._limits, request, plan, verdict, environ, environ, VERDICT)
         g.ratelimit = environ[VERDICT]
         if not verdict.allowed:
             return self._reject(admission)

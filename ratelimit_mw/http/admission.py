@@ -33,7 +33,9 @@ async def adecide(
 class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.
 
-    ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle.
+    ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle. Other
+    middleware finds the verdict in ``native``, the application in ``shown[name]``. The application keeps the verdict of
+    an outer middleware where no rule applied here.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -44,7 +46,7 @@ class Admission:
     _headers: list[Header] | None = None
     _settled_costs: Sequence[int | None] = ()
 
-    def open(
+    def __init__(
         self,
         limits: HttpLimiter,
         request: Request,
@@ -54,10 +56,6 @@ class Admission:
         shown: MutableMapping[str, Any],
         name: str = "ratelimit",
     ) -> None:
-        """Store the verdict for other middleware in ``native``, and for the application in ``shown[name]``.
-
-        The application keeps the verdict of an outer middleware where no rule applied here.
-        """
         self.limits = limits
         self.request = request
         self.verdict = verdict

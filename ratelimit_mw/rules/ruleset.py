@@ -61,7 +61,6 @@ class RuleSet:
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
-        self._needs_place = self.needs_path or self.needs_host
         self._by_request: dict[Hashable, Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
 
@@ -70,31 +69,26 @@ class RuleSet:
         """The features that the rules and lists use."""
         return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
-    def plan_for(
-        self, request: Any, view: ViewMarks | None = None, method: str | None = None, path: str | None = None
-    ) -> Plan:
-        """Return the plan of a request and the marks of its view. ``method`` may be in any case."""
-        if method is None:
-            method = request.method
-        if not self.needs_path:
-            path = ""
-        elif path is None:
-            path = request.path
-        key = view, method, path, request.host if self.needs_host else ""
-        try:  # each request takes this path, so it does not call plan
-            return self._by_request[key]
-        except KeyError:
-            return self._find_plan(key, *key)
+    def plan_for(self, request: Any, view: ViewMarks | None = None) -> Plan:
+        """Return the plan of a request and the marks of its view."""
+        return self.plan(
+            request.method,
+            request.path if self.needs_path else "",
+            request.host if self.needs_host else "",
+            view,
+        )
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
-        request: Hashable = method  # the fast path of a limiter whose rules apply to all paths
-        if view is not None or self._needs_place:
-            request = view, method, path if self.needs_path else "", host if self.needs_host else ""
+        key: Hashable  # short where it can be, because each request builds one
+        if view is None and not self.needs_host:
+            key = (method, path) if self.needs_path else method
+        else:
+            key = view, method, path if self.needs_path else "", host if self.needs_host else ""
         try:
-            return self._by_request[request]
+            return self._by_request[key]
         except KeyError:
-            return self._find_plan(request, view, method, path, host)
+            return self._find_plan(key, view, method, path, host)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -133,17 +127,16 @@ class RuleSet:
                 message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
                 raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
-    def _find_plan(self, request: Any, view: ViewMarks | None, method: str, path: str, host: str) -> Plan:
+    def _find_plan(self, key: Hashable, view: ViewMarks | None, method: str, path: str, host: str) -> Plan:
         """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
         numbers = sorted({*self._pathless, *self._tree.match(path)})
         numbers += [self._of_mark[mark] for mark in view.marks] if view else []
         plan = self._plan_of(numbers, method, host, view)
-        texts = [request] if isinstance(request, str) else request[1:]
-        if sum(map(len, texts)) <= _MAX_CACHED_TEXT:
+        if len(method) + len(path) + len(host) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
-            self._by_request[request] = plan
+            self._by_request[key] = plan
         return plan
 
     def _plan_of(self, numbers: Sequence[int], method: str, host: str, view: ViewMarks | None) -> Plan:

@@ -69,9 +69,8 @@ class RateLimitMiddleware:
                 environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
         verdict = decide(self._limits, plan, request)
-        admission = WSGIAdmission()
+        admission = WSGIAdmission(self._limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
-        admission.open(self._limits, request, plan, verdict, environ, environ, VERDICT)
         if not verdict.allowed:
             return self._reject(admission)
         try:

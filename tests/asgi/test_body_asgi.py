@@ -368,7 +368,7 @@ def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest
 
         monkeypatch.setattr(owner, name, counted)
 
-    for owner, name in ((RuleSet, "plan_for"), (RouteIndexes, "match"), (RouteIndex, "find")):
+    for owner, name in ((RuleSet, "plan"), (RouteIndexes, "match"), (RouteIndex, "find")):
         count(owner, name)
 
     async def view(request: StarletteRequest) -> Response:
@@ -378,7 +378,7 @@ def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest
     for status in (200, 429):
         calls.clear()
         assert ask(app, "/", "POST", json={"user": "ann"}).status_code == status
-        assert sorted(calls) == ["find", "match", "plan_for"]
+        assert sorted(calls) == ["find", "match", "plan"]
 
 
 # -- slow bodies -------------------------------------------------------------------------------------------
