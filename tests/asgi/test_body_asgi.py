@@ -375,6 +375,7 @@ def test_a_request_with_a_body_finds_its_route_and_plan_once(monkeypatch: pytest
         return JSONResponse(await request.json())
 
     app = with_middleware(Starlette(routes=[Route("/", view, methods=["POST"])]))
+    assert ask(app, "/").status_code == 405  # the first request reads the routes
     for status in (200, 429):
         calls.clear()
         assert ask(app, "/", "POST", json={"user": "ann"}).status_code == status

@@ -21,7 +21,7 @@ ENDS = b"\r\n\r\n"
 def uvicorn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Start uvicorn without its own proxy headers, so that the middleware reads them."""
     port = free_port()
-    options = ("--port", str(port), "--no-proxy-headers", "--log-level", "warning")
+    options = ("--port", str(port), "--no-proxy-headers", "--http", "h11", "--log-level", "warning")
     with running(tmp_path_factory.mktemp("uvicorn") / "log", port, "uvicorn", "served_apps:asgi", *options):
         yield port
 
@@ -117,7 +117,7 @@ def test_concurrent_failing_logins_allow_three(port: int) -> None:
 
 
 def test_a_lowercase_method_does_not_evade_a_rule(uvicorn: int) -> None:
-    """uvicorn passes ``post`` on unchanged. gunicorn rejects it."""
+    """uvicorn passes ``post`` on unchanged when h11 parses it. gunicorn rejects it."""
     forged = "X-Forwarded-For: 203.0.113.5"
     assert [status(uvicorn, "post /behind/page", forged) for _ in range(4)] == [405, 405, 405, 429]
 
