@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,16 +151,18 @@ def consume(address: str) -> None:
 
 def goes_and_returns(outage: Outage) -> float:
     """Let it happen; when the first of those calls was made that the store, or its successor, has answered."""
-    outage.happens()
-    while True:
+    asked_at = time.monotonic()
+
+    def is_back() -> bool:
+        nonlocal asked_at
         asked_at, store = time.monotonic(), open_store(outage.address, 200_000)
-        try:
+        with closing(store), suppress(StoreError):
             store.ping()
-            break
-        except StoreError:
-            time.sleep(0.01)
-        finally:
-            store.close()
+            return True
+        return False
+
+    outage.happens()
+    wait_for(is_back, "the store or its successor")
     consume(outage.address)
     return asked_at
 
@@ -182,14 +184,16 @@ async def watched_on_a_loop(outage: Outage) -> Watched:
         for _ in range(4)
     ]
     stall = asyncio.create_task(longest_stall(ends))
-    await asyncio.to_thread(wait_for, lambda: served(seen), "a response by the store for each policy")
-    back_at = await asyncio.to_thread(goes_and_returns, outage)
-    await asyncio.sleep(2.3 - (time.monotonic() - back_at))
-    await asyncio.to_thread(wait_for, lambda: served(seen, back_at), "a response by the store after its return")
-    ends.set()
-    await asyncio.gather(*clients)
-    for each in limiters.values():
-        await each.aclose()
+    try:
+        await asyncio.to_thread(wait_for, lambda: served(seen), "a response by the store for each policy")
+        back_at = await asyncio.to_thread(goes_and_returns, outage)
+        await asyncio.sleep(2.3 - (time.monotonic() - back_at))
+        await asyncio.to_thread(wait_for, lambda: served(seen, back_at), "a response by the store after its return")
+    finally:
+        ends.set()
+        await asyncio.gather(*clients)
+        for each in limiters.values():
+            await each.aclose()
     return Watched(seen, back_at, await stall)
 
 
@@ -241,15 +245,17 @@ def watched_in_threads(outage: Outage) -> Watched:
     ]
     for thread in threads:
         thread.start()
-    wait_for(lambda: served(seen), "a response by the store for each policy")
-    back_at = goes_and_returns(outage)
-    ends.wait(2.3 - (time.monotonic() - back_at))
-    wait_for(lambda: served(seen, back_at), "a response by the store after its return")
-    ends.set()
-    for thread in threads:
-        thread.join()
-    for each in limiters.values():
-        each.close()
+    try:
+        wait_for(lambda: served(seen), "a response by the store for each policy")
+        back_at = goes_and_returns(outage)
+        ends.wait(2.3 - (time.monotonic() - back_at))
+        wait_for(lambda: served(seen, back_at), "a response by the store after its return")
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+        for each in limiters.values():
+            each.close()
     return Watched(seen, back_at)
 
 
