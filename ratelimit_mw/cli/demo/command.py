@@ -60,10 +60,11 @@ def demo(access_log: IO[bytes] | None, requests: int | None, seed: int, port: in
     _show_files()
     counts = "{task.completed:,} of {task.total:,} requests [red]{task.fields[rejected]:,} rejected"
     try:
-        with serve(port) as url:
+        with serve(port) as url, asyncio.Runner() as runner:
+            runner.get_loop()  # now, because an event loop that Ctrl-C interrupts as it is made shows a traceback
             note(f"serving at {url}")
             with progress("sending", len(planned), TextColumn(counts), TimeElapsedColumn(), rejected=0) as update:
-                playback = asyncio.run(play(url, planned, lambda now: update(advance=1, rejected=now.rejections)))
+                playback = runner.run(play(url, planned, lambda now: update(advance=1, rejected=now.rejections)))
     except KeyboardInterrupt:
         note("interrupted; the server is stopped")
         raise click.exceptions.Exit(_INTERRUPTED) from None
