@@ -74,6 +74,7 @@ def entries(state: Series | None) -> list[tuple[int, int]]:
     return [] if state is None else state.entries()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", LOGS.values(), ids=LOGS)
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), amount=st.sampled_from((3, 70, 200, 700)))

@@ -56,6 +56,7 @@ def test_calls_go_through_the_clients_of_the_application(redis_server: Server, d
             assert {each["name"] for each in admin.client_list() if each["name"]} == {"shop"}
 
 
+@pytest.mark.slow
 def test_a_client_of_the_application_sends_nothing_twice(redis_server: Server) -> None:
     """The store switches the retries of the client off for its own calls. The application keeps its retries."""
     limit = limit_of("500/hour")

@@ -67,6 +67,7 @@ def test_the_vectors_hold_in_lua(server: redis.Redis) -> None:
     assert differences(server, [path.trace for path in paths]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPECS)
 def test_random_traces_are_the_same_in_lua(server: redis.Redis, kind: str) -> None:
     """25,000 random steps of each algorithm, also with the largest numbers, a clock going back, refunds and charges."""

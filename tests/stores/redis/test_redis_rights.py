@@ -61,6 +61,7 @@ def test_the_rights_are_enough_for_the_rest(limited: str) -> None:
     other.close()
 
 
+@pytest.mark.slow
 def test_on_a_cluster_two_more_are_enough(tmp_path: Path) -> None:
     """To read the map, and to follow a slot that moves; hits, corrections and pings in several slots."""
     with cluster_running(tmp_path, *STEADY, "--user", *rights(), "+cluster|slots", "+asking") as nodes:
