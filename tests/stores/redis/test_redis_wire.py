@@ -140,15 +140,24 @@ def test_clients_that_go_away_cost_no_connections(proxy: Proxy, redis_server: Se
     async def run() -> int:
         store = open_store(address(proxy), PATIENT)
         await store.aapply([hit(limit)])
-        proxy.hears = lambda _: time.sleep(0.005)  # slow enough for the client to be gone before the answer
+        heard, released = threading.Event(), threading.Event()
+
+        def hold(_: object) -> None:
+            heard.set()
+            released.wait(20)
+
+        proxy.hears = hold
         with client(redis_server) as admin:
             before = admin.info("stats")["total_connections_received"]
             for _ in range(30):
+                heard.clear()
+                released.clear()
                 task = asyncio.create_task(store.aapply([hit(limit)]))
-                await asyncio.sleep(0.002)
+                assert await asyncio.to_thread(heard.wait, 20)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
+                released.set()
             found = await store.aapply([hit(limit, cost=0)])
             made = admin.info("stats")["total_connections_received"] - before
         await store.aclose()
