@@ -80,15 +80,17 @@ class RuleSet:
 
     def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
         """Return the plan of a request. Requests with the same rules get the same object."""
+        if not self.needs_path:
+            path = ""
         key: Hashable  # short where it can be, because each request builds one
         if view is None and not self.needs_host:
-            key = (method, path) if self.needs_path else method
+            key = (method, path) if path else method
         else:
-            key = view, method, path if self.needs_path else "", host if self.needs_host else ""
+            key = view, method, path, host if self.needs_host else ""
         try:
             return self._by_request[key]
         except KeyError:
-            return self._find_plan(key, view, method, path, host)
+            return self._find_plan(key, view, method, path, host if self.needs_host else "")
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""

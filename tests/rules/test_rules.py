@@ -389,3 +389,10 @@ def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
     unregistered = type("Own", (Gcra,), {"name": "own"})
     with pytest.raises(ConfigError, match=r"^algorithm: unknown algorithm 'own'"):
         Rule(limits="5/minute", algorithm=unregistered)
+
+
+def test_a_long_path_that_no_rule_reads_is_no_part_of_the_cache() -> None:
+    """Requests with long paths then find the plan of their view in the cache."""
+    rules = RuleSet([Rule(name="every", limits="1/s")])
+    rules.plan("GET", "/" + "x" * 500, view=ViewMarks())
+    assert [*rules._by_request] == [(ViewMarks(), "GET", "", "")]
