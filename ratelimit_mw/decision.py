@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from .clock import SECOND
-from .errors import RateLimitExceeded
+from .errors import ConfigError, RateLimitExceeded, suggestion
 from .quota import checked_cost
-from .receipt import Receipt, receipt_of
+from .receipt import Due, Receipt, cost_due, receipt_of, refund_due
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .quota import Quota
+    from .rules.ruleset import RuleSet
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -117,8 +118,20 @@ make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
 """Build a ``Hit`` from its three fields. This is faster than calling the class."""
 
 
+class Settler(Protocol):
+    """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
+
+    rules: RuleSet
+
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Apply the costs that were stated for the rules of a verdict."""
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Forget all that is counted under the key of one rule of a verdict."""
+
+
 class Verdict:
-    """The result of one request. It is true when the request is allowed.
+    """The result of one request. It is true when the request is allowed. ``verdict["login"]`` is the part of one rule.
 
     Args:
         decisions: One ``Decision`` for each limit that applied.
@@ -130,12 +143,14 @@ class Verdict:
         (True, 0.0, ())
     """
 
-    __slots__ = ("allowed", "decisions", "open_receipt")
+    __slots__ = ("allowed", "decisions", "open_receipt", "settler")
+    __iter__: ClassVar[None] = None
 
     def __init__(self, decisions: Sequence[Decision] = (), allowed: bool = True) -> None:
         self.decisions = decisions
         self.allowed = allowed
         self.open_receipt: Receipt | None = None
+        self.settler: Settler | None = None
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -161,23 +176,51 @@ class Verdict:
         """The names of the rules that applied, in order."""
         return tuple(dict.fromkeys(d.rule for d in self.decisions))
 
-    def settle(self, cost: int) -> None:
-        """State the true cost of the request. The middleware applies it after the response is sent.
+    def __contains__(self, rule: str) -> bool:
+        return rule in self.rules
 
-        Without a middleware, call ``limiter.settle(verdict, cost)``.
+    def __getitem__(self, rule: str) -> RuleVerdict:
+        """Return the part of one rule. For a rule that did not apply to this request it changes nothing.
+
+        Raises:
+            ConfigError: The limiter has no rule of this name.
+        """
+        known = {name for part in self.parts if part.settler is not None for name in part.settler.rules.by_name}
+        if known and rule not in known and rule not in self:
+            raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, known)}")
+        return RuleVerdict(self.parts, rule)
+
+    @property
+    def parts(self) -> Sequence[Verdict]:
+        """The verdicts that this one is made of. Internal."""
+        return (self,)
+
+    def state(self, rule: str, due: Due) -> None:
+        """State the cost of one rule. Internal; a limiter applies it."""
+        for part in self.parts:
+            if rule in part:
+                part.receipt.stated[rule] = due
+
+    def settle(self, cost: int) -> None:
+        """Settle the true cost of the request, where one rule applies: ``verdict[rule].settle(cost)``.
 
         Args:
             cost: The true cost in units of the limit, a whole number from 0 to 10**12.
 
         Raises:
-            ConfigError: ``cost`` is not such a number.
+            ConfigError: ``cost`` is not such a number, or several rules apply.
         """
-        self.receipt.state_cost(checked_cost(cost))
+        checked_cost(cost)
+        if rule := self.rule_to_settle('verdict["{}"].settle(cost)'):
+            self[rule].settle(cost)
 
-    @property
-    def true_cost(self) -> int | None:
-        """The cost that was stated with ``settle``, or None."""
-        return None if self.open_receipt is None else self.open_receipt.true_cost
+    def rule_to_settle(self, form: str) -> str | None:
+        """Return the one rule that has a cost, None without any. Internal; ``form`` shows how to name a rule."""
+        rules = list(dict.fromkeys(d.rule for d in self.decisions if not d.quota.concurrent))
+        if len(rules) > 1:
+            message = f"{len(rules)} rules apply: {', '.join(map(repr, rules))}. Name one: {form.format(rules[-1])}"
+            raise ConfigError(message)
+        return rules[0] if rules else None
 
     def raise_for_limit(self) -> None:
         """Raise ``RateLimitExceeded`` when the request is rejected, else do nothing.
@@ -216,6 +259,61 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"Verdict(allowed={self.allowed}, retry_after={self.retry_after}, decisions={list(self.decisions)})"
+
+
+class CombinedVerdict(Verdict):
+    """Several verdicts on one request, as one."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, verdicts: Sequence[Verdict]) -> None:
+        self._parts = tuple(part for verdict in verdicts for part in verdict.parts)
+        super().__init__([decision for part in self._parts for decision in part.decisions], all(self._parts))
+
+    @property
+    def parts(self) -> Sequence[Verdict]:
+        return self._parts
+
+
+class RuleVerdict:
+    """The part of a verdict that belongs to one rule.
+
+    After ``hit`` its methods take effect at once. In a request that a middleware handles, ``settle`` and ``refund``
+    take effect at the end of the response, and at once after it. Under an event loop the store is called in a task.
+    """
+
+    __slots__ = ("_rule", "_verdicts")
+
+    def __init__(self, verdicts: Sequence[Verdict], rule: str) -> None:
+        self._verdicts = [verdict for verdict in verdicts if rule in verdict]
+        self._rule = rule
+
+    def settle(self, cost: int) -> None:
+        """Replace the cost that the request consumed from this rule by the true cost. Slots are not changed.
+
+        Args:
+            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
+        """
+        self._state(cost_due(checked_cost(cost)))
+
+    def refund(self) -> None:
+        """Return all of the cost that the request consumed from this rule, its slots too."""
+        self._state(refund_due)
+
+    def reset(self) -> None:
+        """Forget all that is counted under the key of this rule, this request too. It takes effect at once."""
+        for verdict in self._verdicts:
+            if verdict.settler is not None:
+                verdict.settler.forget(verdict, self._rule)
+
+    def _state(self, due: Due) -> None:
+        for verdict in self._verdicts:
+            verdict.state(self._rule, due)
+            if verdict.settler is not None:
+                verdict.settler.settle_stated(verdict)
 
 
 def build_verdict(decisions: Sequence[Decision], consumed: bool = True) -> Verdict:

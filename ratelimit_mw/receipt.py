@@ -63,36 +63,51 @@ class PendingCorrection(NamedTuple):
     correction: Correction
 
 
+Due = Callable[["Receipt", "Limit"], int | None]
+"""The cost that a hit of a limit must have consumed in the end; None leaves the hit unchanged."""
+
+
+def refund_due(_receipt: Receipt, _limit: Limit) -> int:
+    """Return everything, slots too."""
+    return 0
+
+
+def cost_due(cost: int) -> Due:
+    """Consume this true cost of rates; slots are not a matter of cost."""
+    return lambda _, limit: None if limit.quota.concurrent else cost
+
+
 class Receipt:
-    """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once."""
+    """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once.
+
+    ``stated`` has the cost that was stated for each rule, ``status`` the one of the response, None if it is not known.
+    """
 
     def __init__(self, verdict: Verdict, consumed: bool = True) -> None:
         self._verdict = verdict
         self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
-        self._settle: Callable[[Verdict, int], None] | None = None
-        self.true_cost: int | None = None
+        self.stated: dict[str, Due] = {}
+        self.has_ended = False
+        self.status: int | None = None
 
-    def state_cost(self, cost: int) -> None:
-        """Record the true cost. After ``settle_with`` it is settled at once."""
-        self.true_cost = cost
-        if self._settle is not None:
-            self._settle(self._verdict, cost)
-
-    def settle_with(self, settle: Callable[[Verdict, int], None]) -> None:
-        """Settle a cost that was stated before now, and each one that will be stated."""
-        self._settle = settle
-        if self.true_cost is not None:
-            settle(self._verdict, self.true_cost)
-
-    def corrections(self, due: Callable[[Limit], int | None]) -> list[PendingCorrection]:
-        """Record the corrections that make ``due(limit)`` the consumed cost of each hit; None leaves it unchanged."""
+    def corrections(self, due: Due) -> list[PendingCorrection]:
+        """Record the corrections that make ``due`` the consumed cost of each hit."""
         with _lock:
             return [
                 pending
                 for decision, charges in self._open_charges()
-                if (target := due(decision.source)) is not None
+                if (target := due(self, decision.source)) is not None
                 for pending in _towards(target, decision.source, decision.hit[1], charges)
             ]
+
+    def drop(self, rule: str) -> list[str]:
+        """Forget the charges of a rule. Return its keys."""
+        with _lock:
+            self.stated.pop(rule, None)
+            for decision, charges in self._open_charges():
+                for charge in charges if decision.rule == rule else ():
+                    charge.cost = 0
+        return [decision.hit[1] for decision in self._verdict.decisions if decision.rule == rule]
 
     @staticmethod
     def cancel(pending: Sequence[PendingCorrection]) -> None:
@@ -116,7 +131,7 @@ class Receipt:
                 Correction(decision.source, decision.hit[1], 0, Charge(charge.at_us, charge.cost))
                 for decision, charges in self._open_charges()
                 for charge in charges
-                if decision.quota.concurrent and charge.at_us is not None
+                if decision.quota.concurrent and charge.at_us is not None and charge.cost
             ]
 
     def _open_charges(self) -> list[tuple[Decision, list[OpenCharge]]]:

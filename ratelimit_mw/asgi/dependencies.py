@@ -45,7 +45,7 @@ class DependencyDecisions:
     async def decide(self, limit: DependencyLimit, provided: Mapping[str, Any]) -> Verdict:
         """Return the verdict on a limit, which is decided once.
 
-        Raises ``RateLimitExceeded`` when it rejects. Everything that the request has consumed is then refunded.
+        Raises ``RateLimitExceeded`` when it rejects. Everything that the request has consumed stays consumed.
         """
         request = self._admission.request
         marks = request.match.marks
@@ -55,9 +55,10 @@ class DependencyDecisions:
             return self._decided[limit.mark]
         limits = self._admission.limits
         plan = limits.rules.plan_of([limit.mark], request.method, request.host, marks)
-        verdict = await self._admission.aadd(plan, await adecide(limits, plan, request, provided))
+        verdict = self._admission.add(plan, await adecide(limits, plan, request, provided))
         verdict.raise_for_limit()
         self._decided[limit.mark] = verdict
+        self._admission.native["state"]["ratelimit"] = self._admission.verdict
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         return verdict

@@ -112,6 +112,7 @@ class RateLimitMiddleware:
         finally:
             if request.ahead is not None:
                 request.ahead.close()
+        verdict.settler = limits.limiter  # a cost that is stated from now on is settled at once
         if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
 

@@ -3,14 +3,14 @@
 import asyncio
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, nullcontext
 from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 
-from ..decision import Verdict
-from ..http.admission import Admission, combine
+from ..decision import CombinedVerdict, Verdict
+from ..http.admission import Admission
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
 
@@ -34,7 +34,11 @@ class DjangoAdmission(Admission):
         """Decide the plan of a throttle."""
         before = self.verdict
         verdict = self.add(plan, resolve_verdict(self.limits, plan, request))
-        self.verdict = combine([before, verdict])
+        if not verdict:  # throttles run one after the other, so they are all or nothing
+            for earlier in self.verdicts[1:]:
+                self.limits.limiter.refund(earlier)
+            self.verdicts = self.verdicts[:1]
+        self.verdict = CombinedVerdict([before, verdict])
         if verdict.decisions or not verdict:
             self._shown["ratelimit"] = self.verdict
         self.is_throttled = not verdict
@@ -46,13 +50,6 @@ class DjangoAdmission(Admission):
             response.headers[name] = value
         if self.is_throttled:
             response.headers.setdefault("Cache-Control", "no-store")
-
-    def _due(self) -> Sequence[Verdict]:
-        cost = self.verdict.true_cost
-        if cost is not None and len(self.verdicts) > 1:  # it was stated for all decisions together
-            for verdict in self.verdicts:
-                verdict.settle(cost)
-        return super()._due()
 
 
 def resolve_verdict(limits: HttpLimiter, plan: Plan, request: Any) -> Verdict:

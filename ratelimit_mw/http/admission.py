@@ -1,11 +1,10 @@
 """One request from its first decision to the end of its response."""
 
-import asyncio
 import inspect
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
-from ..decision import Verdict
+from ..decision import CombinedVerdict, Verdict
 from ..rules.plan import Plan
 from .headers import Header, TextHeader, as_text
 from .limiter import DECIDED, HttpLimiter
@@ -44,7 +43,7 @@ class Admission:
     has_slots = False
     needs_settlement = False
     _headers: list[Header] | None = None
-    _settled_costs: Sequence[int | None] = ()
+    _has_ended = False
 
     def __init__(
         self,
@@ -66,24 +65,17 @@ class Admission:
         native[DECIDED] = {limits.limiter: verdict} if decided is None else {**decided, limits.limiter: verdict}
         if verdict.allowed:
             self.verdicts = (verdict,)
+            verdict.settler = limits
             if plan.needs_settlement:
                 self._hold(plan, verdict)
 
     def add(self, plan: Plan, verdict: Verdict) -> Verdict:
-        """Add another verdict. A rejection refunds everything that the request has consumed."""
-        for earlier in () if verdict.allowed else self.verdicts:
-            self.limits.limiter.refund(earlier)
-        return self._add(plan, verdict)
-
-    async def aadd(self, plan: Plan, verdict: Verdict) -> Verdict:
-        for earlier in () if verdict.allowed else self.verdicts:
-            await self.limits.limiter.arefund(earlier)
-        return self._add(plan, verdict)
-
-    def _add(self, plan: Plan, verdict: Verdict) -> Verdict:
-        self.verdict, self.verdicts = verdict, (*self.verdicts, verdict) if verdict.allowed else ()
+        """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
+        self.verdict = verdict
         if verdict.allowed:
-            self.verdict = combine(self.verdicts)
+            self.verdicts = (*self.verdicts, verdict)
+            self.verdict = CombinedVerdict(self.verdicts)
+            verdict.settler = self.limits
             if plan.needs_settlement:
                 self._hold(plan, verdict)
         return verdict
@@ -112,29 +104,21 @@ class Admission:
         return build_rejection(self.verdict, accept, waits[0] if waits else None)
 
     def end(self, status: int | None) -> None:
-        """Settle everything once, and again for a cost stated since. The status is None for an unknown outcome."""
-        for verdict in self._due():
-            self.limits.limiter.conclude(verdict, status)
+        """Settle everything once. The status is None for an unknown outcome. A cost stated later is settled at once."""
+        if due := self._due():
+            self.limits.limiter.conclude(CombinedVerdict(due), status)
 
     async def aend(self, status: int | None) -> None:
         """Async form of ``end``. It completes when its caller is cancelled."""
         if not self.limits.limiter.waits:
             self.end(status)
         elif due := self._due():
-            await asyncio.shield(self._aconclude(due, status))
-
-    async def _aconclude(self, verdicts: Sequence[Verdict], status: int | None) -> None:
-        for verdict in verdicts:
-            await self.limits.limiter.aconclude(verdict, status)
+            await self.limits.limiter.aconclude(CombinedVerdict(due), status)
 
     def _due(self) -> Sequence[Verdict]:
-        costs = tuple(verdict.true_cost for verdict in self.verdicts)
-        if costs == self._settled_costs:
+        if self._has_ended:
             return ()
-        self._settled_costs = costs
-        return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.true_cost is not None]
-
-
-def combine(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return one verdict with all decisions."""
-    return Verdict([decision for verdict in verdicts for decision in verdict.decisions], all(verdicts))
+        self._has_ended = True
+        for verdict in self.verdicts:  # before its receipt is read: no cost that another thread states is lost
+            verdict.settler = self.limits.limiter
+        return [verdict for verdict in self.verdicts if self.needs_settlement or verdict.open_receipt is not None]

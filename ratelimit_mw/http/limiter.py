@@ -96,6 +96,12 @@ class HttpLimiter:
         self.rules = rules
         self.plan = rules.plan_for
 
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Leave the costs that were stated for the end of the response."""
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        self.limiter.forget(verdict, rule)
+
     def is_decided(self, native: Mapping[str, Any]) -> bool:
         """Return whether a middleware with the same rules has decided this request before."""
         return any(map(self._is_same, native.get(DECIDED, ())))

@@ -151,11 +151,15 @@ class Limiter(Settlement):
         """
         get = features.get
         plan = self.rules.plan(get("method") or "", get("path") or "", get("host") or "")  # ``match`` without its call
-        return self.decide(plan, features, cost)
+        verdict = self.decide(plan, features, cost)
+        verdict.settler = self
+        return verdict
 
     async def ahit(self, features: Features, cost: int | None = None) -> Verdict:
         """Async form of ``hit``."""
-        return await self.adecide(self.match(features), features, cost)
+        verdict = await self.adecide(self.match(features), features, cost)
+        verdict.settler = self
+        return verdict
 
     def peek(self, features: Features, cost: int | None = None) -> Verdict:
         """Return the verdict that ``hit`` would return. Consume nothing.

@@ -6,17 +6,17 @@ It works out how much each hit must have consumed. The store that counted the hi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
 from ..decision import Decision, Verdict, build_verdict
-from ..errors import StoreError
+from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..receipt import Correction, PendingCorrection
+from ..receipt import Correction, PendingCorrection, Receipt, cost_due, refund_due
 from ..stores import Store
 from .failover import NotAskedError
 from .heartbeat import Heartbeat
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _MAX_UNRETURNED: Final = 10_000
 
-Due = Callable[["Limit"], int | None]
-"""The cost that a hit of a limit must have consumed in the end; None leaves the hit unchanged."""
+_Corrections = list[tuple[Receipt, list[PendingCorrection]]]
 
 
 class Settlement:
     """Refunds and settles verdicts, renews their slots and concludes their requests. ``Limiter`` inherits it."""
 
     rules: RuleSet
+    waits: bool
     _chain: Store
     _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
 
     def __init__(self) -> None:
         self._slots = Heartbeat(self._renew)
         self._returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
-        self._abandoned: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
         """Return all of the cost that a verdict consumed. A second call changes nothing.
@@ -51,15 +51,15 @@ class Settlement:
         Args:
             verdict: A verdict of ``hit``.
         """
-        self._slots.release(verdict)
-        self._correct(verdict, lambda _: 0)
+        self._release(verdict)
+        self._correct(verdict)
 
     async def arefund(self, verdict: Verdict) -> None:
-        """Async form of ``refund``."""
-        self._slots.release(verdict)
-        await self._acorrect(verdict, lambda _: 0)
+        """Async form of ``refund``. It completes when its caller is cancelled."""
+        self._release(verdict)
+        await self._acorrect(verdict)
 
-    def settle(self, verdict: Verdict, cost: int) -> None:
+    def settle(self, verdict: Verdict, cost: int, rule: str | None = None) -> None:
         """Replace the cost that a verdict consumed by the true cost.
 
         A lower cost returns the difference. A higher cost charges the difference, even beyond the limit. Slots of
@@ -68,15 +68,34 @@ class Settlement:
         Args:
             verdict: A verdict of ``hit``.
             cost: The true cost in units of the limits, a whole number from 0 to 10**12.
+            rule: The name of the rule whose cost it is. It may be left out where one rule applied. A rule that did not
+                apply to the request is not changed.
 
         Raises:
-            ConfigError: ``cost`` is not such a number.
+            ConfigError: ``cost`` is not such a number, there is no such rule, or several rules applied.
         """
-        self._correct(verdict, _rates_cost(checked_cost(cost)))
+        self._state_cost(verdict, cost, rule)
+        self._correct(verdict)
 
-    async def asettle(self, verdict: Verdict, cost: int) -> None:
-        """Async form of ``settle``."""
-        await self._acorrect(verdict, _rates_cost(checked_cost(cost)))
+    async def asettle(self, verdict: Verdict, cost: int, rule: str | None = None) -> None:
+        """Async form of ``settle``. It completes when its caller is cancelled."""
+        self._state_cost(verdict, cost, rule)
+        await self._acorrect(verdict)
+
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Apply the costs that ``verdict[rule].settle`` stated: in a task where an event loop must not wait."""
+        if self._must_not_wait():
+            self._start(self._asend(self._record(verdict)))
+        else:
+            self._correct(verdict)
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Forget all that is counted under the key of one rule of a verdict, the verdict itself too."""
+        keys = verdict.receipt.drop(rule)
+        if self._must_not_wait():
+            self._start(self._aforget(keys))
+        else:
+            self._chain.forget(keys)
 
     def hold(self, verdict: Verdict) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
@@ -94,13 +113,13 @@ class Settlement:
             verdict: The verdict of the request.
             status: The HTTP status of the response. None means that the outcome is unknown: the cost stays consumed.
         """
-        self._slots.release(verdict)
-        self._correct(verdict, self._outcome_cost(verdict, status))
+        self._end(verdict, status)
+        self._correct(verdict)
 
     async def aconclude(self, verdict: Verdict, status: int | None) -> None:
-        """Async form of ``conclude``."""
-        self._slots.release(verdict)
-        await self._acorrect(verdict, self._outcome_cost(verdict, status))
+        """Async form of ``conclude``. It completes when its caller is cancelled."""
+        self._end(verdict, status)
+        await self._acorrect(verdict)
 
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""
@@ -109,18 +128,47 @@ class Settlement:
         self._chain.close()
 
     async def aclose(self) -> None:
-        """Async form of ``close``."""
+        """Async form of ``close``. It waits for the corrections that are on their way."""
+        loop = asyncio.get_running_loop()
+        if tasks := [task for task in self._tasks if task.get_loop() is loop]:
+            await asyncio.wait(tasks)
         self._slots.close()
         self._returns.close()
         await self._chain.aclose()
 
-    def _outcome_cost(self, verdict: Verdict, status: int | None) -> Due:
-        def due(limit: Limit) -> int | None:
-            statuses = self.rules.statuses(limit.rule)
-            counts = statuses is None or status is None or status in statuses
-            return verdict.true_cost if counts and not limit.quota.concurrent else 0
+    def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
+        due = cost_due(checked_cost(cost))
+        if rule is None:
+            rule = verdict.rule_to_settle('settle(verdict, cost, rule="{}")')
+        elif rule not in self.rules.by_name and rule not in verdict:
+            raise ConfigError(f"unknown rule {rule!r}{suggestion(rule, self.rules.by_name)}")
+        if rule is not None:
+            verdict.state(rule, due)
 
-        return due
+    def _release(self, verdict: Verdict) -> None:
+        for part in verdict.parts:
+            self._slots.release(part)
+        for rule in verdict.rules:
+            verdict.state(rule, refund_due)
+
+    def _end(self, verdict: Verdict, status: int | None) -> None:
+        for part in verdict.parts:
+            self._slots.release(part)
+            part.receipt.has_ended, part.receipt.status = True, status
+
+    def _record(self, verdict: Verdict) -> _Corrections:
+        """Record the corrections of a verdict, for each of its parts that has any."""
+        receipts = [part.receipt for part in verdict.parts]
+        return [(receipt, pending) for receipt in receipts if (pending := receipt.corrections(self._due))]
+
+    def _due(self, receipt: Receipt, limit: Limit) -> int | None:
+        """The stated cost of a rule, 0 for an outcome that does not count. A request that has ended holds no slots."""
+        statuses, status = self.rules.statuses(limit.rule), receipt.status
+        counts = statuses is None or status is None or status in statuses
+        if not counts or (receipt.has_ended and limit.quota.concurrent):
+            return 0
+        stated = receipt.stated.get(limit.rule)
+        return None if stated is None else stated(receipt, limit)
 
     async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
         """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
@@ -128,34 +176,58 @@ class Settlement:
         try:
             return await asyncio.shield(deciding)
         except asyncio.CancelledError:
-            abandoned = asyncio.ensure_future(self._abandon(deciding))
-            self._abandoned.add(abandoned)
-            abandoned.add_done_callback(self._abandoned.discard)
+            self._start(self._abandon(deciding))
             raise
 
     async def _abandon(self, deciding: Awaitable[list[Decision]]) -> None:
         await self.aconclude(build_verdict(await deciding), None)
 
-    def _correct(self, verdict: Verdict, due: Due) -> None:
-        if pending := verdict.receipt.corrections(due):
-            with self._keeping_pending(verdict, pending):
-                times = self._chain.correct([each.correction for each in pending], self._now())
-                verdict.receipt.confirm(pending, times)
+    def _must_not_wait(self) -> bool:
+        """Return whether this thread runs an event loop that a call of the store would block."""
+        if not self.waits:
+            return False
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return True
 
-    async def _acorrect(self, verdict: Verdict, due: Due) -> None:
-        if pending := verdict.receipt.corrections(due):
-            with self._keeping_pending(verdict, pending):
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Start a task, which a cancelled caller does not end."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # an event loop holds its tasks weakly
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _correct(self, verdict: Verdict) -> None:
+        for receipt, pending in self._record(verdict):
+            with self._keeping_pending(receipt, pending):
+                receipt.confirm(pending, self._chain.correct([each.correction for each in pending], self._now()))
+
+    async def _acorrect(self, verdict: Verdict) -> None:
+        if not self.waits:
+            self._correct(verdict)
+        elif corrections := self._record(verdict):
+            await asyncio.shield(self._start(self._asend(corrections)))
+
+    async def _asend(self, corrections: _Corrections) -> None:
+        for receipt, pending in corrections:
+            with self._keeping_pending(receipt, pending):
                 times = await self._chain.acorrect([each.correction for each in pending], self._now())
-                verdict.receipt.confirm(pending, times)
+                receipt.confirm(pending, times)
+
+    async def _aforget(self, keys: Sequence[str]) -> None:
+        with suppress(StoreError):  # the circuit breaker logs it
+            await self._chain.aforget(keys)
 
     @contextmanager
-    def _keeping_pending(self, verdict: Verdict, pending: Sequence[PendingCorrection]) -> Iterator[None]:
+    def _keeping_pending(self, receipt: Receipt, pending: Sequence[PendingCorrection]) -> Iterator[None]:
         """Keep what may be sent later when the store fails: corrections that were not sent, and slots by their id."""
         try:
             yield
         except StoreError as error:
             if isinstance(error, NotAskedError):
-                verdict.receipt.cancel(pending)
+                receipt.cancel(pending)
             for _, _, correction in pending:
                 if correction.limit.quota.concurrent and len(self._returns) < _MAX_UNRETURNED:
                     self._returns.hold((correction, now_us() + SLOT_LIFE))
@@ -172,11 +244,6 @@ class Settlement:
             if now_us() < expires_at:
                 return
         self._returns.release(slot)
-
-
-def _rates_cost(cost: int) -> Due:
-    """The true cost for rates; slots are not a matter of cost."""
-    return lambda limit: None if limit.quota.concurrent else cost
 
 
 class Slot:
@@ -203,4 +270,4 @@ class Slot:
         self._limiter.conclude(self._held.pop(), None)
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.shield(self._limiter.aconclude(self._held.pop(), None))
+        await self._limiter.aconclude(self._held.pop(), None)

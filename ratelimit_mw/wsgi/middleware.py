@@ -82,7 +82,7 @@ class RateLimitMiddleware:
         except BaseException as error:  # where the server stops, the outcome is not known
             admission.end((admission.status or 500) if isinstance(error, Exception) else None)
             raise
-        verdict.receipt.settle_with(self.limiter.settle)  # a cost may be stated while the body streams
+        admission.end(admission.status)  # a cost that is stated while the body streams is settled at once
         return body  # unwrapped, so that servers recognize their file wrappers
 
     def _reject(self, admission: WSGIAdmission) -> Iterable[bytes]:

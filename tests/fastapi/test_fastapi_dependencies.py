@@ -165,7 +165,7 @@ if hasattr(FastAPI, "frontend"):
     def test_dependencies_of_the_application_limit_served_files(tmp_path: Path) -> None:
         """Files that FastAPI serves when no route matches have the limits of the application."""
         (tmp_path / "index.html").write_text("front")
-        app = FastAPI(dependencies=[Depends(RateLimit("3/minute", name="app")), Depends(by_user("2/minute"))])
+        app = FastAPI(dependencies=[Depends(RateLimit("4/minute", name="app")), Depends(by_user("2/minute"))])
         app.add_api_route("/api", view)
         app.frontend("/", directory=tmp_path)
         limited(app, Rule(name="file", limits="9/minute"))

@@ -152,13 +152,14 @@ def test_settling_a_rejection_changes_nothing(way: Any) -> None:
     assert left(rate) == [2]
 
 
-def test_a_stated_cost_applies_to_all_rules(way: Any) -> None:
-    """verdict.settle states it, conclude applies it to every consumed limit."""
+def test_a_stated_cost_applies_to_its_rule(way: Any) -> None:
+    """``verdict[rule].settle`` states it, ``conclude`` applies it to each limit of the rule."""
     rate = limiter(rule("10/minute; 20/hour", "a"), rule("30/minute", "b", cost=5), rule("1/s", "c", mode="shadow"))
     way(rate).hit(ANN)
-    verdict = way(rate).hit(ANN)
-    verdict.settle(7)
-    assert verdict.true_cost == 7
+    verdict = way(rate).decide(rate.match(ANN), ANN)
+    for name in ("a", "b", "c"):
+        verdict[name].settle(7)
+    assert left(rate) == [8, 18, 20, 0]
     way(rate).conclude(verdict, 200)
     assert left(rate) == [2, 12, 18, 0]
 
