@@ -12,7 +12,9 @@ import pytest
 from flask import g, stream_with_context
 from flask_calls import app_of, ask, one_rule, statuses
 
+from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.flask import RateLimiter, hooks, limit
+from ratelimit_mw.testing import ManualClock
 
 FAILURES = {"count_when": {"status": [401, 500]}}
 
@@ -108,6 +110,37 @@ def test_a_stream_settles_the_true_cost() -> None:
     with ask(app_of(limiter, {"/": view})) as response:
         assert response.text == "some words"
     assert limiter.peek({"ip": "192.0.2.7"}).decisions[0].remaining == 3  # 6 consumed, 1 for this request
+
+
+def test_a_view_settles_each_rule_by_its_name() -> None:
+    """In the view, in the stream and after the response; without a name it is an error."""
+    rules = [Rule(name="requests", limits="10/minute"), Rule(name="tokens", limits="1000/minute", cost=100)]
+    limiter = Limiter(rules, clock=ManualClock(999_960.0))
+    verdicts = []
+
+    def view(where: str) -> Any:
+        verdict = g.ratelimit
+        verdicts.append(verdict)
+        with pytest.raises(ConfigError, match="2 rules apply: 'requests', 'tokens'"):
+            verdict.settle(0)
+        verdict["tokens"].settle(30)
+
+        def chunks() -> Iterator[str]:
+            verdict["tokens"].settle(40)
+            yield "words"
+
+        return flask.Response(stream_with_context(chunks())) if where == "stream" else "done"
+
+    app = app_of(limiter, {"/<where>": view})
+    remaining = []
+    for where in ("view", "stream", "later"):
+        with ask(app, f"/{where}") as response:
+            assert response.text
+        if where == "later":
+            verdicts[-1]["tokens"].settle(5)
+            verdicts[-1]["requests"].refund()
+        remaining.append([each.remaining for each in limiter.peek({"ip": "192.0.2.7"}, 0).decisions])
+    assert remaining == [[9, 970], [8, 930], [8, 925]]
 
 
 def held_response(app: flask.Flask, **request: Any) -> Any:

@@ -1,0 +1,261 @@
+"""A view settles tokens by the name of their rule: in the view, in a stream, after the response, for lost clients."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from calls import aask, http_scope
+from redis_handles import PATIENT, address
+from servers import HOST, Server, running, wait_for
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.starlette import RateLimitMiddleware
+from ratelimit_mw.stores import MemoryStore, open_store
+from ratelimit_mw.testing import ManualClock
+
+View = Callable[[Request], Any]
+RULES = [Rule(name="requests", limits="100/minute"), Rule(name="tokens", limits="5000/minute", cost=100)]
+_numbers = itertools.count(1)
+
+
+class Site:
+    """An application with one view, a limiter and one client."""
+
+    def __init__(self, limiter: Limiter, loop: asyncio.Runner) -> None:
+        self.limiter, self.loop = limiter, loop
+        self.client = f"198.51.100.{next(_numbers)}"
+
+    def app(self, view: View) -> Starlette:
+        middleware = [Middleware(RateLimitMiddleware, limiter=self.limiter)]
+        return Starlette(routes=[Route("/", view)], middleware=middleware)
+
+    def ask(self, view: View, times: int = 1) -> list[int]:
+        async def requests() -> list[int]:
+            codes = [(await aask(self.app(view), client=self.client)).status_code for _ in range(times)]
+            await asyncio.gather(*self.limiter._tasks)
+            return codes
+
+        return self.loop.run(requests())
+
+    def left(self) -> list[int]:
+        return [decision.remaining for decision in self.limiter.peek({"ip": self.client}, cost=0).decisions]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def site(request: pytest.FixtureRequest, redis_server: Server) -> Iterator[Site]:
+    store = MemoryStore() if request.param == "memory" else open_store(address(redis_server), PATIENT)
+    limiter = Limiter(RULES, store, ManualClock(1_000_000.0))
+    with asyncio.Runner() as loop:
+        yield Site(limiter, loop)
+        loop.run(limiter.aclose())
+
+
+def test_a_view_settles_its_tokens(site: Site) -> None:
+    """The other rule keeps its cost. The last cost counts."""
+
+    async def view(request: Request) -> Response:
+        verdict = request.state.ratelimit
+        assert "tokens" in verdict
+        verdict["tokens"].settle(900)
+        verdict["tokens"].settle(250)
+        return PlainTextResponse("done")
+
+    assert site.ask(view, times=2) == [200, 200]
+    assert site.left() == [98, 4500]
+
+
+def test_a_cost_without_a_name_is_an_error_in_the_view(site: Site) -> None:
+    """The limit on requests is not refunded."""
+
+    async def view(request: Request) -> Response:
+        with pytest.raises(ConfigError, match="2 rules apply"):
+            request.state.ratelimit.settle(0)
+        with pytest.raises(ConfigError, match="unknown rule 'token'"):
+            request.state.ratelimit["token"].settle(0)
+        return PlainTextResponse("done")
+
+    site.ask(view, times=3)
+    assert site.left() == [97, 4700]
+
+
+def test_a_rule_is_refunded_or_reset_by_the_view(site: Site) -> None:
+    """A reset forgets earlier requests at once, and the rest of the request does not charge it."""
+
+    async def plain(request: Request) -> Response:
+        return PlainTextResponse("done")
+
+    async def view(request: Request) -> Response:
+        request.state.ratelimit["requests"].refund()
+        request.state.ratelimit["tokens"].settle(9)
+        request.state.ratelimit["tokens"].reset()
+        return PlainTextResponse("done")
+
+    site.ask(plain, times=4)
+    assert site.left() == [96, 4600]
+    site.ask(view)
+    assert site.left() == [96, 5000]
+
+
+def test_a_cost_is_settled_after_the_response(site: Site) -> None:
+    """A background task, and a task that outlives the request, settle later than the middleware."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def view(request: Request) -> Response:
+        verdict = request.state.ratelimit
+
+        async def later() -> None:
+            await asyncio.sleep(0.02)
+            verdict["tokens"].settle(7)
+
+        tasks.append(asyncio.create_task(later()))
+        return PlainTextResponse("done", background=BackgroundTask(verdict["tokens"].settle, 3000))
+
+    async def scenario() -> None:
+        assert (await aask(site.app(view), client=site.client)).status_code == 200
+        await asyncio.gather(*site.limiter._tasks)
+        assert (await site.limiter.apeek({"ip": site.client}, 0)).decisions[1].remaining == 2000
+        await asyncio.gather(*tasks)
+        await asyncio.gather(*site.limiter._tasks)
+
+    site.loop.run(scenario())
+    assert site.left() == [99, 4993]
+
+
+async def hang_up(app: Starlette, client: str, steps: int) -> None:
+    """Cancel a request ``steps`` turns of the loop after the first chunk of its response."""
+    has_begun = asyncio.Event()
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            has_begun.set()
+
+    request = asyncio.ensure_future(app(http_scope(client=(client, 1)), receive, send))
+    await has_begun.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    request.cancel()
+    await asyncio.wait([request])
+
+
+@pytest.mark.parametrize("form", ["verdict", "limiter"])
+def test_a_client_that_hangs_up_pays_for_what_it_used(site: Site, form: str) -> None:
+    """The server cancels the request at any step of its stream. Its tokens are settled all the same."""
+    used: list[int] = []
+
+    async def view(request: Request) -> Response:
+        verdict = request.state.ratelimit
+
+        async def chunks() -> AsyncIterator[str]:
+            tokens = 0
+            try:
+                while True:
+                    tokens += 1
+                    yield "word "
+                    await asyncio.sleep(0)
+            finally:
+                used.append(tokens)
+                if form == "verdict":
+                    verdict["tokens"].settle(tokens)
+                else:
+                    await site.limiter.asettle(verdict, tokens, rule="tokens")
+
+        return StreamingResponse(chunks())
+
+    async def scenario() -> None:
+        for steps in range(20):
+            await hang_up(site.app(view), site.client, steps)
+            while len(used) == steps:  # Python closes the stream when it is collected
+                gc.collect()
+                await asyncio.sleep(0)
+            await asyncio.gather(*site.limiter._tasks)
+
+    site.loop.run(scenario())
+    assert len(used) == 20
+    assert site.left() == [80, 5000 - sum(used)]
+
+
+PROGRAM = """
+import asyncio
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.starlette import RateLimitMiddleware
+
+match = {"methods": ["POST"]}
+limiter = Limiter(
+    [
+        Rule(name="requests", key=[], limits="1000/year", match=match, algorithm="fixed-window"),
+        Rule(name="tokens", key=[], limits="1000000/year", match=match, algorithm="fixed-window", cost=5000),
+    ],
+    store="STORE",
+)
+used = []
+
+async def stream(request):
+    async def words():
+        tokens = 0
+        try:
+            while True:
+                tokens += 1
+                yield "word " * 1000
+                await asyncio.sleep(0.001)
+        finally:
+            used.append(tokens)
+            await limiter.asettle(request.state.ratelimit, tokens, rule="tokens")
+    return StreamingResponse(words())
+
+async def usage(request):
+    verdict = await limiter.apeek({"method": "POST"}, cost=0)
+    return JSONResponse([len(used), sum(used), *(d.limit - d.remaining for d in verdict.decisions)])
+
+app = Starlette(routes=[Route("/", stream, methods=["POST"]), Route("/usage", usage)])
+app.add_middleware(RateLimitMiddleware, limiter=limiter)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stored", ["memory", "redis"])
+def test_clients_of_a_server_that_hang_up_pay_for_what_they_used(
+    stored: str, own_server: Server, tmp_path: Path
+) -> None:
+    """Thirty clients of uvicorn close their connections in the middle of a stream."""
+    url = "memory://" if stored == "memory" else address(own_server)
+    (tmp_path / "streams.py").write_text(PROGRAM.replace("STORE", url))
+
+    def command(port: int) -> list[str]:
+        return [sys.executable, "-m", "uvicorn", "--port", str(port), "streams:app"]
+
+    with running(command, tmp_path) as server:
+        clients = [socket.create_connection((HOST, server.port)) for _ in range(30)]
+        for client in clients:
+            client.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+        for number, client in enumerate(clients):
+            for _ in range(1 + number % 5):
+                assert client.recv(1000)
+            client.close()
+
+        def usage() -> list[int]:
+            return list(httpx.get(f"http://{HOST}:{server.port}/usage").json())
+
+        wait_for(lambda: usage()[0] == 30, "all streams to end")
+        wait_for(lambda: usage()[1] == usage()[3], "all tokens to be settled")
+        assert usage()[2] == 30
