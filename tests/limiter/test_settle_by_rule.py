@@ -28,10 +28,11 @@ def loop() -> Iterator[asyncio.Runner]:
         yield runner
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=["memory", "shared", "redis"])
 def limiter(request: pytest.FixtureRequest, redis_server: Server, loop: asyncio.Runner) -> Iterator[Limiter]:
     WHO["user"] = f"settle-{next(_numbers)}"
-    limiter = built(MemoryStore() if request.param == "memory" else open_store(address(redis_server), PATIENT))
+    stores = {"memory": MemoryStore, "shared": SharedStore, "redis": lambda: open_store(address(redis_server), PATIENT)}
+    limiter = built(stores[request.param]())
     yield limiter
     loop.run(limiter.aclose())
 
