@@ -5,10 +5,11 @@ Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from secrets import randbits
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 from .clock import SECOND
 from .errors import ConfigError, RateLimitExceeded, suggestion
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from .algorithms.limit import Limit
     from .quota import Quota
     from .rules.ruleset import RuleSet
+
+_SLOT_BITS: Final = 50
+"""Ids of slots are exact numbers in Lua, and smaller than the times that stores name slots by."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -116,6 +120,23 @@ class Hit(NamedTuple):
 
 make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
 """Build a ``Hit`` from its three fields. This is faster than calling the class."""
+
+
+class SlotCost(int):
+    """The cost of a hit on slots. ``slot`` is their id: a client that got no reply can return slots by it."""
+
+    slot: int
+
+
+def name_slots(hits: Iterable[Hit]) -> list[Hit]:
+    """Give the slots that these hits take an id, which no other hit has."""
+    return [hit._replace(cost=_slot_cost(hit.cost)) if hit.limit.quota.concurrent else hit for hit in hits]
+
+
+def _slot_cost(cost: int) -> SlotCost:
+    named = SlotCost(cost)
+    named.slot = 1 + randbits(_SLOT_BITS)
+    return named
 
 
 class Settler(Protocol):

@@ -18,7 +18,7 @@ _lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
 
 
 class Charge(NamedTuple):
-    """The cost that a hit consumed, with its time by the store's clock (microseconds) and its delay."""
+    """The cost that a hit consumed, with its time by the store's clock (microseconds) or the id of its slots."""
 
     at_us: int
     cost: int
@@ -36,8 +36,8 @@ class Correction(NamedTuple):
     @classmethod
     def refund(cls, decision: Decision) -> Correction:
         """Build the refund of everything that the hit of a decision has consumed."""
-        limit, key, cost = decision.hit
-        return cls(limit, key, cost, Charge(decision.at_us, cost, decision.delay_us))
+        charge = charge_of(decision)
+        return cls(*decision.hit[:2], charge.cost, charge)
 
     def apply_to(self, state: Any, now: int) -> Any:
         """Return the state of the key after this correction."""
@@ -138,8 +138,14 @@ class Receipt:
         """The charges of each decision that consumed. Built on first use."""
         if self._charges is None:
             decisions = [d for d in self._verdict.decisions if d.allowed and self._verdict.allowed]
-            self._charges = [(d, [OpenCharge(d.at_us, d.hit[2], d.delay_us)]) for d in decisions]
+            self._charges = [(d, [OpenCharge(*charge_of(d))]) for d in decisions]
         return self._charges
+
+
+def charge_of(decision: Decision) -> Charge:
+    """Return the charge of a hit. That of named slots has their id in place of the time."""
+    cost = decision.hit[2]
+    return Charge(getattr(cost, "slot", decision.at_us), int(cost), decision.delay_us)
 
 
 def receipt_of(verdict: Verdict) -> Receipt:

@@ -32,6 +32,8 @@ local function next_id(state, now)
 end
 
 function Concurrency:decide(state, now, cost)
+  local named
+  if type(cost) == 'table' then cost, named = cost[1], cost[2] end
   local ended = state and state:ended(now) or {}
   local room = self.amount
   if state then room = room - state.total + total_of(ended) end
@@ -41,9 +43,9 @@ function Concurrency:decide(state, now, cost)
     local reset = state and max(0, state:latest() - now) or 0
     return state, cost == 0, max(0, room), retry, reset, now
   end
-  local slot = next_id(state, now)
+  local slot = named or next_id(state, now)
   local kept = changed(state, ended, {slot, now + self.lifetime, cost})
-  return kept, true, room - cost, 0, self.lifetime, slot
+  return kept, true, room - cost, 0, self.lifetime, named and now or slot
 end
 
 function Concurrency:charge(state, now, cost)

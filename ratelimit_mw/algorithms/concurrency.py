@@ -1,7 +1,8 @@
 """Concurrent requests ("10 concurrent"): slots that are released when a request ends, or that expire.
 
-State: (id, expiry, cost) of each slot in turn. The id is the time of the hit, made unique; a refund finds the slot by
-its id. A slot is renewed while it is held. So the slots of a killed worker expire, and a long stream keeps its slot.
+State: (id, expiry, cost) of each slot in turn. The id comes with the hit, else it is the time of the hit, made unique.
+A refund finds the slot by its id. A slot is renewed while it is held. So the slots of a killed worker expire, and a
+long stream keeps its slot.
 """
 
 from typing import Final
@@ -39,8 +40,10 @@ class Concurrency(Algorithm):
             # The end of a request is not known. A retry after a second costs little.
             retry = 0 if cost == 0 else None if cost > self.amount else SECOND
             return state, Decision(cost == 0, max(0, room), retry, max(live[1::3], default=now) - now, now)
-        slot = _next_id(state, now)
-        return (*live, slot, now + SLOT_LIFE, cost), Decision(True, room - cost, 0, SLOT_LIFE, slot)
+        named: int | None = getattr(cost, "slot", None)
+        slot = named or _next_id(state, now)
+        kept = (*live, slot, now + SLOT_LIFE, int(cost))
+        return kept, Decision(True, room - cost, 0, SLOT_LIFE, now if named else slot)
 
     def charge(self, state: State, now: int, cost: int) -> State:
         return (*_live(state, now), _next_id(state, now), now + SLOT_LIFE, cost)

@@ -40,14 +40,14 @@ _MAX_CACHED: Final = 10_000
 _MAX_NUMBER: Final = 10**15 - 1  # the largest integer of a structured field: 31 million years, in seconds
 
 
-class _PartsByLimit(dict[Limit, tuple[Header, Header, bytes]]):
+class _PartsByLimit(dict[Limit, tuple[Header, Header, bytes, bool]]):
     """The constant parts in the headers of each limit. Bounded, because limits change when settings are reloaded."""
 
-    def __missing__(self, limit: Limit) -> tuple[Header, Header, bytes]:
+    def __missing__(self, limit: Limit) -> tuple[Header, Header, bytes, bool]:
         if len(self) >= _MAX_CACHED:
             self.clear()
         item = _LIMIT_ITEM.format(name=_escaped(limit.policy)).encode("ascii")
-        parts = self[limit] = ((_X_LIMIT, b"%d" % limit.limit), _policy((limit,)), item)
+        parts = self[limit] = ((_X_LIMIT, b"%d" % limit.limit), _policy((limit,)), item, not limit.quota.concurrent)
         return parts
 
 
@@ -94,9 +94,9 @@ class HeaderWriter:
             shown = max((decision for decision in decisions if not decision.allowed), key=_wait)
         else:
             shown = decisions[0] if single else min(decisions, key=_remaining)
-        x_limit, policy, item = self._parts[shown.hit[0]]
-        x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
-        remaining = b"%d" % shown.remaining
+        x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
+        seconds = -(-shown.reset_us // SECOND) or 1
+        remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
         headers = []
         if self._x:
             if self._epoch:
@@ -107,7 +107,7 @@ class HeaderWriter:
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            headers.append((_LIMIT_FIELD, item + remaining + reset))
+            headers.append((_LIMIT_FIELD, item + remaining + _LIMIT_RESET + reset if is_timed else item + remaining))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
@@ -123,9 +123,9 @@ class HeaderWriter:
         return headers
 
     def _item(self, decision: Decision, wait: int | None) -> bytes:
-        _, _, item = self._parts[decision.hit[0]]
+        _, _, item, is_timed = self._parts[decision.hit[0]]
         item += b"%d" % decision.remaining
-        return item if wait is None else item + _LIMIT_RESET + b"%d" % wait
+        return item if wait is None or not is_timed else item + _LIMIT_RESET + b"%d" % wait
 
 
 def as_text(headers: Iterable[Header]) -> list[TextHeader]:

@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -166,24 +166,28 @@ class Denial(Decision):
 class FailoverStore(ChainLink):
     """Decides by the policy of each limit when its store cannot be reached. "local" counts in the store ``local``."""
 
-    def __init__(self, store: Store, policy: str, fleet_size: int, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, policy: str, fleet_size: int, clock: Clock, lose: Callable[[Sequence[Hit]], None]
+    ) -> None:
+        """``lose`` receives hits that the store may have counted without a reply."""
         self.breaker = BreakerStore(store, policy)
         super().__init__(self.breaker)
         self.local = MemoryStore(clock=clock)
         self._policy = policy
+        self._lose = lose
         self._local_limit = cache(lambda limit: limit.local_part(fleet_size))
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
             return self.store.apply(hits, now, consume)
-        except StoreError:
-            return self._decide_by_policy(hits, now, consume)
+        except StoreError as error:
+            return self._decide_by_policy(hits, now, consume, error)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
             return await self.store.aapply(hits, now, consume)
-        except StoreError:
-            return self._decide_by_policy(hits, now, consume)
+        except StoreError as error:
+            return self._decide_by_policy(hits, now, consume, error)
 
     def counted_by(self, changes: Sequence[Correction]) -> Store:
         return self.local if changes and changes[0].limit.local else self.store
@@ -191,7 +195,11 @@ class FailoverStore(ChainLink):
     def forget_here(self, keys: Iterable[str]) -> None:
         self.local.forget(keys)
 
-    def _decide_by_policy(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
+    def _decide_by_policy(
+        self, hits: Sequence[Hit], now: int | None, consume: bool, error: StoreError
+    ) -> list[Decision]:
+        if consume and not isinstance(error, NotAskedError):
+            self._lose(hits)
         local: list[Hit] = []
         denials: list[Decision] = []
         for hit in hits:

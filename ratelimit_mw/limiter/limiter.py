@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import EarlyVerdict, Hit, Verdict, build_verdict
+from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, name_slots
 from ..errors import ConfigError, error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -80,7 +80,7 @@ class Limiter(Settlement):
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
         policy, fleet_size = self.settings.on_store_error, self.settings.fleet_size
-        self._failover = FailoverStore(self.store, policy, fleet_size, self._time) if self.waits else None
+        self._failover = FailoverStore(self.store, policy, fleet_size, self._time, self._lose) if self.waits else None
         self.breaker = self._failover and self._failover.breaker
         # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
         span = self.settings.rejection_cache if clock is None else 0
@@ -243,6 +243,8 @@ class Limiter(Settlement):
             return early.verdict(self._time())
         if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
             hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
+        if consume and plan.has_slots and self.waits:
+            hits = name_slots(hits)
         return hits or Verdict()
 
     def _now(self) -> int | None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Decision, Verdict, build_verdict
+from ..decision import Decision, Hit, SlotCost, Verdict, build_verdict
 from ..errors import ConfigError, StoreError, suggestion
 from ..keys.features import Features
 from ..quota import checked_cost
-from ..receipt import Correction, PendingCorrection, Receipt, cost_due, refund_due
+from ..receipt import Charge, Correction, PendingCorrection, Receipt, cost_due, refund_due
 from ..stores import Store
 from .failover import NotAskedError
 from .heartbeat import Heartbeat
@@ -229,20 +229,33 @@ class Settlement:
             if isinstance(error, NotAskedError):
                 receipt.cancel(pending)
             for _, _, correction in pending:
-                if correction.limit.quota.concurrent and len(self._returns) < _MAX_UNRETURNED:
-                    self._returns.hold((correction, now_us() + SLOT_LIFE))
+                if correction.limit.quota.concurrent:
+                    self._return_later(correction, is_late=False)
+
+    def _lose(self, hits: Sequence[Hit]) -> None:
+        """Return the slots of hits that the store may have counted, or may still count, without a reply."""
+        for limit, key, cost in hits:
+            if isinstance(cost, SlotCost):
+                self._return_later(Correction(limit, key, int(cost), Charge(cost.slot, int(cost))), is_late=True)
+
+    def _return_later(self, correction: Correction, is_late: bool) -> None:
+        if len(self._returns) < _MAX_UNRETURNED:
+            self._returns.hold((correction, now_us() + SLOT_LIFE, is_late))
 
     def _renew(self, verdict: Verdict) -> None:
         with suppress(StoreError):  # the circuit breaker logs it
             self._chain.correct(verdict.receipt.renewals(), self._now())
 
-    def _return(self, slot: tuple[Correction, int]) -> None:
-        correction, expires_at = slot
+    def _return(self, slot: tuple[Correction, int, bool]) -> None:
+        correction, expires_at, is_late = slot
         try:
             self._chain.correct([correction], self._now())
         except StoreError:
             if now_us() < expires_at:
                 return
+        else:
+            if is_late:  # the store may count the hit after this correction, which has overtaken it
+                self._returns.hold((correction, expires_at, False))
         self._returns.release(slot)
 
 

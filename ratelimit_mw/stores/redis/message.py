@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from ...algorithms.limit import Limit
-from ...decision import Decision, Hit
+from ...decision import Decision, Hit, SlotCost
 from ...errors import StoreError
 from ...receipt import Correction
 from .client.errors import as_store_error
@@ -30,7 +30,12 @@ _FIELDS: Final = 5  # of a decision: remaining, retry, reset, at, delay
 _DAY_MS: Final = 86_400_000
 _LUA_EXACT: Final = 1 << 53
 
-_pack = msgspec.msgpack.Encoder().encode
+
+def _pack_slot_cost(cost: SlotCost) -> tuple[int, int]:
+    return int(cost), cost.slot
+
+
+_pack = msgspec.msgpack.Encoder(enc_hook=_pack_slot_cost).encode
 
 
 KeyName = Callable[[str], bytes]

@@ -1,0 +1,147 @@
+"""Slots have an id that their client chose, so slots whose decision never arrived are returned."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis_handles import PATIENT, address
+from servers import HOST, Server, memcached_running, redis_running, wait_for
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw.decision import Decision, Hit, SlotCost, name_slots
+from ratelimit_mw.errors import StoreError
+from ratelimit_mw.receipt import Charge
+from ratelimit_mw.stores import open_store
+
+WHO = {"ip": "192.0.2.7"}
+RULES = [Rule(name="api", limits="20 concurrent; 100/minute", algorithm="fixed-window")]
+
+
+class SilentStore(SharedStore):
+    """A store that loses its replies to hits while it ``is_silent``. Hits wait for ``catch_up`` if it ``is_late``."""
+
+    is_silent = False
+    is_late = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.late: list[tuple[Sequence[Hit], int | None]] = []
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if self.is_late:
+            self.late.append((hits, now))
+            raise StoreError("it is late")
+        decisions = super().apply(hits, now, consume)
+        if self.is_silent:
+            raise StoreError("its reply is lost")
+        return decisions
+
+    def catch_up(self) -> None:
+        for hits, now in self.late:
+            self.states.apply(hits, now)
+
+
+def free(limiter: Limiter) -> int:
+    return limiter.peek(WHO, cost=0).decisions[0].remaining
+
+
+@pytest.fixture(params=["redis", "memcached"])
+def pausing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    if request.param == "redis":
+        with redis_running(tmp_path) as server:
+            yield server, address(server)
+    else:
+        with memcached_running(tmp_path) as server:
+            yield server, f"memcached://{HOST}:{server.port}"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_slots_of_lost_decisions_are_returned(pausing: tuple[Server, str], is_async: bool) -> None:
+    """The server is paused while three requests are decided, and carries them out afterwards."""
+    server, url = pausing
+    limiter = Limiter(RULES, open_store(url, 200_000))
+    watcher = Limiter(RULES, open_store(url, PATIENT))
+
+    async def hits() -> list[Verdict]:
+        return await asyncio.gather(*(limiter.ahit(WHO) for _ in range(3)))
+
+    with asyncio.Runner() as loop:
+        with limiter.slot(WHO):
+            server.pause()
+            verdicts = loop.run(hits()) if is_async else [limiter.hit(WHO) for _ in range(3)]
+            assert all(verdict.decisions[0].local for verdict in verdicts)
+            server.resume()
+            wait_for(lambda: not len(limiter._returns), "the lost slots to be returned")
+            assert free(watcher) == 19, "the slot that is held stays taken"
+        wait_for(lambda: free(watcher) == 20, "the last slot")
+        loop.run(limiter.aclose())
+    watcher.close()
+
+
+@pytest.mark.parametrize("requests", [1, 5])
+def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
+    """The store has counted the hits, and their replies were lost."""
+    store = SilentStore()
+    limiter = Limiter(RULES, store)
+    kept = limiter.hit(WHO)
+    store.is_silent = True
+    for _ in range(requests):
+        assert limiter.hit(WHO).decisions[0].local
+    store.is_silent = False
+    wait_for(lambda: not len(limiter._returns), "the lost slots to be returned")
+    assert store.states.apply([Hit(*kept.decisions[0].hit[:2], 0)])[0].remaining == 19
+    limiter.close()
+
+
+def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
+    """The first return finds no slot, because the store counts the hit only after it."""
+    store = SilentStore()
+    limiter = Limiter(RULES, store)
+    key = limiter.hit(WHO).decisions[0].hit[:2]
+    store.is_late = True
+    limiter.hit(WHO)
+    store.is_late = False
+    (lost,) = limiter._returns._held
+    limiter._return(lost)
+    store.catch_up()
+    assert store.states.apply([Hit(*key, 0)])[0].remaining == 18
+    wait_for(lambda: not len(limiter._returns), "the second return")
+    assert store.states.apply([Hit(*key, 0)])[0].remaining == 19
+    limiter.close()
+
+
+def test_a_peek_or_an_open_breaker_loses_no_slot() -> None:
+    """Nothing was consumed, so nothing is returned."""
+    store = SharedStore()
+    limiter = Limiter(RULES, store)
+    store.down = True
+    limiter.peek(WHO)
+    assert not len(limiter._returns)
+    for _ in range(5):
+        limiter.hit(WHO)
+    assert limiter.breaker.open  # type: ignore[union-attr]
+    lost = len(limiter._returns)
+    limiter.hit(WHO)
+    assert len(limiter._returns) == lost
+    limiter.close()
+
+
+def test_ids_of_clients_and_stores_are_kept_apart() -> None:
+    """A named slot is released by its id alone, and hits without a name still get one from the store."""
+    limit = Limiter(RULES).rules.rules[0].limits[0]
+    (first,), (second,) = name_slots([Hit(limit, "k", 2)]), name_slots([Hit(limit, "k", 1)])
+    assert isinstance(first.cost, SlotCost)
+    now = 1_767_268_820_500_000
+    state: Any = None
+    for cost in (first.cost, second.cost, 1, 1):
+        state, decision = limit.decide(state, now, cost)
+        assert decision.allowed
+    assert state[::3] == (first.cost.slot, second.cost.slot, now, now + 1)  # type: ignore[attr-defined]
+    assert {type(number) for number in state} == {int}
+    state = limit.algorithm.refund(state, now, Charge(first.cost.slot, 2), 2)
+    assert state[2::3] == (1, 1, 1)
