@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .limiter import Limiter
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
+_CHECK_EVERY: Final = 1.0  # seconds between two looks for slots that were held too long
 _MAX_UNRETURNED: Final = 10_000
 
 _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
@@ -43,6 +44,7 @@ class Settlement:
     def __init__(self) -> None:
         self._slots = Heartbeat(self._renew)
         self._returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
+        self._bounded = Heartbeat(self._end_hold, _CHECK_EVERY)  # slots by rule, each with the end of hold_at_most
         self._tasks: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
@@ -105,6 +107,10 @@ class Settlement:
         """
         if any(decision.quota.concurrent for decision in verdict.decisions):
             self._slots.hold(verdict)
+        for name in verdict.rules:
+            rule = self.rules.by_name.get(name)
+            if rule is not None and rule.source.hold_us is not None:
+                self._bounded.hold((verdict, name, now_us() + rule.source.hold_us))
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
         """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
@@ -123,8 +129,7 @@ class Settlement:
 
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""
-        self._slots.close()
-        self._returns.close()
+        self._close_heartbeats()
         self._chain.close()
 
     async def aclose(self) -> None:
@@ -132,9 +137,12 @@ class Settlement:
         loop = asyncio.get_running_loop()
         if tasks := [task for task in self._tasks if task.get_loop() is loop]:
             await asyncio.wait(tasks)
-        self._slots.close()
-        self._returns.close()
+        self._close_heartbeats()
         await self._chain.aclose()
+
+    def _close_heartbeats(self) -> None:
+        for heartbeat in (self._slots, self._returns, self._bounded):
+            heartbeat.close()
 
     def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
         due = cost_due(checked_cost(cost))
@@ -243,8 +251,21 @@ class Settlement:
             self._returns.hold((correction, now_us() + SLOT_LIFE, is_late))
 
     def _renew(self, verdict: Verdict) -> None:
-        with suppress(StoreError):  # the circuit breaker logs it
-            self._chain.correct(verdict.receipt.renewals(), self._now())
+        if renewals := verdict.receipt.renewals():
+            with suppress(StoreError):  # the circuit breaker logs it
+                self._chain.correct(renewals, self._now())
+
+    def _end_hold(self, slot: tuple[Verdict, str, int]) -> None:
+        """Return the slots of a rule that a request has held for ``hold_at_most``."""
+        verdict, rule, ends_at = slot
+        receipt = verdict.receipt
+        if not receipt.has_ended:
+            if now_us() < ends_at:
+                return
+            pending = receipt.corrections(lambda _, lim: 0 if lim.quota.concurrent and lim.rule == rule else None)
+            with self._keeping_pending(receipt, pending):
+                receipt.confirm(pending, self._chain.correct([each.correction for each in pending], self._now()))
+        self._bounded.release(slot)
 
     def _return(self, slot: tuple[Correction, int, bool]) -> None:
         correction, expires_at, is_late = slot

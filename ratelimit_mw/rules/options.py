@@ -65,6 +65,9 @@ class RuleOptions(TypedDict, total=False):
     per_key: Annotated[str | LimitsByValue, option("Limits by the value of a key of one part: a table or a file.", {})]
     per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
     on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
+    hold_at_most: Annotated[
+        str | float | None, option("The longest time that a request holds a slot. Default: no limit.")
+    ]
     lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
 
 

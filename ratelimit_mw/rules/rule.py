@@ -11,11 +11,12 @@ from typing import Any, Final, Unpack
 
 from ..algorithms import checked_spec
 from ..algorithms.limit import Limit
+from ..clock import SECOND
 from ..errors import ConfigError, error_path
 from ..keys.email import spellings
 from ..keys.features import checked_name
 from ..keys.key import parse_key
-from ..quota import Quota, checked_cost, parse_quotas
+from ..quota import Quota, checked_cost, parse_duration, parse_quotas
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
 from .names import checked_rule_name
@@ -53,6 +54,7 @@ class Rule:
     entries: tuple[tuple[str, ...], ...] = field(compare=False)
     matches: Match = field(compare=False)
     tables: Tables = field(compare=False)
+    hold_us: int | None = field(compare=False)
     lease_percent: int = field(compare=False)
     statuses: frozenset[int] | None = field(compare=False)
 
@@ -76,6 +78,7 @@ class Rule:
             "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
             "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
             "count_when": ("statuses", _statuses),
+            "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
             "lease": ("lease_percent", self._lease_percent),
         }
         with error_path("algorithm"):
@@ -143,6 +146,12 @@ def _cost(cost: object) -> object:
     if inspect.iscoroutinefunction(cost):
         raise ConfigError(f"expected a function that is not async; got {cost!r}")
     return checked_call(cost, "the request")
+
+
+def _hold(duration: object) -> int:
+    if (hold := parse_duration(duration)) < SECOND:
+        raise ConfigError(f'expected a duration from "1s"; got {duration!r}')
+    return hold
 
 
 def _statuses(count_when: object) -> frozenset[int] | None:

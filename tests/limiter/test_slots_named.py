@@ -12,11 +12,12 @@ from redis_handles import PATIENT, address
 from servers import HOST, Server, memcached_running, redis_running, wait_for
 from shared_store import SharedStore
 
-from ratelimit_mw import Limiter, Rule, Verdict
+from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.decision import Decision, Hit, SlotCost, name_slots
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.limiter import settlement
 from ratelimit_mw.receipt import Charge
-from ratelimit_mw.stores import open_store
+from ratelimit_mw.stores import MemoryStore, open_store
 
 WHO = {"ip": "192.0.2.7"}
 RULES = [Rule(name="api", limits="20 concurrent; 100/minute", algorithm="fixed-window")]
@@ -145,3 +146,54 @@ def test_ids_of_clients_and_stores_are_kept_apart() -> None:
     assert {type(number) for number in state} == {int}
     state = limit.algorithm.refund(state, now, Charge(first.cost.slot, 2), 2)
     assert state[2::3] == (1, 1, 1)
+
+
+@pytest.mark.parametrize("store", [SharedStore, MemoryStore])
+def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request goes on without its slot. Rates and slots of other rules are not changed."""
+    elapsed = 0
+    monkeypatch.setattr(settlement, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    monkeypatch.setattr(settlement, "_CHECK_EVERY", 0.01)
+    bounded = Rule(name="bounded", limits="2 concurrent; 9/minute", hold_at_most="5m")
+    limiter = Limiter([bounded, Rule(name="free", limits="2 concurrent")], store())
+
+    def left() -> list[int]:
+        return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
+
+    with limiter.slot(WHO) as verdict:
+        (item,) = limiter._bounded._held
+        limiter._end_hold(item)
+        assert left() == [1, 8, 1]
+        elapsed = 300_000_000
+        wait_for(lambda: left() == [2, 8, 1], "the slot to be returned")
+        with limiter.slot(WHO):
+            assert left() == [1, 7, 0]
+        limiter._renew(verdict)
+        assert left() == [2, 7, 1]
+    assert left() == [2, 7, 2]
+    wait_for(lambda: not len(limiter._bounded), "the end of all holds")
+    limiter.close()
+
+
+def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is away when the time has passed."""
+    elapsed = 0
+    monkeypatch.setattr(settlement, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    store = SharedStore()
+    limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], store)
+    with limiter.slot(WHO):
+        (item,) = limiter._bounded._held
+        store.down, elapsed = True, 30_000_000
+        limiter._end_hold(item)
+        assert len(limiter._returns) == 1
+        store.down = False
+        wait_for(lambda: free(limiter) == 2, "the slot to be returned")
+    assert free(limiter) == 2
+    limiter.close()
+
+
+@pytest.mark.parametrize("hold", ["0s", 0.5, "soon", -1, True])
+def test_a_hold_that_cannot_be_is_an_error(hold: Any) -> None:
+    """It is a duration of a second or more."""
+    with pytest.raises(ConfigError, match="hold_at_most"):
+        Rule(name="bounded", limits="2 concurrent", hold_at_most=hold)
