@@ -6,6 +6,7 @@ It works out how much each hit must have consumed. The store that counted the hi
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two looks for slots that were held too long
 _MAX_UNRETURNED: Final = 10_000
 
+_log = logging.getLogger("ratelimit_mw")
 _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
 
 
@@ -95,9 +97,10 @@ class Settlement:
         """Forget all that is counted under the key of one rule of a verdict, the verdict itself too."""
         keys = verdict.receipt.drop(rule)
         if self._must_not_wait():
-            self._start(self._aforget(keys))
+            self._start(self._aforget(keys, rule))
         else:
-            self._chain.forget(keys)
+            with _logging_outage(rule):
+                self._chain.forget(keys)
 
     def hold(self, verdict: Verdict) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
@@ -224,8 +227,8 @@ class Settlement:
                 times = await self._chain.acorrect([each.correction for each in pending], self._now())
                 receipt.confirm(pending, times)
 
-    async def _aforget(self, keys: Sequence[str]) -> None:
-        with suppress(StoreError):  # the circuit breaker logs it
+    async def _aforget(self, keys: Sequence[str], rule: str) -> None:
+        with _logging_outage(rule):
             await self._chain.aforget(keys)
 
     @contextmanager
@@ -278,6 +281,14 @@ class Settlement:
             if is_late:  # the store may count the hit after this correction, which has overtaken it
                 self._returns.hold((correction, expires_at, False))
         self._returns.release(slot)
+
+
+@contextmanager
+def _logging_outage(rule: str) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:  # the view goes on
+        _log.warning("rule %s: the store could not reset a key (%s)", rule, error)
 
 
 class Slot:

@@ -217,7 +217,7 @@ def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
     assert left(limiter)[2:] == ([993, 4993] if change == "settle" else [1000, 5000])
 
 
-def test_an_outage_does_not_reach_the_caller() -> None:
+def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
     """A store that is away cannot be settled or reset. The limiter logs it, and views go on."""
     store = SharedStore()
     limiter = built(store)
@@ -231,6 +231,12 @@ def test_an_outage_does_not_reach_the_caller() -> None:
         await limiter.aclose()
 
     asyncio.run(scenario())
+    store.down = False
+    verdict = limiter.hit(WHO)
+    store.down = True
+    verdict["tokens"].reset()
+    message = "rule tokens: the store could not reset a key (it does not answer)"
+    assert caplog.messages.count(message) == 2
 
 
 def test_a_late_cost_keeps_the_outcome() -> None:
@@ -242,3 +248,25 @@ def test_a_late_cost_keeps_the_outcome() -> None:
         limiter.conclude(verdict, status)
         verdict["failures"].settle(4)
         assert limiter.peek({}, cost=0).decisions[0].remaining == remaining
+
+
+def test_one_rule_needs_no_name(way: Any) -> None:
+    """Slots are no matter of cost, so a rule of slots does not make the rule of rates ambiguous."""
+    slots, rate = Rule(name="slots", key=[], limits="9 concurrent"), Rule(name="rate", key=[], limits="10/minute")
+    limiter = Limiter([slots, rate], clock=ManualClock(1_000_000.0))
+    verdict = way(limiter).hit({})
+    verdict.settle(4)
+    assert [decision.remaining for decision in limiter.peek({}, cost=0).decisions] == [8, 6]
+    way(limiter).settle(verdict, 7)
+    assert [decision.remaining for decision in limiter.peek({}, cost=0).decisions] == [8, 3]
+
+
+def test_a_peek_cannot_be_settled_or_reset(limiter: Limiter) -> None:
+    """It has consumed nothing, and changes nothing."""
+    assert limiter.hit(WHO)
+    peek = limiter.peek(WHO)
+    peek["tokens"].settle(5)
+    peek["tokens"].refund()
+    peek["tokens"].reset()
+    limiter.conclude(peek, 200)
+    assert left(limiter) == [19, 7, 900, 4900]

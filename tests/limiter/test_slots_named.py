@@ -181,13 +181,16 @@ def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: p
     monkeypatch.setattr(settlement, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
     store = SharedStore()
     limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], store)
-    with limiter.slot(WHO):
+    with limiter.slot(WHO) as verdict:
         (item,) = limiter._bounded._held
         store.down, elapsed = True, 30_000_000
         limiter._end_hold(item)
         assert len(limiter._returns) == 1
         store.down = False
-        wait_for(lambda: free(limiter) == 2, "the slot to be returned")
+        wait_for(lambda: free(limiter) == 2 and not len(limiter._returns), "the slot to be returned")
+        calls = store.calls
+        limiter._renew(verdict)
+        assert store.calls == calls, "nothing is left to renew"
     assert free(limiter) == 2
     limiter.close()
 
