@@ -41,6 +41,23 @@ def test_a_later_rejection_keeps_earlier_costs() -> None:
     assert [remainder, *remaining(limiter, "first", user="ann"), *remaining(limiter, "users", user="ann")] == [5, 5, 0]
 
 
+def test_a_client_over_its_limit_cannot_authenticate_without_a_limit() -> None:
+    """Each request authenticates before the limit by user rejects it. The limit by IP address holds all the same."""
+    authentications: list[str] = []
+
+    def authenticate(request: Request) -> str:
+        authentications.append(request.headers["x-user"])
+        return authentications[-1]
+
+    by_name = RateLimit("1/minute", key=["user"], features={"user": authenticate}, name="users")
+    app = FastAPI()
+    app.add_api_route("/", view, dependencies=[Depends(by_name)])
+    limiter = Limiter([Rule(name="ips", limits="20/minute")], clock=ManualClock(1_000_000.0))
+    limited(app, limiter=limiter)
+    assert statuses(app, *["/"] * 1000, headers={"x-user": "ann"}).count(200) == 1
+    assert len(authentications) == 20
+
+
 def test_a_dependency_called_twice_counts_once() -> None:
     """With ``use_cache=False`` or scopes, FastAPI calls the dependency twice, and the request consumes once."""
     users, everyone = by_user("2/minute"), RateLimit("9/minute", name="everyone")
