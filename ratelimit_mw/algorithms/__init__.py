@@ -17,7 +17,9 @@ from .window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 
 __all__ = ["DEFAULT", "Algorithm", "build", "names", "register"]
 
-DEFAULT: Final = "sliding-window-counter"
+DEFAULT: Final = "sliding-window"
+MAX_EXACT: Final = 32
+"""The largest amount that ``sliding-window`` counts with the log."""
 
 Builder = Callable[[Quota], Algorithm]
 OptionReader = Callable[[Any], Builder]
@@ -43,10 +45,13 @@ def _precision(value: Any) -> Builder:
     return partial(TieredWindow, precision=precision)
 
 
-_BUILDERS: dict[str, Builder] = {
-    cls.name: cls
-    for cls in (FixedWindow, SlidingWindowLog, SlidingWindowCounter, TieredWindow, TokenBucket, LeakyBucket, Gcra)
-}
+def _sliding_window(quota: Quota) -> Algorithm:
+    """The log for a small amount, for which the counter would round down to a fixed window, else the counter."""
+    return (SlidingWindowLog if quota.amount <= MAX_EXACT else SlidingWindowCounter)(quota)
+
+
+_CLASSES = (FixedWindow, SlidingWindowLog, SlidingWindowCounter, TieredWindow, TokenBucket, LeakyBucket, Gcra)
+_BUILDERS: dict[str, Builder] = {"sliding-window": _sliding_window, **{cls.name: cls for cls in _CLASSES}}
 _OPTIONS: dict[str, dict[str, OptionReader]] = {
     "sliding-window-log": {"count_rejected": _choice({True: RejectionCountingLog, False: SlidingWindowLog})},
     "tiered-window": {"precision": _precision},
@@ -97,12 +102,17 @@ def build(spec: object, quota: Quota) -> Algorithm:
     return checked_spec(spec)(quota)
 
 
+def name_of_spec(spec: object) -> Any:
+    """Return the name in the spec of an algorithm, None without one."""
+    if isinstance(spec, Mapping):
+        return spec.get("name")
+    return spec.name if isinstance(spec, type) and issubclass(spec, Algorithm) else spec
+
+
 def checked_spec(spec: object) -> Builder:
     """Return the builder of an algorithm for any quota; ``ConfigError`` if its name or its option is unknown."""
-    if isinstance(spec, type) and issubclass(spec, Algorithm):
-        spec = spec.name
-    options = {"name": spec} if isinstance(spec, str) else dict(spec) if isinstance(spec, Mapping) else {}
-    name = options.pop("name", None)
+    name = name_of_spec(spec)
+    options = {option: spec[option] for option in spec if option != "name"} if isinstance(spec, Mapping) else {}
     if not isinstance(name, str):
         raise ConfigError(f'expected a name such as "gcra" or a table such as {{name = "token-bucket"}}; got {spec!r}')
     if name not in _BUILDERS:

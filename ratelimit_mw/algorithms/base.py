@@ -35,7 +35,7 @@ class Algorithm(ABC):
     def __init__(self, quota: Quota) -> None:
         if quota.burst is not None and not self.takes_burst:
             raise ConfigError(
-                f"{self.name} has no burst; got {str(quota)!r}."
+                f"the algorithm has no burst; got {str(quota)!r}."
                 " Remove the burst, or use token-bucket, leaky-bucket or gcra"
             )
         self.amount = quota.amount

@@ -1,4 +1,4 @@
-"""sliding-window-counter, the default: the count of this window plus the weighted count of the previous one.
+"""sliding-window-counter: the count of this window plus the weighted count of the previous one.
 
 State: (start of the window, time of the last change, count of the window before it, count of the window).
 

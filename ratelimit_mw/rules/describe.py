@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from ..algorithms import name_of_spec
 from ..keys.features import Features
 from ..keys.networks import is_in
 from .marks import Mark, MessageMark, ViewMarks
@@ -169,9 +170,10 @@ def describe_overrides(overrides: Mapping[str, Override]) -> Iterator[str]:
 
 
 def algorithm_of(rule: CompiledRule) -> str:
-    """The algorithm with its variant, such as "leaky-bucket (queue)"."""
-    algorithm = rule.limits[0].algorithm
-    return f"{algorithm.name} ({algorithm.variant})" if algorithm.variant else algorithm.name
+    """The algorithm as the rule names it, with its variant, such as "leaky-bucket (queue)"."""
+    limit = rule.limits[0]
+    name = limit.algorithm.name if limit.quota.concurrent else name_of_spec(limit.spec)
+    return f"{name} ({limit.algorithm.variant})" if limit.algorithm.variant else name
 
 
 def cost_of(rule: CompiledRule) -> str:

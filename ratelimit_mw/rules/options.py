@@ -10,6 +10,7 @@ from ..quota import Quota
 from .declaration import option
 
 AlgorithmName = Literal[
+    "sliding-window",
     "fixed-window",
     "sliding-window-counter",
     "sliding-window-log",

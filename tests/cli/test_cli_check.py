@@ -25,8 +25,8 @@ def test_check_shows_every_rule(settings: Any) -> None:
     result = run("check", settings(RULES))
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "login POST /login email + ip 5/minute sliding-window-counter enforce 1 if 401 or 403" in lines
-    assert "rule-3 GET/HEAD one for all clients 1000/second sliding-window-counter enforce 1" in lines
+    assert "login POST /login email + ip 5/minute sliding-window enforce 1 if 401 or 403" in lines
+    assert "rule-3 GET/HEAD one for all clients 1000/second sliding-window enforce 1" in lines
     assert "api /api/** or /v2/** user|ip 100/minute burst 20 token-bucket (interval) shadow 1" in lines
 
 

@@ -33,7 +33,7 @@ def test_explain_shows_keys_and_limits(settings: Any) -> None:
     result = run("explain", settings(RULES), "POST", "/login", "--feature", "ip=192.0.2.7", "--feature", "email=a@b.c")
     assert result.exit_code == 0
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "login email=5:a@b.c&ip=192.0.2.7 5/minute sliding-window-counter enforce 1 if 401 or 403" in lines
+    assert "login email=5:a@b.c&ip=192.0.2.7 5/minute sliding-window enforce 1 if 401 or 403" in lines
     assert "api path: not /api/** or /v2/**" in lines
     assert "rule-3 method: not GET or HEAD" in lines
 
@@ -50,7 +50,7 @@ def test_explain_as_json(settings: Any) -> None:
         "mode": "enforce",
         "key": "",
         "rejects": None,
-        "algorithm": "sliding-window-counter",
+        "algorithm": "sliding-window",
         "limits": [{"limit": "1000/second", "policy": "rule-3", "cost": 1}],
     }
 

@@ -146,17 +146,17 @@ def test_a_jitter_below_one_second_changes_nothing(jitter_us: int) -> None:
     """Retry-After and its jitter have whole seconds."""
     scene = Scene(rule("1/minute"), jitter_us=jitter_us)
     scene.hit()
-    assert {scene.hit()["retry-after"] for _ in range(20)} == {"20"}
+    assert {scene.hit()["retry-after"] for _ in range(20)} == {"60"}
 
 
 def test_jitter_only_adds_time() -> None:
-    """With 3 s jitter, Retry-After is 20 to 23 s. ``t`` is the same number, and the reset stays."""
+    """With 3 s jitter, Retry-After is 60 to 63 s. ``t`` is the same number, and the reset stays."""
     scene = Scene(rule("1/minute"), jitter_us=3_000_000)
     scene.hit()
     rejected = [scene.hit() for _ in range(200)]
-    assert {response["retry-after"] for response in rejected} == {"20", "21", "22", "23"}
+    assert {response["retry-after"] for response in rejected} == {"60", "61", "62", "63"}
     assert all(response["ratelimit"] == f'"login";r=0;t={response["retry-after"]}' for response in rejected)
-    assert {response["x-ratelimit-reset"] for response in rejected} == {"20"}
+    assert {response["x-ratelimit-reset"] for response in rejected} == {"60"}
 
 
 def test_jitter_applies_to_the_longest_wait() -> None:

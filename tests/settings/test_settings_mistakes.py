@@ -40,7 +40,7 @@ RULE = {"limits": "5/minute"}
         ({"match": "login"}, ": match: expected a table such as"),
         ({"key": ["usr"]}, ": key[0]: unknown feature 'usr'"),
         ({"key": [5]}, ": key[0]: expected a feature"),
-        ({"algorithm": "x"}, ": algorithm: unknown algorithm 'x'. Expected one of fixed-window, "),
+        ({"algorithm": "x"}, ": algorithm: unknown algorithm 'x'. Expected one of sliding-window, "),
         ({"algorithm": {"name": "gcra", "x": 1}}, ": algorithm: gcra has no option 'x'"),
         ({"algorithm": 5}, ": algorithm: expected a name such as"),
         ({"cost": -1}, ": cost: expected a cost as a whole number"),

@@ -28,7 +28,7 @@ def test_rules_of_file_and_view_are_decided_together() -> None:
     responses = [ask(app) for _ in range(3)]
     assert [response.status_code for response in responses] == [200, 200, 429]
     assert store.calls == 3
-    assert responses[1].headers["ratelimit"] == '"starlette_apps.asynchronous";r=0;t=50'
+    assert responses[1].headers["ratelimit"] == '"starlette_apps.asynchronous";r=0;t=60'
     assert ask(app, "/free").headers["x-ratelimit-remaining"] == "7"
 
 
@@ -114,7 +114,7 @@ def test_the_handler_of_the_application_replaces_the_rejection(handler: Any, kin
     """A handler for the error or its base class makes the response, and the headers are added."""
     app = application([Route("/", asynchronous)], exception_handlers={kind: handler})
     response = [ask(app) for _ in range(3)][-1]
-    assert (response.status_code, response.headers["retry-after"]) == (418, "20")
+    assert (response.status_code, response.headers["retry-after"]) == (418, "60")
     assert response.text.startswith("/: rejected by starlette_apps.asynchronous (2/minute): retry after")
     assert response.headers["x-ratelimit-remaining"] == "0"
 
@@ -133,7 +133,7 @@ def test_a_handler_for_the_status_replaces_the_rejection(is_async: bool) -> None
     app = application([Route("/", asynchronous)], exception_handlers={429: ahandler if is_async else handler})
     response = [ask(app) for _ in range(3)][-1]
     assert response.text == "/: (429, 'Too Many Requests', ('starlette_apps.asynchronous',))"
-    assert (response.status_code, response.headers["retry-after"]) == (418, "20")
+    assert (response.status_code, response.headers["retry-after"]) == (418, "60")
 
 
 def test_a_handler_for_another_status_is_not_called() -> None:

@@ -41,8 +41,8 @@ def test_a_rejected_handshake_has_a_full_response_with_the_extension() -> None:
     start, body = connect(app, extensions=DENIAL)
     assert (start["type"], start["status"]) == ("websocket.http.response.start", 429)
     headers = dict(start["headers"])
-    assert headers[b"retry-after"] == b"20"
-    assert headers[b"ratelimit"] == b'"ws";r=0;t=20'
+    assert headers[b"retry-after"] == b"60"
+    assert headers[b"ratelimit"] == b'"ws";r=0;t=60'
     assert body["type"] == "websocket.http.response.body"
     assert b'"violated-policies": ["ws"]' in body["body"]
 

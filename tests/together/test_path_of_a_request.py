@@ -93,7 +93,7 @@ def test_ahit_on_redis_enters_at_most_12_files(redis_server: Server) -> None:
 def test_a_rejection_in_fastapi_enters_few_files() -> None:
     """A rule and ``@limit``: the adapter finds the route, ``http`` reads and writes, the limiter decides."""
     app = FastAPI()
-    app.add_middleware(ASGIMiddleware, limiter=Limiter([Rule(name="site", limits="1000/hour")]))
+    app.add_middleware(ASGIMiddleware, limiter=Limiter([Rule(name="site", limits="30/hour")]))
 
     @app.get("/items/{item}")
     @asgi_limit("2/hour")

@@ -87,7 +87,7 @@ def test_a_rejection_is_valid_and_does_not_call_the_application(method: str, rul
     assert [response.status for response in served] == ["401 Unauthorized"] * 2 + ["429 Too Many Requests"]
     rejected = dict(served[2].headers)
     assert len(served[2].body) == (0 if method == "HEAD" else int(rejected["Content-Length"]))
-    assert rejected["Retry-After"] == "20"
+    assert rejected["Retry-After"] == "60"
     assert rejected["Cache-Control"] == "no-store"
     assert len(calls) == 2
 
