@@ -1,12 +1,13 @@
 """Reads features from a request. Each feature gets its function at start-up."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
-from ..keys.features import INVALID, checked_name
+from ..keys.features import BUILT_IN, INVALID, checked_name
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
 from .client_ip import ClientIP
@@ -100,9 +101,11 @@ class FeatureReader:
         if read := self._body_feature(name):
             self._in_body.add(name)
             return read
+        close = [] if rest else difflib.get_close_matches(name, {*BUILT_IN, *self._own} - {name}, 1, 0.75)
+        hint = HINTS.get(name) or (f"Did you mean {close[0]!r}? If not, pass " if close else "Pass ")
         raise ConfigError(
             f"{needed_by} uses the feature {name!r}, but nothing provides it."
-            f" {HINTS.get(name, 'Pass ')}features={{{name!r}: function_of_the_request}} to the middleware"
+            f" {hint}features={{{name!r}: function_of_the_request}} to the middleware"
         )
 
 

@@ -3,9 +3,8 @@
 ``None``, ``""`` and an absent name all mean that the feature is missing.
 """
 
-import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError
@@ -35,14 +34,13 @@ _NAME = re.compile(
 USE_FEATURES: Final = ". To count by a function, pass features={NAME: function} and use NAME in the key"
 
 
-def checked_name(name: object, also: Iterable[str] = ()) -> str:
+def checked_name(name: object) -> str:
     """Check the name of a feature and return its canonical form.
 
     >>> checked_name("header:X-API-Key"), checked_name("post:username")
     ('header:x-api-key', 'form:username')
 
-    Any word can be the name of your own feature, unless the word is close to a built-in name. A typing mistake must
-    not become a feature that is always missing.
+    Any word can be the name of your own feature. A middleware finds the typing mistakes: nothing provides them.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
         families = ", ".join(f"{family}:NAME" for family in _FAMILIES)
@@ -54,9 +52,6 @@ def checked_name(name: object, also: Iterable[str] = ()) -> str:
     if name in KEY_ALIASES:
         raise ConfigError(f"{name!r} is not a feature. In a key it means {KEY_ALIASES[name]!r}")
     family, colon, rest = name.partition(":")
-    known = (*BUILT_IN, *also)
-    if not colon and name not in known and (close := difflib.get_close_matches(name, known, 1, 0.75)):
-        raise ConfigError(f"unknown feature {name!r}. Did you mean {close[0]!r}? Your own names must differ more")
     return f"{_FAMILY_ALIASES.get(family, family)}{colon}{rest.lower() if family == 'header' else rest}"
 
 

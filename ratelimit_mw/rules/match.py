@@ -71,7 +71,7 @@ class Match:
 def _feature(name: object, value: object) -> tuple[str, frozenset[str]]:
     """A feature and the values that match it, in every form in which a request may have them."""
     with error_path(path_of(name)):
-        feature = checked_name(name, also=_PARSERS)
+        feature = checked_name(name)
     texts = _each(str(name), value, _method if name == "method" else _value)
     return feature, frozenset(spelling for text in texts for spelling in spellings(feature, text))
 

@@ -259,7 +259,7 @@ def test_a_cancelled_request_does_not_affect_the_next() -> None:
         ({"limiter": limiter(), "features": {"user": lambda: "x"}}, "of the request; got <lambda>..: too many"),
         ({"limiter": limiter(), "rejection": lambda request: None}, "of the request and the verdict; got <lambda>"),
         ({"settings": limiter()}, "settings: expected the path of a file, a dictionary or Settings; got <"),
-        ({"limiter": limiter(), "features": {"usr": str}}, "Did you mean 'user'"),
+        ({"limiter": limiter(), "features": {"user-id": str}}, "features\\['user-id'\\]: expected a feature"),
         (
             {"limiter": limiter(), "trusted_proxy": []},
             "trusted_proxy: unknown argument. Did you mean 'trusted_proxies'",

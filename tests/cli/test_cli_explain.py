@@ -130,7 +130,6 @@ def test_explain_a_rule_without_a_key(settings: Any) -> None:
         ("GET", "/", "--feature", "ip"),
         ("GET", "/", "--feature", "ip=nonsense"),
         ("GET", "/", "--feature", "x y=1"),
-        ("GET", "/", "--feature", "emial=1"),
         ("GET", "/", "--feature", "path=/x"),
         ("GET", "/", "--feature", "method=GET"),
         ("GET", "http://[::1/"),

@@ -186,7 +186,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "5/m", "key": "user", "features": {"user": "ann"}}, r"features\['user'\]: expected a dependency"),
     (
         {"limits": "5/m", "key": "user", "features": {"usr": current_user}},
-        r"^RateLimit at .*py:\d+: features\['usr'\]: .*'user'",
+        r"^RateLimit at .*py:\d+: features\['usr'\]: the limit does not use it: .* need user",
     ),
 ]
 

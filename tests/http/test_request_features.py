@@ -162,6 +162,42 @@ def test_a_feature_without_a_source_is_rejected_when_built(name: str) -> None:
     assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("usr", "Did you mean 'user'? If not, pass features={'usr': "),
+        ("users", "Did you mean 'user'? If not, pass "),
+        ("ips", "Did you mean 'ip'? If not, pass "),
+        ("tenants", "Did you mean 'tenant'? If not, pass "),
+        ("plan", "provides it. Pass features={'plan': "),
+        ("region", "provides it. Set region_database or region_header, or pass "),
+        ("cart", "provides it. Pass features="),
+    ],
+)
+@pytest.mark.parametrize("option", ["key", "match", "per"])
+def test_a_feature_that_nothing_provides_suggests_a_near_name(name: str, hint: str, option: str) -> None:
+    """The names of your own functions count, and a name that is known is no suggestion for itself."""
+    uses: dict[str, Any] = {"key": [name], "match": {name: "x"}, "per": {name: {"x": "1/minute"}}}
+    rate = limiter("1/minute", **{option: uses[option]})
+    for middleware in (RateLimitMiddleware, WSGIMiddleware):
+        with pytest.raises(ConfigError, match=f"uses the feature '{name}', but nothing provides it") as raised:
+            middleware(sending(START, BODY), limiter=rate, features={"tenant": str})  # type: ignore[operator]
+        assert hint in str(raised.value)
+
+
+def test_a_parameter_of_a_route_has_no_near_name() -> None:
+    """A plain WSGI application has no routes. The path would not be what the rule needs."""
+    with pytest.raises(ConfigError, match=r"'path:id', but nothing provides it\. Pass features="):
+        WSGIMiddleware(listing, limiter=limiter("1/minute", key=["path:id"]))
+
+
+@pytest.mark.parametrize("name", ["users", "hosts", "plans", "usr"])
+def test_a_feature_of_your_own_can_have_a_name_near_a_built_in_one(name: str) -> None:
+    """The rule counts by it."""
+    app = limited(sending(START, BODY), limiter("1/minute", key=[name]), features={name: lambda request: "x"})
+    assert [send_bare(app, http_scope())[0]["status"] for _ in range(2)] == [200, 429]
+
+
 def test_a_feature_function_replaces_a_built_in_feature() -> None:
     """A feature function can replace every built-in feature, including ``endpoint``."""
     app = limited(

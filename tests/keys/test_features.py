@@ -63,12 +63,6 @@ def test_names_of_features(name: str, known_as: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("usr", "Did you mean 'user'"),
-        ("users", "Did you mean 'user'"),
-        ("endpoints", "Did you mean 'endpoint'"),
-        ("e_mail", "Did you mean 'email'"),
-        ("ips", "Did you mean 'ip'"),
-        ("plans", "Did you mean 'plan'"),
         ("IP", "expected a feature: ip, user"),
         ("", "expected a feature"),
         ("header:", "expected a feature"),
@@ -80,10 +74,28 @@ def test_names_of_features(name: str, known_as: str) -> None:
         (7, "got 7"),
     ],
 )
-def test_a_misspelt_feature_name_is_rejected(name: Any, message: str) -> None:
-    """A typo would otherwise be a feature that is always missing and a rule that never applies."""
+def test_an_invalid_feature_name_is_rejected(name: Any, message: str) -> None:
+    """A name is a word, or a family with the name of one of its values."""
     with pytest.raises(ConfigError, match=message):
         checked_name(name)
+
+
+def test_any_word_can_be_the_name_of_your_own_feature() -> None:
+    """A name that is near to a built-in one is as good as any other."""
+    words = {f"{start}{name}{end}" for name in BUILT_IN for start in ("", "my_", "x") for end in ("", "s", "_id", "id")}
+    words |= {
+        "users_plan",
+        "usr",
+        "e_mail",
+        "mail",
+        "client_ip",
+        "hostname",
+        "tenant",
+        "regional",
+        "pathology",
+        "gropu",
+    }
+    assert {word for word in words if checked_name(word) != word} == set()
 
 
 @pytest.mark.parametrize(
@@ -92,7 +104,7 @@ def test_a_misspelt_feature_name_is_rejected(name: Any, message: str) -> None:
         (7, "expected a list of features .* got 7"),
         ({"ip": 1}, "expected a list of features"),
         ([["ip"]], "\\[0\\]: expected a feature such as"),
-        (["ip", "usr|ip"], "\\[1\\]: .*Did you mean 'user'"),
+        (["ip", "us-er|ip"], "\\[1\\]: expected a feature"),
         (["ip|"], "\\[0\\]: expected a feature"),
     ],
 )

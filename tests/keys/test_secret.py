@@ -146,7 +146,7 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
         ({"secret": TEXT, "secret_file": "x"}, "secret_file: set either secret or secret_file, not both"),
         ({"secret_file": "missing"}, "secret_file: file 'missing' not found in "),
         ({"keyed": ["user"]}, "keyed: keyed needs a secret"),
-        ({"secret": TEXT, "keyed": ["emial"]}, "keyed\\[0\\]: unknown feature 'emial'"),
+        ({"secret": TEXT, "keyed": ["user-agent"]}, "keyed\\[0\\]: expected a feature"),
     ],
 )
 def test_an_invalid_secret_is_an_error_that_does_not_show_it(settings: dict[str, Any], message: str) -> None:

@@ -113,7 +113,7 @@ def test_denied_is_403_in_applications(peer: str, status: int) -> None:
             {"deny": {"ip": ["2001:db8::7"]}},
             r"lists.deny.ip: 2001:db8::7/128 never matches: IPv6 clients are counted per /64",
         ),
-        ({"deny": {"usr": ["x"]}}, r"lists.deny: unknown feature 'usr'"),
+        ({"deny": {"user-agent": ["x"]}}, r"lists.deny: expected a feature"),
         ({"deny": {"user": []}}, r"lists.deny.user: expected a list of values"),
         ({"block": {}}, r"lists\.block: unknown list"),
     ],

@@ -97,7 +97,7 @@ def test_the_message_has_file_line_rule_and_path(tmp_path: Path) -> None:
     [
         ("r.toml", '[lists]\nalow = {}\n[[rules]]\nlimits = "1/s"', 2),
         ("r.toml", 'headers = []\n[[rule]]\nlimits = "1/s"', 2),
-        ("r.yaml", "rules:\n  - limits: 1/s\n    match:\n      path: /a\n      pth: /b", 5),
+        ("r.yaml", "rules:\n  - limits: 1/s\n    match:\n      path: /a\n      user-agent: x", 5),
     ],
 )
 def test_an_unknown_name_has_its_own_line(tmp_path: Path, name: str, text: str, line: int) -> None:

@@ -42,7 +42,7 @@ def test_a_hidden_limit_is_an_error_with_its_reason() -> None:
     ("limits", "options", "message"),
     [
         ("5/fortnight", {}, r"@limit at .*test_starlette_mistakes\.py:\d+: limits: cannot parse"),
-        ("5/minute", {"key": ["usr"]}, "Did you mean 'user'"),
+        ("5/minute", {"key": ["user-agent"]}, r"key\[0\]: expected a feature"),
         ("5/minute", {"match": {"path": "/x"}}, "a decorated view has the path of its route"),
         ("5/minute", {"per_route": True}, r"@limit at .*py:\d+: per_route: unknown option. Did you mean 'per_key'"),
         (hello, {}, r'@limit on .*hello: expected @limit\("5/minute"\)'),
