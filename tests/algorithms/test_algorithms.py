@@ -180,6 +180,14 @@ def test_states_that_do_not_fit_each_other_have_different_keys(kind: str) -> Non
     assert (plain.name, plain.variant) == (full.name, full.variant)
 
 
+@pytest.mark.parametrize("spec", ["sliding-window", {"name": "sliding-window"}, algorithms.DEFAULT])
+@pytest.mark.parametrize(("amount", "name"), [(1, "log"), (32, "log"), (33, "counter"), (10**12, "counter")])
+def test_sliding_window_is_the_log_or_the_counter(spec: object, amount: int, name: str) -> None:
+    """The amount decides. Keys and states are those of the algorithm that it becomes."""
+    built = build(spec, Quota.parse(f"{amount}/hour"))
+    assert (built.name, built.variant) == (f"sliding-window-{name}", "")
+
+
 def test_an_algorithm_of_your_own_joins_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """After ``register`` a rule may name it; a name that is taken is an error."""
     monkeypatch.setattr(algorithms, "_BUILDERS", dict(algorithms._BUILDERS))

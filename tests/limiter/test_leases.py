@@ -58,6 +58,16 @@ def test_many_processes_never_exceed_the_limit() -> None:
     assert 500 - 7 * 50 <= allowed <= 500
 
 
+@pytest.mark.parametrize(("limits", "lease"), [("20/minute", "10%"), ("32/minute", "50%"), ("1/minute", "50%")])
+def test_leases_of_a_small_amount_never_exceed_it(limits: str, lease: str) -> None:
+    """The store keeps these counts in a log, which takes shares and their returns like single hits."""
+    limiters, _, clock = setup(processes=3, limits=limits, lease=lease)
+    amount = int(limits.partition("/")[0])
+    for _ in range(3):
+        assert amount * 0.5 <= sum(limiters[i % 3].hit(WHO).allowed for i in range(200)) <= amount
+        clock.advance(60)
+
+
 def test_a_crash_loses_at_most_one_share() -> None:
     """No other process consumes the share of a crashed process."""
     limiters, _, _ = setup(processes=2, limits="100/minute", lease="20%")
