@@ -58,7 +58,7 @@ PICTURES = (
     Drawn(
         "sliding-window-counter",
         "sliding-window-counter",
-        "sliding-window-counter (the default)",
+        "sliding-window-counter",
         "estimate for the last minute",
         edges=True,
     ),
