@@ -76,6 +76,11 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
         ),
         ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "must provide the feature region, for a"),
         ('[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"', "Set region_database or region_header"),
+        ('[[rules]]\nname = "a"\nkey = "usr"\nlimits = "5/s"', "must provide the feature usr, for a"),
+        (
+            f'secret = "{"s" * 32}"\nkeyed = ["emial", "ip", "tel"]\n[[rules]]\nkey = "tel"\nlimits = "5/s"',
+            "keyed has emial, but no key of these rules does",
+        ),
         (
             'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',
             "region_header is read from trusted_proxies only",
