@@ -9,6 +9,7 @@ from ..errors import ConfigError
 from ..http.client_ip import ip_key
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
+from ..keys.key import feature_of
 from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
 from .access_log import InvalidLineError, RequestTarget, parse_target
@@ -108,7 +109,9 @@ def _features(request: ASGIRequest, features: dict[str, str], ipv6_prefix: int) 
 def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, Any]:
     """Return the key and the limits of a rule for a request, or the reason why the rule does not apply."""
     key = None if reason else rule.key.build(features)
-    missing = " and ".join("|".join(names) for names in rule.source.entries if not any(map(features.get, names)))
+    entries = rule.source.entries
+    absent = (entry for entry in entries if not any(features.get(feature_of(part)) for part in entry))
+    missing = " and ".join(map("|".join, absent))
     if not reason and key is None and (rule.source.when_missing != "reject" or rule.shadow):
         reason = f"key: {missing} is missing"
     if reason:

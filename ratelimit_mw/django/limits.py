@@ -207,6 +207,6 @@ class _RuleFacts:
         self.by_route = any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
         self.by_scope: dict[str, list[str]] = {}
         for rule in rules.rules:
-            for scope in dict(rule.source.matches.features).get(SCOPE, ()):
+            for scope in map(str, dict(rule.source.matches.features).get(SCOPE, ())):
                 self.by_scope.setdefault(scope, []).append(rule.name)
         self.scoped = tuple(dict.fromkeys(name for names in self.by_scope.values() for name in names))

@@ -2,37 +2,50 @@
 
 The address is the peer's, unless the peer is a trusted proxy. Then it is the rightmost address that is not a trusted
 proxy, over all lines of the header. A hop that is not an IP address ends the search, and the peer's address is used.
+A malformed element of ``Forwarded`` is INVALID.
 """
 
+from __future__ import annotations
+
 import ipaddress
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..keys.networks import parse_network
+from ..keys.features import INVALID
+from ..keys.networks import EMBEDDINGS, Embedding, Networks, embedded_ipv4, parse_network
+
+if TYPE_CHECKING:
+    from .request import Request
 
 UNIX: Final = "unix"
 _MAX_HOPS: Final = 32
 _MAX_BYTES: Final = 8192
 _MAX_ADDRESS: Final = 64
 _CACHE_SIZE: Final = 8192
+_MAX_WATCHED: Final = 10_000  # requests; later ones have the cost of no check
+_log = logging.getLogger("ratelimit_mw")
 
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _PORT = r":(?:\d{1,5}|_[\w.-]+)"  # RFC 7239 allows a proxy to write another name for a port
 _WITH_PORT = re.compile(rf"\[([\w:.%~-]+)\](?:{_PORT})?|(\d+\.\d+\.\d+\.\d+){_PORT}", re.ASCII)
 _ZONE = re.compile(r"[\w.~-]+", re.ASCII)
-_PAIR = re.compile(r'[ \t]*([!#$%&\'*+.^_`|~\w-]+)=([^\s;,="]+|"(?:[^"\\]|\\.)*")[ \t]*([;,]|$)', re.ASCII)
+_NAME_VALUE: Final = r"""([!#$%&'*+.^_`|~\w-]+)=([^\s;,="\\]+|"(?:[^"\\]|\\.)*+")"""
+_PAIR = re.compile(_NAME_VALUE, re.ASCII)
+_ELEMENT = re.compile(rf"(?:{_NAME_VALUE})?(?:[ \t]*+;[ \t]*+(?:{_NAME_VALUE})?)*+", re.ASCII)
+_WITHHELD = re.compile(rf"(?:unknown|_[\w.-]+)(?:{_PORT})?", re.ASCII | re.IGNORECASE)
 
 
-def ip_key(text: str, ipv6_prefix: int = 64) -> str | None:
+def ip_key(text: str, ipv6_prefix: int = 64, embeddings: Iterable[Embedding] = EMBEDDINGS) -> str | None:
     """Return the text that an IP address is counted under; None for a text that is not a client's address.
 
     >>> ip_key("::ffff:192.0.2.7"), ip_key("2001:db8:1:2:3::4"), ip_key("0.0.0.0")
     ('192.0.2.7', '2001:db8:1:2::/64', None)
     """
-    address = _parse(text)
+    address = _parse(text, embeddings)
     if address is None:
         return None
     if address.version == 4 or ipv6_prefix == 128:
@@ -49,44 +62,68 @@ class ClientIP:
     '198.51.100.1'
     """
 
-    def __init__(self, trusted: Iterable[str] = (), header: str = "x-forwarded-for", ipv6_prefix: int = 64) -> None:
+    watches = True
+    """Whether ``watch`` may still log its warning."""
+    _watched = 0
+
+    def __init__(
+        self,
+        trusted: Iterable[str] = (),
+        header: str = "x-forwarded-for",
+        ipv6_prefix: int = 64,
+        nat64: Iterable[Embedding] = (),
+    ) -> None:
         trusted = list(trusted)
         self.header = header
         self.reads_header = bool(trusted)
         self._trusts_unix = UNIX in trusted
-        self._networks = [parse_network(proxy) for proxy in trusted if proxy != UNIX]
+        self._networks = Networks(parse_network(proxy) for proxy in trusted if proxy != UNIX)
+        self._embeddings = (*nat64, *EMBEDDINGS)
         self._hops = _forwarded_hops if header == "forwarded" else _x_forwarded_for_hops
-        self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix))
+        self.key = lru_cache(_CACHE_SIZE)(lambda text: ip_key(text, ipv6_prefix, self._embeddings))
         self._trusts = lru_cache(_CACHE_SIZE)(self._is_trusted)
 
-    def resolve(self, peer: str | None, lines: Iterable[str] = ()) -> str | None:
-        """Return the key of the client's address; None where there is no address."""
+    def resolve(self, peer: str | None, lines: Iterable[str] = ()) -> Any:
+        """Return the key of the client's address; None where there is no address, INVALID where it is malformed."""
         if peer and len(peer) > _MAX_ADDRESS:
             return None
         peer_key = self.key(peer) if peer else None
         if not self.reads_header or not self.trusts(peer):
             return peer_key
         for hop in self._hops(lines):
-            if len(hop) > _MAX_ADDRESS:
-                return peer_key
-            if self._trusts(hop):
-                continue
-            return self.key(hop) or peer_key
+            if hop is INVALID:
+                return INVALID
+            if not self._trusts(hop):
+                return self.key(hop) or peer_key
         return peer_key
 
     def trusts(self, peer: str | None) -> bool:
         """Return whether the socket's other end is a trusted proxy."""
         return (len(peer) <= _MAX_ADDRESS and self._trusts(peer)) if peer else self._trusts_unix
 
+    def watch(self, request: Request) -> None:
+        """Log a warning, once, for a request that came through a proxy that the settings do not name."""
+        self._watched += 1
+        self.watches = self._watched < _MAX_WATCHED
+        peer = request.peer
+        address = _parse(peer, ()) if peer and len(peer) <= _MAX_ADDRESS else None
+        if address is None or not address.is_private or self.trusts(peer) or not request.header_lines(self.header):
+            return
+        self.watches = False
+        _log.warning(
+            "a request from %s has the header %s, but %s is not one of trusted_proxies."
+            " If it is your proxy, all clients behind it share one limit by ip. Add it to trusted_proxies",
+            *(address, self.header, address),
+        )
+
     def _is_trusted(self, text: str) -> bool:
         if self._trusts_unix and text.startswith("unix:"):  # nginx writes this for a client on a Unix socket
             return True
-        address = _parse(text)
-        return address is not None and any(address in network for network in self._networks)
+        return str(_parse(text, self._embeddings)) in self._networks
 
 
-def _parse(text: str) -> _IPAddress | None:
-    """Return the address without port, brackets and zone, as IPv4 where it is mapped; None for other text."""
+def _parse(text: str, embeddings: Iterable[Embedding]) -> _IPAddress | None:
+    """Return the address without port, brackets and zone, as IPv4 where it holds one; None for other text."""
     if match := _WITH_PORT.fullmatch(text):
         text = match[1] or match[2]
     if "%" in text:
@@ -97,33 +134,54 @@ def _parse(text: str) -> _IPAddress | None:
         address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    if address.version == 6 and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    if isinstance(address, ipaddress.IPv6Address):
+        address = embedded_ipv4(address, embeddings) or address
     return None if address.is_unspecified else address
 
 
-def _x_forwarded_for_hops(lines: Iterable[str]) -> Iterator[str]:
-    text = ",".join(lines)
-    if len(text) > _MAX_BYTES:  # the first hop of the rest may be cut in two
-        text = text[-_MAX_BYTES:].partition(",")[2]
-    for hop in reversed(text.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
+def _x_forwarded_for_hops(lines: Iterable[str]) -> Iterator[Any]:
+    for hop in reversed(_tail(lines).rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
         if hop := hop.strip(" \t"):
-            yield hop
+            yield hop if len(hop) <= _MAX_ADDRESS else ""
 
 
-def _forwarded_hops(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the ``for`` of each element of RFC 7239, "" for an element without one and for a malformed header."""
-    text = ",".join(line for line in lines if line.strip())
-    hops, position = [""], 0
-    while position < len(text):
-        pair = _PAIR.match(text, position) if len(text) <= _MAX_BYTES else None
-        if pair is None:
-            hops.append("")
+def _forwarded_hops(lines: Iterable[str]) -> Iterator[Any]:
+    """Yield the ``for`` of each element of RFC 7239 from the right. A malformed element is INVALID, and the last one.
+
+    The shortest well-formed text after a comma is an element: a text that begins within the quotes of an element has an
+    odd number of quotes. So nothing on its left, which the client may have sent, can change an element.
+    """
+    text = _tail(lines)
+    start = end = len(text)
+    for _ in range(_MAX_HOPS):
+        start = text.rfind(",", 0, start)
+        element = text[start + 1 : end].strip(" \t")
+        if _ELEMENT.fullmatch(element):
+            if element:  # a list may have empty elements
+                yield _node(element)
+            end = start
+        elif '"' not in element:  # the comma is not within quotes
             break
-        name, value, end = pair.groups()
-        if name.lower() == "for":
-            hops[-1] = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
-        if end == ",":
-            hops.append("")
-        position = pair.end()
-    yield from reversed(hops[-_MAX_HOPS:])
+        if start < 0:
+            break
+    if end != start:
+        yield INVALID
+
+
+def _tail(lines: Iterable[str]) -> str:
+    """Join the lines and keep the last 8 KiB. The element that this cuts in two becomes a malformed one."""
+    text = ",".join(lines)
+    return '",' + text[-_MAX_BYTES:].partition(",")[2] if len(text) > _MAX_BYTES else text
+
+
+def _node(element: str) -> Any:
+    """Return the address in ``for``, "" where the proxy withholds it, INVALID for two of them and for other text."""
+    nodes = [value for name, value in _PAIR.findall(element) if name.lower() == "for"]
+    node = nodes[0] if nodes else "unknown"
+    if node.startswith('"'):
+        node = re.sub(r"\\(.)", r"\1", node[1:-1])
+    if len(nodes) > 1 or len(node) > _MAX_ADDRESS:
+        return INVALID
+    if _WITHHELD.fullmatch(node):
+        return ""
+    return node if node.startswith("unix:") or _parse(node, EMBEDDINGS) else INVALID

@@ -82,10 +82,14 @@ class FeatureReader:
         return features
 
     def _ip_of_peer(self, request: Request) -> str | None:
-        peer, ip_key = request.peer, self._ip_key
-        return ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
+        peer = request.peer
+        if self._client_ip.watches:
+            self._client_ip.watch(request)
+        return self._ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
 
-    def _ip_behind_proxies(self, request: Request) -> str | None:
+    def _ip_behind_proxies(self, request: Request) -> Any:
+        if self._client_ip.watches:
+            self._client_ip.watch(request)
         return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
 
     def _find(self, name: str, needed_by: str) -> Read:

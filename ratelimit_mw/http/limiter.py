@@ -51,7 +51,7 @@ class HttpLimiter:
         self.writer = HeaderWriter(http.headers, http.reset, http.retry_jitter)
         self._build_reader = partial(
             FeatureReader,
-            client_ip=ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix),
+            client_ip=ClientIP(http.trusted_proxies, http.forwarded_header, http.ipv6_prefix, http.nat64_prefixes),
             own=features,
             adapter=adapter,
             body_feature=partial(body_feature, limit=http.body_limit, email_field=http.email_field),

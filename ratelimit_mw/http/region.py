@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, MissingExtraError, error_path
+from ..keys.features import INVALID
 from ..settings import Settings
 from .client_ip import ClientIP
 from .request import Request
@@ -39,11 +40,11 @@ class Region:
         """Return None where neither a database nor a header is set."""
         if not settings.region_database and not settings.region_header:
             return None
-        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128)
+        client_ip = ClientIP(settings.trusted_proxies, settings.forwarded_header, 128, settings.nat64_prefixes)
         return cls(settings.region_database, settings.region_header, client_ip)
 
-    def lookup(self, request: Request) -> str | None:
-        """Return the code of the country; None where it is not known."""
+    def lookup(self, request: Request) -> Any:
+        """Return the code of the country; None where it is not known, INVALID where its client is."""
         if self._header and self._client_ip.trusts(request.peer):
             lines = request.header_lines(self._header)
             # The proxy writes one line. Of two lines, one may be the client's own.
@@ -51,10 +52,12 @@ class Region:
                 return code
         return None if self._database is None else self._lookup_ip(request, self._database)
 
-    def _lookup_ip(self, request: Request, database: Reader) -> str | None:
+    def _lookup_ip(self, request: Request, database: Reader) -> Any:
         client_ip = self._client_ip
         lines = request.header_lines(client_ip.header) if client_ip.reads_header else ()
         address = client_ip.resolve(request.peer, lines)
+        if address is INVALID:
+            return INVALID
         try:
             return _country(database.get(address)) if address else None
         except ValueError:

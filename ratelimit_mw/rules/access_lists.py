@@ -6,20 +6,19 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, error_path
 from ..keys.email import spellings
-from ..keys.features import Features, checked_name
-from ..keys.networks import Network, is_in, parse_network
+from ..keys.features import INVALID, Features, checked_name
+from ..keys.networks import Networks, parse_network
 from .declaration import check_names
 
 _KINDS: Final = ("allow", "deny")
 
 
 class _Entry(NamedTuple):
-    """The values of one feature in one list, or the networks when the feature is ``ip``."""
+    """The values of one feature in one list; networks when the feature is ``ip``."""
 
     kind: str
     feature: str
-    values: frozenset[str] = frozenset()
-    networks: tuple[Network, ...] = ()
+    values: frozenset[str] | Networks
 
 
 @dataclass(init=False, repr=False)
@@ -51,10 +50,16 @@ class AccessLists:
         return [entry.feature for entry in self.entries if entry.kind == kind]
 
     def allows(self, features: Features) -> bool | None:
-        """Return True when the request is on the allow list, False when on the deny list, None when on neither."""
+        """Return True when the request is on the allow list, False when on the deny list, None when on neither.
+
+        An invalid feature is on the deny list, so that a client cannot evade it.
+        """
         for entry in self.entries:
             value = features.get(entry.feature)
-            if value is not None and (str(value) in entry.values or is_in(str(value), entry.networks)):
+            if value is INVALID:
+                if entry.kind == "deny":
+                    return False
+            elif value is not None and str(value) in entry.values:
                 return entry.kind == "allow"
         return None
 
@@ -64,5 +69,5 @@ def _parse(kind: str, feature: str, values: Any) -> _Entry:
     if not isinstance(items, list | tuple) or not items:
         raise ConfigError(f"expected a list of values; got {values!r}")
     if feature == "ip":
-        return _Entry(kind, feature, networks=tuple(map(parse_network, items)))
+        return _Entry(kind, feature, Networks(map(parse_network, items)))
     return _Entry(kind, feature, frozenset(spelling for item in items for spelling in spellings(feature, str(item))))

@@ -7,7 +7,8 @@ import ipaddress
 from collections.abc import Iterable
 
 from ..errors import ConfigError, error_path
-from ..keys.networks import Network, canonical_ip, parse_network
+from ..keys.key import feature_of, ip_prefixes
+from ..keys.networks import Networks, canonical_ip, parse_network
 from .access_lists import AccessLists
 from .rule import Rule
 
@@ -16,38 +17,51 @@ def check_lists(lists: AccessLists, ipv6_prefix: int) -> None:
     """``ConfigError`` for a network that is narrower than a client."""
     for entry in lists.entries:
         with error_path(f"lists.{entry.kind}.ip"):
-            _check_networks(entry.networks, ipv6_prefix)
+            _check_networks(entry.values, ipv6_prefix)
 
 
 def check_rule(rule: Rule, ipv6_prefix: int, of: str = "") -> None:
     """``ConfigError`` for a narrower network, and for limits of another address. ``of`` names the rule in it."""
     try:
+        for part in (part for parts in rule.entries for part in parts):
+            with error_path("key"):
+                _check_width(part, ipv6_prefix)
         with error_path("match.ip"):
-            _check_networks(rule.matches.networks, ipv6_prefix)
+            for _, values in rule.matches.features:
+                _check_networks(values, ipv6_prefix)
         for name, table in rule.tables:
-            if name == "ip" or (not name and "ip" in rule.entries[0]):
-                for value in table:
-                    with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
-                        _check_client(value, ipv6_prefix)
+            part = next((part for part in ([name] if name else rule.entries[0]) if feature_of(part) == "ip"), "")
+            for value in table if part else ():
+                with error_path(f"per.{name}[{value!r}]" if name else f"per_key[{value!r}]"):
+                    _check_client(value, part, ipv6_prefix)
     except ConfigError as error:
         raise ConfigError(error.message, error.path, of) from None
 
 
-def _check_networks(networks: Iterable[Network], ipv6_prefix: int) -> None:
-    for network in networks:
+def _check_width(part: str, ipv6_prefix: int) -> None:
+    prefix = ip_prefixes(part)[1]
+    if ipv6_prefix < prefix < 128:
+        raise ConfigError(
+            f"{part!r} cannot be counted: {_per_prefix(ipv6_prefix)}. Write a smaller number than {prefix}"
+        )
+
+
+def _check_networks(values: Iterable[object], ipv6_prefix: int) -> None:
+    for network in values if isinstance(values, Networks) else ():
         if network.version == 6 and network.prefixlen > ipv6_prefix:
             wider = str(network.supernet(new_prefix=ipv6_prefix))
             raise ConfigError(f"{network} never matches: {_per_prefix(ipv6_prefix)}. Write {wider!r}")
 
 
-def _check_client(value: str, ipv6_prefix: int) -> None:
+def _check_client(value: str, part: str, ipv6_prefix: int) -> None:
     """Check a value that is an IP address. Any other text may be the value of another feature."""
     text = canonical_ip(value)
     try:
         network = parse_network(str(ipaddress.ip_network(text, strict=False)))
     except ValueError:
         return
-    length = 32 if network.version == 4 else ipv6_prefix
+    ipv4, ipv6 = ip_prefixes(part)
+    length = ipv4 if network.version == 4 else min(ipv6, ipv6_prefix)
     if network.prefixlen < length:
         raise ConfigError(f"{value!r} is a network, not a client. Write a rule with match = {{ip = [{value!r}]}}")
     client = str(network.supernet(new_prefix=length) if length < network.max_prefixlen else network.network_address)

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from ..algorithms import name_of_spec
 from ..keys.features import Features
-from ..keys.networks import is_in
 from .marks import Mark, MessageMark, ViewMarks
 from .match import Match
 from .paths import PathTree
@@ -138,11 +137,10 @@ class Overview:
             return f"host: not {_either(match.hosts)}"
         if features is None:
             return ""
-        if match.networks and not is_in(str(features.get("ip")), match.networks):
-            return f"feature: ip is {features.get('ip')}, not in {_either(map(str, match.networks))}"
         missed = (pair for pair in match.features if str(features.get(pair[0]) or "") not in pair[1])
         for name, values in missed:
-            return f"feature: {name} is {features.get(name) or 'missing'}, not {_either(sorted(values))}"
+            expected = f"{'in ' * (name == 'ip')}{_either(_texts(values))}"
+            return f"feature: {name} is {features.get(name) or 'missing'}, not {expected}"
         return ""
 
     def _source(self, rule: CompiledRule) -> str:
@@ -195,14 +193,17 @@ def _match(match: Match) -> dict[str, list[str]]:
         "path": list(match.paths),
         "methods": sorted(match.methods),
         "host": list(match.hosts),
-        **{name: sorted(values) for name, values in match.features},
-        **({"ip": list(map(str, match.networks))} if match.networks else {}),
+        **{name: _texts(values) for name, values in match.features},
     }
 
 
 def _conditions(rule: CompiledRule) -> str:
     """The conditions on features, which depend on a real request."""
-    return " ".join(f"when {name} is {_either(sorted(values))}" for name, values in rule.source.matches.features)
+    return " ".join(f"when {name} is {_either(_texts(values))}" for name, values in rule.source.matches.features)
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    return sorted(map(str, values))
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ..errors import ConfigError, error_path, path_of
 from ..keys.email import spellings
 from ..keys.features import INVALID, Features, checked_name
-from ..keys.networks import Network, is_in, parse_network
+from ..keys.networks import Networks, parse_network
 from .paths import checked_pattern
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
@@ -24,31 +24,30 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The requests that a rule applies to. An empty field matches every request; ``networks`` are those of ``ip``."""
+    """The requests that a rule applies to. An empty field matches every request."""
 
     paths: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
-    features: tuple[tuple[str, frozenset[str]], ...] = ()
-    networks: tuple[Network, ...] = ()
+    features: tuple[tuple[str, frozenset[str] | Networks], ...] = ()
 
     @classmethod
     def parse(cls, match: object) -> Match:
         """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
         if not isinstance(match, Mapping):
             raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
-        paths, methods, hosts, networks = (
+        paths, methods, hosts = (
             _each(name, match[name], parse) if name in match else () for name, parse in _PARSERS.items()
         )
         features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
         if "GET" in methods:  # every framework serves HEAD with the view for GET
             methods += ("HEAD",)
-        return cls(paths, frozenset(methods), hosts, features, networks)
+        return cls(paths, frozenset(methods), hosts, features)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that have to be read before ``takes_features``."""
-        return (*(name for name, _ in self.features), *(("ip",) if self.networks else ()))
+        return tuple(name for name, _ in self.features)
 
     def takes_method(self, method: str) -> bool:
         """Whether a method matches. Without ``methods``, all match but OPTIONS, the method of preflight requests."""
@@ -62,16 +61,16 @@ class Match:
 
     def takes_features(self, features: Features) -> bool:
         """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
-        if self.networks and not is_in(str(features.get("ip")), self.networks):
-            return False
         pairs = ((features.get(name), values) for name, values in self.features)
         return all(value is INVALID or (value is not None and str(value) in values) for value, values in pairs)
 
 
-def _feature(name: object, value: object) -> tuple[str, frozenset[str]]:
+def _feature(name: object, value: object) -> tuple[str, frozenset[str] | Networks]:
     """A feature and the values that match it, in every form in which a request may have them."""
     with error_path(path_of(name)):
         feature = checked_name(name)
+    if feature == "ip":
+        return feature, Networks(_each(str(name), value, parse_network))
     texts = _each(str(name), value, _method if name == "method" else _value)
     return feature, frozenset(spelling for text in texts for spelling in spellings(feature, text))
 
@@ -115,5 +114,4 @@ _PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
     "path": checked_pattern,
     "methods": _method,
     "host": _host,
-    "ip": parse_network,
 }

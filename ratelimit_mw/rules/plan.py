@@ -5,8 +5,8 @@ from typing import Any
 
 from ..algorithms.limit import Limit
 from ..decision import EarlyVerdict, Hit, make_hit
-from ..keys.features import UNMATCHED, Features
-from ..keys.key import KeyMaker, counted_as
+from ..keys.features import INVALID, UNMATCHED, Features
+from ..keys.key import KeyMaker, counted_as, feature_of
 from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
 from .rule import Rule
@@ -32,16 +32,33 @@ class CompiledRule:
         return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:
-        """The limits of a client: those of ``per_key``, else those of ``per``, else the rule's own."""
+        """The limits of a client: those of ``per_key``, else those of ``per``, else the rule's own.
+
+        An invalid feature may have any value, so it gets the smallest limits.
+        """
+        smallest: list[tuple[Limit, ...]] = []
+        limits = self.limits
         for by, table in self.tables:
-            names = (by,) if by else self.source.entries[0]
-            name = next((name for name in names if features.get(name) not in (None, "")), None)
-            if name is not None and (limits := table.get(counted_as(name, str(features[name])))):
-                return limits
-        return self.limits
+            for name in (by,) if by else self.source.entries[0]:
+                value = features.get(feature_of(name))
+                if value is not None and value != "":
+                    break
+            else:
+                continue
+            if value is INVALID:
+                smallest += table.values()
+            elif found := table.get(counted_as(name, str(value))):
+                limits = found
+                break
+        return min((limits, *smallest), key=_rate) if smallest else limits
 
     def all_limits(self) -> list[Limit]:
         return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
+
+
+def _rate(limits: Iterable[Limit]) -> float:
+    """The most that the limits allow per microsecond in the long run."""
+    return min(limit.quota.amount / (limit.quota.period_us or 1) for limit in limits)
 
 
 class Plan:

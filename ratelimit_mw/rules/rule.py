@@ -15,7 +15,7 @@ from ..clock import SECOND
 from ..errors import ConfigError, error_path
 from ..keys.email import spellings
 from ..keys.features import checked_name
-from ..keys.key import parse_key
+from ..keys.key import feature_of, parse_key
 from ..quota import Quota, checked_cost, parse_duration, parse_quotas
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
@@ -132,7 +132,8 @@ class Rule:
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that the rule uses besides method, path and host, in a stable order."""
-        names = itertools.chain(*self.entries, self.matches.needs, (name for name, _ in self.tables if name))
+        parts = map(feature_of, itertools.chain(*self.entries))
+        names = itertools.chain(parts, self.matches.needs, (name for name, _ in self.tables if name))
         return tuple(dict.fromkeys(names))
 
     def __repr__(self) -> str:

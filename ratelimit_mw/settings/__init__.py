@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
+from ..keys.networks import Embedding
 from ..keys.secret import Secret
 from ..quota import parse_duration
 from ..rules.access_lists import AccessLists
@@ -22,7 +23,16 @@ from .files import read
 from .locate import line_of, steps_of
 from .options import HttpOptions, SettingsDict
 from .schema import check_table, schema
-from .values import checked_proxies, database_file, field_name, parse_size, parse_timeout, secret_of, whole_number
+from .values import (
+    checked_proxies,
+    database_file,
+    field_name,
+    nat64_prefixes,
+    parse_size,
+    parse_timeout,
+    secret_of,
+    whole_number,
+)
 
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
@@ -44,6 +54,7 @@ class Settings:
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
     ipv6_prefix: int
+    nat64_prefixes: tuple[Embedding, ...]
     headers: tuple[str, ...]
     reset: str
     retry_jitter: int
@@ -130,6 +141,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     parsers: dict[str, Callable[[Any], Any]] = {
         "trusted_proxies": checked_proxies,
         "ipv6_prefix": partial(whole_number, most=128),
+        "nat64_prefixes": nat64_prefixes,
         "headers": tuple,
         "retry_jitter": parse_duration,
         "store_timeout": parse_timeout,

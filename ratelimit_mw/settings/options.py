@@ -20,6 +20,7 @@ class HttpOptions(TypedDict, total=False):
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[ForwardedHeader, option("The header with the client IP.", "x-forwarded-for")]
     ipv6_prefix: Annotated[int, option("Bits of an IPv6 address that identify a client.", 64, minimum=1, maximum=128)]
+    nat64_prefixes: Annotated[Sequence[str], option("NAT64 prefixes of your own, besides `64:ff9b::/96`.", [])]
     headers: Annotated[Headers, option("Families. `Retry-After` is sent always.", ["x-ratelimit", "ratelimit"])]
     reset: Annotated[Literal["delta", "epoch"], option("Reset in seconds from now, or since 1970.", "delta")]
     retry_jitter: Annotated[Duration, option("The longest random time added to the time to wait.", 0)]

@@ -8,6 +8,7 @@ from typing import Final
 
 from ..errors import ConfigError, error_path
 from ..keys.features import checked_name
+from ..keys.networks import Embedding, parse_nat64
 from ..keys.secret import NO_SECRET, PERSONAL, Secret
 from ..quota import parse_duration
 from .files import secret_file
@@ -26,6 +27,15 @@ def checked_proxies(texts: Sequence[str]) -> tuple[str, ...]:
             expected = 'expected an IP address, a network such as "10.0.0.0/8", or "unix"'
             raise ConfigError(f"{expected}: {error}", f"[{i}]") from None
     return tuple(texts)
+
+
+def nat64_prefixes(texts: Sequence[str]) -> tuple[Embedding, ...]:
+    """IPv6 networks whose addresses hold an IPv4 address."""
+    prefixes = []
+    for i, text in enumerate(texts):
+        with error_path(f"[{i}]"):
+            prefixes.append(parse_nat64(text))
+    return tuple(prefixes)
 
 
 def whole_number(number: int, most: int | None = None) -> int:

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from wsgi_calls import Served, listing
 
 from ratelimit_mw.http.client_ip import ClientIP, ip_key
+from ratelimit_mw.keys.networks import embedded_ipv4, parse_nat64
 from ratelimit_mw.wsgi import RateLimitMiddleware
+from ratelimit_mw.wsgi.request import WSGIRequest
 
 PROXIES = ["10.0.0.0/8", "2001:db8:ffff::/48"]
 PROXY, REAL = "10.0.0.1", "203.0.113.9"
@@ -42,6 +44,10 @@ def xff(*lines: str, peer: str | None = PROXY, trusted: Any = PROXIES) -> str | 
         ("fe80::1%eth0", "fe80::/64"),
         ("[fe80::1%eth0]:80", "fe80::/64"),
         ("::1", "::/64"),
+        ("64:ff9b::192.0.2.7", "192.0.2.7"),
+        ("[2002:c000:207:1::9]:4711", "192.0.2.7"),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdf8", "192.0.2.7"),
+        ("2002:a00:1::9", "2002:a00:1::/64"),
     ],
 )
 def test_every_spelling_of_an_ip_address_is_one_key(text: str, key: str) -> None:
@@ -88,7 +94,7 @@ def test_the_ipv6_prefix_is_a_setting(prefix: int, key: str) -> None:
 def test_a_key_names_the_network_of_the_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     """The key of an address is the address itself or a network that contains it. A key is its own key."""
     key = ip_key(str(address))
-    if address.is_unspecified or getattr(address, "ipv4_mapped", None) is not None:
+    if address.is_unspecified or (address.version == 6 and embedded_ipv4(address)):
         return
     assert key is not None
     assert address in ipaddress.ip_network(key)
@@ -158,11 +164,26 @@ def test_without_trusted_proxies_no_header_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("peer", "client"),
-    [("::ffff:10.0.0.1", REAL), ("::ffff:a00:1", REAL), ("2001:db8:ffff::7", REAL), ("2001:db8:fffe::7", None)],
+    [
+        *(("::ffff:10.0.0.1", REAL), ("::ffff:a00:1", REAL), ("2001:db8:ffff::7", REAL), ("2001:db8:fffe::7", None)),
+        # A tunnel does not end at a private address, so these are no proxies.
+        *(("2002:a00:1::1", None), ("64:ff9b::10.0.0.1", None), ("2001::f5ff:fffe", None)),
+    ],
 )
 def test_a_trusted_peer_matches_in_every_notation(peer: str, client: str | None) -> None:
     """The comparison unwraps IPv4-mapped peers."""
     assert xff(REAL, peer=peer) == (client or ip_key(peer))
+
+
+def test_a_nat64_prefix_of_your_own_is_a_setting() -> None:
+    """The translator of your network may stand before proxies and clients with private addresses."""
+    client_ip = ClientIP(PROXIES, nat64=[parse_nat64("2001:db8:64::/96")])
+    assert client_ip.resolve("2001:db8:64::192.0.2.7") == "192.0.2.7"
+    assert client_ip.resolve("2001:db8:64::10.0.0.1", [f"{REAL}, 2001:db8:64::10.0.0.2"]) == REAL
+    assert client_ip.resolve(PROXY, ["2001:db8:64::172.16.0.1"]) == "172.16.0.1"
+    assert client_ip.resolve("2001:db8:65::10.0.0.1", [REAL]) == "2001:db8:65::/64"
+    app = limited(OK, limiter("1/minute"), nat64_prefixes=["2001:db8:64::/96"])
+    assert [ask(app, client=ip).status_code for ip in ("2001:db8:64::192.0.2.7", "192.0.2.7")] == [200, 429]
 
 
 def test_a_trusted_network_may_be_ipv4_mapped() -> None:
@@ -223,6 +244,50 @@ def test_no_client_text_hides_the_address_of_the_proxy(forged: str, proxies: int
     appended = ", ".join([REAL, *["10.1.1.1"] * proxies])
     lines = [forged, appended] if own_line else [f"{forged}, {appended}"]
     assert xff(*lines) == REAL
+
+
+# -- proxies that the settings do not name ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"trusted_proxies": ["192.168.7.0/24"]}])
+@pytest.mark.parametrize("is_asgi", [True, False])
+def test_a_proxy_that_the_settings_do_not_name_is_reported_once(
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], is_asgi: bool
+) -> None:
+    """Without the warning, all clients behind the proxy share one limit in silence."""
+    app = limited(OK, limiter("9/minute"), **options)
+    wsgi = RateLimitMiddleware(listing, limiter=limiter("9/minute"), **options)
+
+    def send(client: str, **headers: str) -> None:
+        if is_asgi:
+            ask(app, client=client, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        else:
+            Served(wsgi, REMOTE_ADDR=client, **{f"HTTP_{name.upper()}": value for name, value in headers.items()})
+
+    send("10.0.0.1")
+    send("8.8.8.8", x_forwarded_for="1.1.1.1")
+    send("192.168.7.1" if options else "10.0.0.1", forwarded="for=1.1.1.1")
+    assert not caplog.records
+    for _ in range(3):
+        send("10.0.0.1", x_forwarded_for="1.1.1.1")
+    (record,) = caplog.records
+    assert record.message == (
+        "a request from 10.0.0.1 has the header x-forwarded-for, but 10.0.0.1 is not one of trusted_proxies."
+        " If it is your proxy, all clients behind it share one limit by ip. Add it to trusted_proxies"
+    )
+
+
+def test_a_trusted_proxy_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the named proxy nor a peer without an address causes the warning, and the checks end."""
+    client_ip = ClientIP(PROXIES)
+    request = WSGIRequest({"REMOTE_ADDR": PROXY, "HTTP_X_FORWARDED_FOR": REAL})
+    for peer in (PROXY, "", "unix:", "junk", "9" * 99, "2001:db8:ffff::7"):
+        client_ip.watch(WSGIRequest({**request.native, "REMOTE_ADDR": peer}))
+    assert client_ip.watches
+    for _ in range(10_000):
+        client_ip.watch(request)
+    assert not client_ip.watches
+    assert not caplog.records
 
 
 # -- through the middleware --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.keys.features import INVALID
-from ratelimit_mw.keys.key import Digest, KeyMaker, parse_key
+from ratelimit_mw.keys.key import KeyMaker, parse_key
 from ratelimit_mw.keys.secret import NO_SECRET, Secret
 from ratelimit_mw.testing import ManualClock
 
@@ -107,7 +107,7 @@ def test_keyed_keys_are_equal_exactly_when_plain_keys_are(key: list[str], featur
 def test_a_value_that_looks_like_a_digest_is_not_one() -> None:
     """A client cannot reach the count of another client by sending a digest."""
     digest = key_of(["user"], PEOPLE, secret=TEXT)
-    for forged in (digest, digest.removeprefix("user#"), Digest(digest.removeprefix("user#"))):
+    for forged in (digest, digest.removeprefix("user#")):
         assert key_of(["user"], {"user": forged}, secret=TEXT) != digest
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from ratelimit_mw import ConfigError, Limiter, RateLimitExceeded, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.access_lists import AccessLists
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 
@@ -71,6 +72,36 @@ def test_other_clients_are_limited_as_usual(limiter: Limiter) -> None:
         assert limiter.hit({**features, "path": "/api"})
         verdict = limiter.hit({**features, "path": "/api"})
         assert (verdict.allowed, verdict.denied) == (False, False)
+
+
+@pytest.mark.parametrize("path", ["/api", "/other"])
+def test_an_invalid_feature_is_denied_by_a_list_of_that_feature(limiter: Limiter, path: str) -> None:
+    """A client that sends a stolen key twice does not evade the deny list. The allow list keeps its precedence."""
+    for features in ({"header:x-api-key": INVALID}, {"ip": INVALID}, {"ip": INVALID, "user": INVALID}):
+        assert limiter.hit({"ip": "192.0.2.7", **features, "path": path}).denied
+    assert not limiter.hit({"ip": "192.0.2.7", "user": INVALID, "path": "/other"}).denied
+    assert limiter.hit({"ip": "10.1.2.3", "header:x-api-key": INVALID, "path": path}).rules == ()
+
+
+def test_a_header_that_is_sent_twice_is_denied() -> None:
+    """This holds through the middleware, where two lines with different values are invalid."""
+
+    async def ask(*keys: str) -> int:
+        transport = httpx.ASGITransport(RateLimitMiddleware(app, settings=SETTINGS), client=("192.0.2.7", 5))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            return (await client.get("/other", headers=[("x-api-key", key) for key in keys])).status_code
+
+    for keys, status in ((("stolen", "x"), 403), (("x", "stolen"), 403), (("x", "y"), 403), (("x", "x"), 200)):
+        assert asyncio.run(ask(*keys)) == status
+
+
+def test_a_malformed_forwarded_element_is_denied_by_a_list_of_ip() -> None:
+    """The address cannot be told, so it may be one of the list."""
+    settings = {**SETTINGS, "trusted_proxies": ["10.0.0.1"], "forwarded_header": "forwarded"}
+    transport = httpx.WSGITransport(WSGIMiddleware(wsgi_app, settings=settings), remote_addr="10.0.0.1")
+    with httpx.Client(transport=transport, base_url="http://test") as client:
+        lines = ['for="203.0.113.9', "for=203.0.113.9", 'x=",for=192.0.2.7', "for=192.0.2.7"]
+        assert [client.get("/", headers={"Forwarded": line}).status_code for line in lines] == [403, 403, 200, 200]
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -58,6 +58,23 @@ def test_limits_by_key_and_by_feature(way: Any) -> None:
     assert results == [quotas for _, quotas in cases]
 
 
+def test_an_invalid_feature_has_the_smallest_limits(way: Any) -> None:
+    """A client that makes a feature invalid gains no limit of a higher plan, and evades none of a lower plan."""
+    plans = {"pro": "900/minute", "free": ["9/second", "20/minute"], "team": "30/minute"}
+    for limits, per, expected in (
+        ("1000/minute", {"plan": plans}, ["9/second", "20/minute"]),
+        ("10/minute", {"plan": plans}, ["10/minute"]),
+        ("1000/minute", {"group": {"staff": "7/minute"}, "plan": plans}, ["7/minute"]),
+        ("1000/minute", {"plan": plans, "group": {"staff": "7/minute"}}, ["7/minute"]),
+        ("9 concurrent", {"plan": {"a": "3 concurrent", "b": "2 concurrent"}}, ["2 concurrent"]),
+    ):
+        rate = limiter(rule(limits, per=per))
+        features = {**ANN, "plan": INVALID, "group": "staff"}
+        assert [str(d.quota) for d in way(rate).peek(features).decisions] == expected
+    rate = limiter(rule("9/minute", key="user", per_key={"mallory": "1/minute", "vip": "99/minute"}))
+    assert [d.limit for d in way(rate).peek({"user": INVALID}).decisions] == [1]
+
+
 def test_a_new_plan_keeps_the_consumed_cost(way: Any) -> None:
     """Limits of one period share a count, so an upgrade adds the difference and a downgrade does not reset."""
     rate = limiter(rule("1/minute", key=["user"], per={"plan": {"free": "2/minute", "pro": "5/minute"}}))

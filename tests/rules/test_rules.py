@@ -150,6 +150,8 @@ def test_a_rule_matches_hosts_and_subdomains(host: str, path: str, expected: lis
         ({"region": "DE"}, {}, False),
         ({"region": "DE"}, {"region": None}, False),
         ({"region": "DE"}, {"region": INVALID}, True),
+        ({"ip": "10.0.0.0/8"}, {"ip": INVALID}, True),
+        ({"ip": "10.0.0.0/8"}, {"ip": None}, False),
         ({"region": "DE", "group": "staff"}, {"region": "DE"}, False),
         ({"region": "DE", "group": "staff"}, {"region": "DE", "group": "staff"}, True),
         ({"region": "DE", "group": "staff"}, {"region": "FR", "group": INVALID}, False),

@@ -1,0 +1,261 @@
+"""Bisection finds a client in the same networks as a comparison with each of them."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from ipaddress import IPv4Address, IPv6Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.keys.key import KeyMaker, parse_key
+from ratelimit_mw.keys.networks import (
+    Network,
+    Networks,
+    canonical_ip,
+    embedded_ipv4,
+    parse_nat64,
+    parse_network,
+    widened,
+)
+
+# Few leading bits, so that random networks touch, overlap and contain one another.
+NUMBERS = st.builds(lambda top, low: top << 28 | low, st.integers(0, 15), st.sampled_from([0, 1, 2**28 - 1]))
+IPV4 = st.builds(lambda n, bits: ipaddress.IPv4Network((n, bits), strict=False), NUMBERS, st.integers(0, 32))
+IPV6 = st.builds(
+    lambda n, bits: ipaddress.IPv6Network((0x3 << 124 | n << 92, bits), strict=False), NUMBERS, st.integers(4, 128)
+)
+
+
+def is_in_one(client: Network, networks: list[Network]) -> bool:
+    """Compare with every address range in turn. Networks that touch count together, as they do for a client."""
+    merged = ipaddress.collapse_addresses(network for network in networks if network.version == client.version)  # type: ignore[type-var]
+    return any(client.subnet_of(network) for network in merged)  # type: ignore[arg-type]
+
+
+@given(st.lists(IPV4 | IPV6, max_size=12), st.lists(IPV4 | IPV6, min_size=1, max_size=12))
+def test_bisection_agrees_with_a_comparison_of_each_network(networks: list[Network], clients: list[Network]) -> None:
+    """Networks may overlap, touch or repeat, in both versions and in any order."""
+    merged = Networks(networks)
+    for client in (*clients, *networks):
+        assert (str(client) in merged) == is_in_one(client, networks)
+
+
+def test_ten_thousand_random_networks_agree_with_a_comparison_of_each() -> None:
+    """The edges of every network are checked, and the addresses next to them."""
+    chance = random.Random(4)
+    networks: list[Network] = [
+        ipaddress.IPv4Network((chance.getrandbits(32), chance.randint(14, 32)), strict=False) for _ in range(10_000)
+    ]
+    listed = Networks(networks)
+    collapsed = list(ipaddress.collapse_addresses(networks))  # type: ignore[type-var]
+    for network in chance.sample(networks, 100):
+        first, last = int(network[0]), int(network[-1])
+        for number in {first, last, max(first - 1, 0), min(last + 1, 2**32 - 1), chance.getrandbits(32)}:
+            address = IPv4Address(number)
+            assert (str(address) in listed) == any(address in one for one in collapsed)
+
+
+@pytest.mark.parametrize(
+    "client", ["", "unknown", "10.0.0.1/8", "10.0.0.256", "1" * 9999, "2002::/16", None, 167772161]
+)
+def test_a_text_that_is_no_ip_address_is_in_no_network(client: object) -> None:
+    """Neither malformed text nor a number is a client."""
+    assert client not in Networks(map(parse_network, ("0.0.0.0/0", "::/0")))
+
+
+def test_ipv4_and_ipv6_are_separate() -> None:
+    """``::/0`` contains no IPv4 client, and ``0.0.0.0/0`` no IPv6 client."""
+    assert ["192.0.2.7" in Networks([parse_network(text)]) for text in ("::/0", "0.0.0.0/0")] == [False, True]
+    assert ["2001:db8::/64" in Networks([parse_network(text)]) for text in ("::/0", "0.0.0.0/0")] == [True, False]
+    assert "192.0.2.7" not in Networks()
+
+
+# -- IPv4 addresses in IPv6 --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "ipv4"),
+    [
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("64:ff9b::192.0.2.7", "192.0.2.7"),
+        ("64:FF9B:0::c000:207", "192.0.2.7"),
+        ("2002:c000:207::1", "192.0.2.7"),
+        ("2002:c000:207:9:8:7:6:5", "192.0.2.7"),
+        ("2001::3fff:fdf8", "192.0.2.7"),
+        ("2001:0:4136:e378:8000:63bf:3fff:fdd2", "192.0.2.45"),  # the example of RFC 4380
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("::192.0.2.7", None),
+        ("64:ff9b:1::192.0.2.7", None),
+        ("64:ff9b::1:192.0.2.7", None),
+        ("2001:1::3fff:fdf8", None),
+        ("2003:c000:207::1", None),
+        ("64:ff9b::10.0.0.1", None),
+        ("2002:7f00:1::1", None),
+        ("2002:a00:1::1", None),
+        ("2001::f5ff:fffe", None),  # 10.0.0.1 inverted
+    ],
+)
+def test_the_ipv4_address_of_a_tunnel_or_translator(text: str, ipv4: str | None) -> None:
+    """A private address in a tunnel is forged, so it never becomes the private client or a trusted proxy."""
+    found = embedded_ipv4(IPv6Address(text))
+    assert (found and str(found)) == ipv4
+    assert canonical_ip(text) == (ipv4 or text)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "address"),
+    [  # the table of RFC 6052, section 2.4
+        ("2001:db8::/32", "2001:db8:c000:221::"),
+        ("2001:db8:100::/40", "2001:db8:1c0:2:21::"),
+        ("2001:db8:122::/48", "2001:db8:122:c000:2:2100::"),
+        ("2001:db8:122:300::/56", "2001:db8:122:3c0:0:221::"),
+        ("2001:db8:122:344::/64", "2001:db8:122:344:c0:2:2100::"),
+        ("2001:db8:122:344::/96", "2001:db8:122:344::192.0.2.33"),
+    ],
+)
+def test_nat64_prefixes_of_every_length(prefix: str, address: str) -> None:
+    """Addresses are translated as in RFC 6052, also with a suffix."""
+    embeddings = [parse_nat64(prefix)]
+    assert embedded_ipv4(IPv6Address(address), embeddings) == IPv4Address("192.0.2.33")
+    assert embedded_ipv4(IPv6Address("2001:db9::1"), embeddings) is None
+
+
+@pytest.mark.parametrize("prefix", ["192.0.2.0/24", "2001:db8::/33", "2001:db8::1", "2001:db8::1/96", "nat64", ""])
+def test_a_wrong_nat64_prefix_is_an_error(prefix: str) -> None:
+    """The message names the setting."""
+    with pytest.raises(ConfigError, match=r"^nat64_prefixes\[0\]: expected an IPv6 network with 32, 40"):
+        load_settings({"nat64_prefixes": [prefix]})
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+        ("64:ff9b::203.0.113.0/120", "203.0.113.0/24"),
+        ("2002:cb00:7100::/40", "203.0.113.0/24"),
+        ("2002:cb00:7109::/64", "203.0.113.9/32"),
+        ("2001::34ff:8e00/120", "203.0.113.0/24"),
+        ("2001::34ff:8ef6", "203.0.113.9/32"),
+        ("2002:a00::/24", "2002:a00::/24"),
+        ("2000::/3", "2000::/3"),
+    ],
+)
+def test_a_network_in_ipv6_form_is_the_ipv4_network(text: str, network: str) -> None:
+    """A list matches the clients in it, whose addresses are canonical_ip too."""
+    assert str(parse_network(text)) == network
+
+
+@pytest.mark.parametrize("text", ["64:ff9b::/96", "2002::/16", "2001::/32", "2001:0:4136:e378::/64"])
+def test_a_whole_tunnel_is_an_error(text: str) -> None:
+    """Its addresses count as IPv4 clients, so the network would never match."""
+    with pytest.raises(ConfigError, match=r"counts as the IPv4 address in it\. Write IPv4 networks"):
+        parse_network(text)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_client_has_one_key_through_every_tunnel(number: int) -> None:
+    """One host cannot multiply its limit by 6to4, Teredo and NAT64, whatever it appends to its prefix."""
+    ipv4 = IPv4Address(number)
+    forms = [
+        IPv6Address(0x64FF9B << 96 | number),
+        IPv6Address(0x2002 << 112 | number << 80 | 7),
+        IPv6Address(0x20010000 << 96 | 99 << 64 | number ^ 0xFFFFFFFF),
+    ]
+    expected = {"ip=" + str(ipv4)} if embedded_ipv4(forms[0]) else {f"ip={form}" for form in forms}
+    assert {KeyMaker(parse_key("ip")).build({"ip": str(form)}) for form in forms} == expected
+
+
+# -- widths ------------------------------------------------------------------------------------------------
+
+
+@given(st.ip_addresses(), st.integers(1, 32), st.integers(1, 128))
+def test_a_wider_network_contains_the_client(address: IPv4Address | IPv6Address, ipv4: int, ipv6: int) -> None:
+    """A client is in its network, which has at most so many bits. A network is its own network."""
+    text = widened(str(address), ipv4, ipv6)
+    network = ipaddress.ip_network(text)
+    client = ipaddress.ip_address(canonical_ip(str(address)))
+    assert client in network
+    assert network.prefixlen <= (ipv4 if network.version == 4 else ipv6)
+    assert widened(text, ipv4, ipv6) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "ip", "key"),
+    [
+        ("ip/24", "192.0.2.7", "ip/24=192.0.2.0/24"),
+        ("ip/24", "::ffff:192.0.2.7", "ip/24=192.0.2.0/24"),
+        ("ip/24", "2001:db8:1:2::/64", "ip/24=2001:db8:1:2::/64"),
+        ("ip/48", "192.0.2.7", "ip/48=192.0.2.7"),
+        ("ip/48", "2002:c000:207::1", "ip/48=192.0.2.7"),
+        ("ip/48", "2001:db8:1:2::/64", "ip/48=2001:db8:1::/48"),
+        ("ip/48", "2001:DB8:1:2::9%eth0", "ip/48=2001:db8:1::/48"),
+        ("ip/32", "2001:db8:1:2::9", "ip/32=2001:db8::/32"),
+        ("ip/24/48", "192.0.2.7", "ip/24/48=192.0.2.0/24"),
+        ("ip/24/48", "2001:db8:1:2::/64", "ip/24/48=2001:db8:1::/48"),
+        ("ip/24/48", None, "ip/24/48=unknown"),
+        ("ip/24/48", "somewhere", "ip/24/48=somewhere"),
+        ("user|ip/24", "192.0.2.7", "ip/24=192.0.2.0/24"),
+    ],
+)
+def test_a_key_counts_by_a_wider_network(part: str, ip: str | None, key: str) -> None:
+    """``ip/24`` widens IPv4, ``ip/48`` widens IPv6. An address that is missing is one value, as with ``ip``."""
+    maker = KeyMaker(parse_key(part), warn=lambda: None)
+    assert maker.build({"ip": ip}) == key
+    assert maker.with_prefix("p|")({"ip": ip}) == f"p|{key}"
+
+
+@pytest.mark.parametrize(
+    "part", ["ip/0", "ip/129", "ip/24/0", "ip/33/48", "ip/24/129", "ip/", "ip/x", "ip/024", "ip/1/2/3"]
+)
+def test_a_wrong_width_is_an_error(part: str) -> None:
+    """The message shows the forms."""
+    with pytest.raises(ConfigError, match=r'^\[0\]: expected "ip/24" \(IPv4\), "ip/48" \(IPv6\) or "ip/24/48"'):
+        parse_key([part])
+
+
+def test_one_limiter_counts_by_two_widths() -> None:
+    """A client that takes a new address of its network for each request meets the limit of the network."""
+    rules = [Rule(name="client", limits="2/minute"), Rule(name="network", key="ip/24/48", limits="5/minute")]
+    for address in ("192.0.2.{}", "2001:db8:1:{}::/64"):
+        limiter = Limiter(rules)
+        assert [limiter.hit({"ip": address.format(i)}).allowed for i in range(8)] == [True] * 5 + [False] * 3
+
+
+def test_limits_of_single_networks() -> None:
+    """``per_key`` of a wide key lists networks of that width."""
+    rule = {
+        "key": "ip/24/48",
+        "limits": "1/minute",
+        "per_key": {"192.0.2.0/24": "9/minute", "2001:db8:1::/48": "8/minute"},
+    }
+    limiter = Limiter.from_settings({"rules": [rule]})
+    limits = [limiter.peek({"ip": ip}).decisions[0].limit for ip in ("192.0.2.7", "2001:db8:1:2::/64", "192.0.3.7")]
+    assert limits == [9, 8, 1]
+    with pytest.raises(ConfigError, match=r"192.0.2.0/20' is a network, not a client"):
+        load_settings({"rules": [{**rule, "per_key": {"192.0.2.0/20": "9/minute"}}]})
+
+
+def test_a_width_beyond_the_setting_is_an_error() -> None:
+    """``ipv6_prefix`` has cut the address before."""
+    with pytest.raises(ConfigError, match=r"key: 'ip/80' cannot be counted: IPv6 clients are counted per /64"):
+        load_settings({"rules": [{"key": "ip/80", "limits": "1/minute"}]})
+    assert load_settings({"rules": [{"key": "ip/80", "limits": "1/minute"}], "ipv6_prefix": 128})
+    assert load_settings({"rules": [{"key": "ip/64", "limits": "1/minute"}]})
+
+
+def test_a_wide_key_is_digested_with_a_secret() -> None:
+    """All clients of the network share the digest, and no part of the address is in the store."""
+    settings = {
+        "rules": [{"name": "r", "key": ["ip/24", "ip"], "limits": "9/minute"}],
+        "secret": "correct horse battery",
+    }
+    limiter = Limiter.from_settings(settings)
+    keys = [limiter.hit({"ip": ip}).decisions[0].hit[1] for ip in ("192.0.2.7", "192.0.2.8")]
+    parts = [key.rpartition("|")[2].split("ip#") for key in keys]
+    assert "192" not in "".join(keys)
+    assert parts[0][0] == parts[1][0] != ""
+    assert parts[0][1] != parts[1][1]
