@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import IO, Final, NamedTuple, cast
+from typing import IO, Any, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from ..http.request import group_values, only_value
 from .output import Failure, note, printable
 
 LONGEST_LINE: Final = 65_536  # bytes: several times the longest request line and headers that Apache accepts
@@ -44,12 +45,13 @@ class RequestTarget(NamedTuple):
     host: str = ""
 
     @property
-    def fields(self) -> dict[str, str] | None:
-        """The last value of each query field, or None when there are too many fields."""
+    def fields(self) -> dict[str, Any] | None:
+        """The value of each query field, INVALID for different values; None when there are too many fields."""
         try:
-            return dict(parse_qsl(self.query, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+            pairs = parse_qsl(self.query, keep_blank_values=True, max_num_fields=_MAX_FIELDS)
         except ValueError:
             return None
+        return {name: only_value(values) for name, values in group_values(pairs).items()}
 
 
 class LogEntry(NamedTuple):

@@ -45,7 +45,7 @@ class DjangoRequest(WSGIRequest):
         self.may_await = may_await
         """Whether features may be awaitable."""
         if not is_utf8(self.native.get("CONTENT_TYPE", "")):
-            self.query = None  # Django decodes the query in the charset of the body
+            self.query_values = None  # Django decodes the query in the charset of the body
         if getattr(framework_request, "_read_started", False) and not hasattr(framework_request, "_body"):
             self.parsed_body = _parsed_body(framework_request)
 
@@ -123,5 +123,5 @@ def _parsed_body(native: Any) -> Body:
     """Return the form that Django has parsed from a body that was read in pieces. Other bodies are lost."""
     if hasattr(native, "_post") and (native.POST or native.FILES):
         fields = ((name, value) for name, values in native.POST.lists() for value in values)
-        return Body.from_form(fields, itemgetter(-1))
-    return Body(INVALID, "", itemgetter(-1))
+        return Body.from_form(fields)
+    return Body(INVALID, "")

@@ -30,7 +30,7 @@ class FlaskRequest(WSGIRequest):
         self.path_params = request.view_args or {}
         cached = vars(request)
         if cached.get("form") or cached.get("files"):
-            self.parsed_body = Body.from_form(request.form.items(multi=True), self.pick_value)
+            self.parsed_body = Body.from_form(request.form.items(multi=True))
 
     def body(self, limit: int) -> object:
         """Read through Flask where a function before ours has read the body already."""

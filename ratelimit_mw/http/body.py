@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode
 from ..keys.email import normalized_email
 from ..keys.features import INVALID
 from .multipart import parse_fields
-from .request import MAX_FIELDS, Request, group_values, is_utf8
+from .request import MAX_FIELDS, Request, group_values, is_utf8, only_value
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -28,20 +28,19 @@ _MULTIPART: Final = "multipart/form-data"
 class Body:
     """One body.
 
-    >>> Body(b'{"user": {"name": "ann"}}', "application/json", pick_value=max).json("user.name")
+    >>> Body(b'{"user": {"name": "ann"}}', "application/json").json("user.name")
     'ann'
     """
 
-    def __init__(self, content: object, content_type: str, pick_value: Callable[[list[str]], str]) -> None:
+    def __init__(self, content: object, content_type: str) -> None:
         self._content = INVALID if content and not is_utf8(content_type) else content or None
         self._content_type = content_type
         self._kind = content_type.partition(";")[0].strip().lower()
-        self._pick_value = pick_value
 
     @classmethod
-    def from_form(cls, fields: Iterable[tuple[str, str]], pick_value: Callable[[list[str]], str]) -> Body:
+    def from_form(cls, fields: Iterable[tuple[str, str]]) -> Body:
         """Return the body of a form that the framework has parsed already."""
-        return cls(urlencode(list(fields)).encode(), _FORM, pick_value)
+        return cls(urlencode(list(fields)).encode(), _FORM)
 
     def form(self, name: str) -> Any:
         """Return a field of a form as text, None without one. Frameworks make no form of JSON."""
@@ -55,7 +54,7 @@ class Body:
         values = fields.get(name, [])
         if None in values:
             return INVALID
-        return self._pick_value(values) if values else None  # type: ignore[arg-type]
+        return only_value(values)
 
     def json(self, path: str) -> Any:
         """Return a field of JSON as text, None without one. "a.b" is the field b of a."""
@@ -67,7 +66,8 @@ class Body:
         if value is INVALID:
             return INVALID if self._is_json else None
         for name in path.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
+            if value is not INVALID:
+                value = value.get(name) if isinstance(value, dict) else None
         return _text(value)
 
     def email(self, field: str) -> Any:
@@ -86,7 +86,7 @@ class Body:
     @cached_property
     def _document(self) -> Any:
         try:
-            return json.loads(self._content)  # type: ignore[arg-type]
+            return json.loads(self._content, object_pairs_hook=_object)  # type: ignore[arg-type]
         except (ValueError, RecursionError):
             return INVALID
 
@@ -124,7 +124,7 @@ def _parsed_body(request: Request, limit: int) -> Body:
         content = request.body(limit)
         if content and headers.get("content-encoding", "identity").strip().lower() != "identity":
             content = INVALID
-        body = request.parsed_body = Body(content, headers.get("content-type", ""), request.pick_value)
+        body = request.parsed_body = Body(content, headers.get("content-type", ""))
     return body
 
 
@@ -133,6 +133,15 @@ def _form_fields(content: bytes, charset: str = "utf-8") -> dict[str, list[str |
         return group_values(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
         return None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; a name that occurs twice with different values is INVALID."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        for name, values in group_values(pairs).items():
+            fields[name] = values[0] if len(set(map(repr, values))) == 1 else INVALID
+    return fields
 
 
 def _text(value: Any) -> Any:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
-from ..keys.features import BUILT_IN, INVALID, checked_name
+from ..keys.features import BUILT_IN, checked_name
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
 from .client_ip import ClientIP
@@ -21,7 +21,7 @@ _MAX_ADDRESS: Final = 64
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),
     "cookie": lambda name: lambda request: request.cookie(name),
-    "query": lambda name: lambda request: INVALID if request.query is None else request.query.get(name),
+    "query": lambda name: lambda request: request.query_field(name),
 }
 HINTS: Final = {
     "email": "Set email_field to the name of its field, or pass ",

@@ -90,12 +90,12 @@ class Request(Mapping[str, Any]):
 
     def header(self, name: str) -> Any:
         """Return a header as a feature. Lines that differ are ``INVALID``: frameworks show one of them, or all."""
-        return _same(self.header_lines(name))
+        return only_value(self.header_lines(name))
 
     def cookie(self, name: str) -> Any:
         """Return a cookie as a feature; ``INVALID`` where frameworks may show different values."""
         values = self._cookies.get(name, [])
-        return _same(values) if not values or values[0].isascii() else INVALID
+        return only_value(values) if not values or values[0].isascii() else INVALID
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -111,9 +111,19 @@ class Request(Mapping[str, Any]):
                 cookies.setdefault(name.strip(_NOT_PRINTABLE), []).append(_unquote(value.strip()))
         return cookies
 
-    @cached_property
+    @property
     def query(self) -> dict[str, str] | None:
-        """The fields of the query; None for more than ``MAX_FIELDS``, and for bytes that are not escaped."""
+        """The fields of the query; None where ``query_values`` is."""
+        values = self.query_values
+        return None if values is None else {name: self.pick_value(several) for name, several in values.items()}
+
+    def query_field(self, name: str) -> Any:
+        """Return a field of the query as a feature; ``INVALID`` where frameworks may show different values."""
+        return INVALID if self.query_values is None else only_value(self.query_values.get(name, []))
+
+    @cached_property
+    def query_values(self) -> dict[str, list[str]] | None:
+        """All values by name; None for more than ``MAX_FIELDS``, and for bytes that are not escaped."""
         text = self.query_string
         if not text.isascii():  # some frameworks decode these bytes as UTF-8, others as Latin-1
             return None
@@ -121,7 +131,7 @@ class Request(Mapping[str, Any]):
             pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
         except ValueError:
             return None
-        return {name: self.pick_value(values) for name, values in group_values(pairs).items()}
+        return group_values(pairs)
 
     def __getitem__(self, name: str) -> Any:
         return self.native[name]
@@ -172,7 +182,7 @@ def group_values(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]
     return values
 
 
-def _same(values: list[str]) -> Any:
+def only_value(values: list[Any]) -> Any:
     """Return the value that all of them are, None without any, else ``INVALID``."""
     if not values:
         return None

@@ -14,6 +14,7 @@ from ratelimit_mw.cli.access_log import (
     parse_line,
     parse_target,
 )
+from ratelimit_mw.keys.features import INVALID
 
 COMMON = '192.0.2.7 - alice [17/May/2015:10:05:03 +0000] "GET /a HTTP/1.1" 200 12'
 NOON = 1431857103  # 17 May 2015, 10:05:03 UTC
@@ -199,8 +200,8 @@ def test_method_and_spaces() -> None:
 
 
 def test_query_fields() -> None:
-    """The last value of a field counts. Too many fields are not read."""
-    assert RequestTarget("/", "a=1&b=&a=%20").fields == {"a": " ", "b": ""}
+    """Different values of a field are invalid. Too many fields are not read."""
+    assert RequestTarget("/", "a=1&b=&a=%20&c=%20&c=+").fields == {"a": INVALID, "b": "", "c": " "}
     assert RequestTarget("/", "a&" * 2000).fields is None
 
 

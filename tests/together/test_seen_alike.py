@@ -205,7 +205,7 @@ def body_in_starlette(kind: str, body: bytes) -> Pair:
             return form.get("email")
 
     request = ASGIRequest(scope_of(kind=kind))
-    request.parsed_body = Body(body, kind, request.pick_value)
+    request.parsed_body = Body(body, kind)
     return field(request, kind), read_or_none(lambda: asyncio.run(theirs()))
 
 
