@@ -17,6 +17,7 @@ PARTS = {
     "decisions": "decisions",
     "middleware": "middleware",
     "routes": "routes",
+    "networks": "networks",
     "redis": "redis_store",
     "leases": "leases",
     "lmdb": "lmdb_store",

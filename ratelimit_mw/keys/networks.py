@@ -7,7 +7,7 @@ an IPv4 address counts as IPv4, and zones are removed.
 import ipaddress
 from bisect import bisect_right
 from collections.abc import Iterable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, NamedTuple
 
@@ -20,6 +20,11 @@ _LONGEST: Final = 128  # characters of an address with its zone; longer texts ar
 _IPV4: Final = 1 << 128  # added to IPv4 addresses, so that one list of numbers holds both versions
 
 
+def _range(network: Network) -> tuple[int, int]:
+    first = int(network.network_address) + (_IPV4 if network.version == 4 else 0)
+    return first, first + int(network.hostmask)
+
+
 class Networks(tuple[Network, ...]):
     """Networks that find a client by bisection. A text that is not an IP address is in none of them.
 
@@ -28,26 +33,23 @@ class Networks(tuple[Network, ...]):
     (True, True)
     """
 
-    @cached_property
-    def _ranges(self) -> tuple[list[int], list[int]]:
-        """The first and the last addresses of the networks in order. Ranges that touch are merged."""
-        firsts: list[int] = []
-        lasts: list[int] = []
+    def __init__(self, _networks: Iterable[Network] = ()) -> None:
+        """Sort the first and the last addresses of the networks. Ranges that touch are merged."""
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
         for first, last in sorted(map(_range, self)):
-            if lasts and first <= lasts[-1] + 1:
-                lasts[-1] = max(lasts[-1], last)
+            if self._lasts and first <= self._lasts[-1] + 1:
+                self._lasts[-1] = max(self._lasts[-1], last)
             else:
-                firsts.append(first)
-                lasts.append(last)
-        return firsts, lasts
+                self._firsts.append(first)
+                self._lasts.append(last)
 
     def __contains__(self, client: object) -> bool:
         wanted = _client_range(client) if isinstance(client, str) and len(client) <= _LONGEST else None
         if wanted is None:
             return False
-        firsts, lasts = self._ranges
-        i = bisect_right(firsts, wanted[0]) - 1
-        return i >= 0 and wanted[1] <= lasts[i]
+        i = bisect_right(self._firsts, wanted[0]) - 1
+        return i >= 0 and wanted[1] <= self._lasts[i]
 
 
 class Embedding(NamedTuple):
@@ -166,11 +168,6 @@ def _network(text: str) -> Network:
         if str(ipv4) not in _PRIVATE:
             return ipv4
     return IPv6Network((int(address), length))
-
-
-def _range(network: Network) -> tuple[int, int]:
-    first = int(network.network_address) + (_IPV4 if network.version == 4 else 0)
-    return first, first + int(network.hostmask)
 
 
 @lru_cache(_KEPT)
