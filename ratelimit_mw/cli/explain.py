@@ -6,12 +6,13 @@ import click
 
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
-from ..http.client_ip import ip_key
+from ..http.client_ip import ClientIP
 from ..keys.email import normalized_email
 from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
 from ..keys.key import feature_of
 from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
+from ..settings import Settings
 from .access_log import InvalidLineError, RequestTarget, parse_target
 from .application import Source, SourceCommand
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
@@ -73,7 +74,7 @@ def explain(
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, path, host)
     view, routed = source.route(request)
-    values = _features(request, features, settings.ipv6_prefix) | routed
+    values = _features(request, features, settings) | routed
     place = request.method, request.path, request.host
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, view, values)) for rule in rules}
     list_name = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
@@ -97,9 +98,10 @@ def _request(method: str, target: RequestTarget, host: str) -> ASGIRequest:
     return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **query})
 
 
-def _features(request: ASGIRequest, features: dict[str, str], ipv6_prefix: int) -> dict[str, str]:
+def _features(request: ASGIRequest, features: dict[str, str], settings: Settings) -> dict[str, str]:
     """Return the features of the request as the middleware writes them."""
-    ip = ip_key(features["ip"], ipv6_prefix) if "ip" in features else UNKNOWN_IP
+    client_ip = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes)
+    ip = client_ip.key(features["ip"]) if "ip" in features else UNKNOWN_IP
     if ip is None:
         raise click.BadParameter(f"expected ip=ADDRESS; got ip={features['ip']}", param_hint="'--feature'")
     query = {f"query:{name}": value for name, value in (request.query or {}).items()}

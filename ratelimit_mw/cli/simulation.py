@@ -2,15 +2,15 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from ..clock import SECOND
 from ..decision import Verdict
-from ..http.client_ip import ip_key
+from ..http.client_ip import ClientIP
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..limiter.limiter import Limiter
 from ..rules.plan import CompiledRule
@@ -53,7 +53,8 @@ class Simulation:
         store = settings.store if settings.store.startswith("memory:") else "memory://"
         # Without the application there is no rule of a decorator to override.
         self._limiter = Limiter(settings.rules, store, lambda: self._now, replace(settings, overrides={}))
-        self._ipv6_prefix = settings.ipv6_prefix
+        ip_key = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes).key
+        self._client = lru_cache(100_000)(partial(_client, ip_key))
         self.rules = {rule.name: RuleReport(rule) for rule in self._limiter.rules.rules}
         self.requests: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
@@ -82,7 +83,7 @@ class Simulation:
     def replay(self, entries: Iterable[LogEntry]) -> None:
         needs = [name for name in self._limiter.rules.needs if name not in _ALWAYS_LOGGED and is_logged(name)]
         for entry in entries:
-            client = _client(entry.client, self._ipv6_prefix)
+            client = self._client(entry.client)
             features = {"ip": client, "method": entry.method, "path": entry.target.path, "host": entry.target.host}
             features |= {name: _read(entry, name) for name in needs}
             self._now = entry.time * SECOND
@@ -123,9 +124,8 @@ def _read(entry: LogEntry, feature: str) -> Any:
     return INVALID if fields is None else fields.get(feature.removeprefix("query:"))
 
 
-@lru_cache(100_000)
-def _client(text: str | None, ipv6_prefix: int) -> str:
+def _client(ip_key: Callable[[str], str | None], text: str | None) -> str:
     """Return the IP address as the middleware writes it, or the host name that Apache may log instead."""
     if text is None or text.startswith("unix:"):
         return UNKNOWN_IP
-    return ip_key(text, ipv6_prefix) or text.lower()
+    return ip_key(text) or text.lower()

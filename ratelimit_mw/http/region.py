@@ -44,13 +44,14 @@ class Region:
         return cls(settings.region_database, settings.region_header, client_ip)
 
     def lookup(self, request: Request) -> Any:
-        """Return the code of the country; None where it is not known, INVALID where its client is."""
-        if self._header and self._client_ip.trusts(request.peer):
-            lines = request.header_lines(self._header)
-            # The proxy writes one line. Of two lines, one may be the client's own.
-            if len(lines) == 1 and (code := _code(lines[0])):
-                return code
-        return None if self._database is None else self._lookup_ip(request, self._database)
+        """Return the code of the country; None where it is not known, INVALID for two headers or an invalid client."""
+        value = request.header(self._header) if self._header and self._client_ip.trusts(request.peer) else None
+        if value is not None and value is not INVALID and (code := _code(value)):
+            return code
+        # The proxy writes one line. Of two that differ, one is the client's own.
+        if self._database is None:
+            return INVALID if value is INVALID else None
+        return self._lookup_ip(request, self._database)
 
     def _lookup_ip(self, request: Request, database: Reader) -> Any:
         client_ip = self._client_ip

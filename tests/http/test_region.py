@@ -16,9 +16,11 @@ from wsgi_calls import environ_of, listing
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
 from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.errors import MissingExtraError
 from ratelimit_mw.http.client_ip import ClientIP
 from ratelimit_mw.http.region import Region
+from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 from ratelimit_mw.wsgi.request import WSGIRequest
@@ -187,15 +189,42 @@ def test_the_database_is_used_when_the_header_is_missing(database: str) -> None:
     assert region_of(region, "192.0.2.7", HTTP_CF_IPCOUNTRY="AT") == "DE"
 
 
-def test_two_country_lines_are_ignored() -> None:
-    """When the proxy adds a line to the client's line, neither line can be trusted."""
+def test_two_country_lines_are_invalid() -> None:
+    """When the proxy adds a line to the client's line, neither can be trusted. All such requests share one count."""
     rule = {"name": "api", "key": ["region"], "limits": "1/minute"}
     settings = {"rules": [rule], "trusted_proxies": PROXY, "region_header": "CF-IPCountry"}
     app = RateLimitMiddleware(sending(START, BODY), settings=settings)
     lines = [(b"CF-IPCountry", b"DE"), (b"cf-ipcountry", b"AT")]
     requests = [lines, lines, lines[:1], lines[:1], lines[1:]]
     sent = [send_bare(app, http_scope(client=("10.0.0.1", 1), headers=headers)) for headers in requests]
-    assert [messages[0]["status"] for messages in sent] == [200, 200, 200, 429, 200]
+    assert [messages[0]["status"] for messages in sent] == [200, 429, 200, 429, 200]
+
+
+def test_two_country_lines_evade_no_list_and_no_match() -> None:
+    """A rule and a deny list of a region hold for a client that sends the header itself."""
+    lines = [(b"CF-IPCountry", b"DE"), (b"cf-ipcountry", b"AT")]
+    for options, status in (
+        ({"lists": {"deny": {"region": ["AT"]}}}, 403),
+        ({"rules": [{"limits": "1/minute", "match": {"region": "AT"}}]}, 429),
+    ):
+        settings = {**options, "trusted_proxies": PROXY, "region_header": "CF-IPCountry"}
+        app = RateLimitMiddleware(sending(START, BODY), settings=settings)
+        sent = [send_bare(app, http_scope(client=("10.0.0.1", 1), headers=lines))[0] for _ in range(2)]
+        assert sent[-1]["status"] == status
+
+
+def test_the_database_decides_between_two_country_lines(database: str) -> None:
+    """The address of the client is one value. An invalid address gives an invalid region."""
+    request = ASGIRequest(
+        http_scope(
+            client=("10.0.0.1", 1),
+            headers=[(b"cf-ipcountry", b"AT"), (b"cf-ipcountry", b"IT"), (b"forwarded", b"for=192.0.2.7")],
+        )
+    )
+    client_ip = ClientIP(PROXY, "forwarded", 128)
+    assert Region(database, "cf-ipcountry", client_ip).lookup(request) == "DE"
+    request.native["headers"][-1] = (b"forwarded", b"192.0.2.7")
+    assert Region(database, "cf-ipcountry", client_ip).lookup(request) is INVALID
 
 
 def test_a_country_header_without_a_trusted_proxy_stops_the_start() -> None:

@@ -50,6 +50,17 @@ def test_a_query_field(query: str, name: str, value: object) -> None:
     assert asgi(query.encode()).query_field(name) == wsgi(query).query_field(name) == value
 
 
+@pytest.mark.parametrize("rule", [{"key": ["query:q"]}, {"key": [], "match": {"query:q": "costly"}}])
+def test_a_second_value_of_a_query_field_evades_no_rule(rule: dict[str, Any]) -> None:
+    """The application may read the first, the last or all of them, so all such requests share one count."""
+    queries = [f"q=costly&q={number}" for number in range(5)] + [f"q={number}&q=costly" for number in range(5)]
+    app = limited(sending(START, BODY), limiter("1/minute", **rule))
+    sent = [send_bare(app, http_scope(query_string=query.encode()))[0]["status"] for query in queries]
+    guarded = WSGIMiddleware(listing, limiter=limiter("1/minute", **rule))
+    assert sent == [200] + [429] * 9
+    assert [Served(guarded, QUERY_STRING=query).status[:3] for query in queries] == ["200"] + ["429"] * 9
+
+
 def test_the_query_for_your_functions_has_the_values_of_the_framework() -> None:
     """For repeated names, Starlette shows the last field and Werkzeug the first."""
     assert (asgi(b"a=1&a=2").query, wsgi("a=1&a=2").query) == ({"a": "2"}, {"a": "1"})
