@@ -1,6 +1,6 @@
 """Rate limiting for Python web applications: ASGI and WSGI middleware over one limiter core."""
 
-from .decision import Decision, Verdict
+from .decision import Decision
 from .errors import (
     ConfigError,
     MissingExtraError,
@@ -16,6 +16,7 @@ from .limiter.limiter import Limiter
 from .quota import Quota
 from .rules.rule import Rule
 from .settings import Settings, SettingsDict, load_settings
+from .verdict import Verdict
 
 __all__ = [
     "INVALID",

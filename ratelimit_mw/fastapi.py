@@ -12,12 +12,12 @@ from typing import Any, Unpack
 
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
-from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
 from .keys.features import checked_name
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
 from .testmode import testmode
+from .verdict import Verdict
 
 try:
     from fastapi.params import Depends

@@ -10,7 +10,6 @@ import flask
 from flask import Flask, Response, g
 from werkzeug.exceptions import default_exceptions
 
-from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, add_hint
 from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
@@ -21,6 +20,7 @@ from ..rules.describe import Route
 from ..rules.marks import ViewMarks, marked_form, marks_of
 from ..rules.match import METHODS
 from ..settings.framework import SETTING
+from ..verdict import Verdict
 from ..wsgi.request import VERDICT
 from .request import FlaskRequest, route_template
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Decision, Verdict
+from ..decision import Decision
+from ..verdict import Verdict
 
 Header = tuple[bytes, bytes]
 TextHeader = tuple[str, str]

@@ -6,7 +6,6 @@ from functools import lru_cache, partial
 from os import PathLike
 from typing import Any, Final, cast
 
-from ..decision import Verdict
 from ..errors import ConfigError, error_path
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
@@ -14,6 +13,7 @@ from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from ..settings import HttpOptions, Settings, SettingsDict, SettingsSource, load_settings
+from ..verdict import Verdict
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader, Read

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, name_slots
-from ..errors import ConfigError, error_path
+from ..decision import Hit, name_slots
+from ..errors import error_path
 from ..keys.features import Features
 from ..quota import checked_cost
 from ..rules.marks import Mark
@@ -19,11 +19,14 @@ from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
+from ..stores.base import checked_store
 from ..testmode import process_clock, testmode
+from ..verdict import EarlyVerdict, Verdict, build_verdict
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
-from .settlement import Settlement, Slot
+from .settlement import Settlement
+from .slot import Slot
 
 
 class Limiter(Settlement):
@@ -74,7 +77,7 @@ class Limiter(Settlement):
         compiled = self._compile_rules()
         with error_path("store"):
             self.store = (
-                open_store(store, self.settings.store_timeout) if isinstance(store, str) else _checked_store(store)
+                open_store(store, self.settings.store_timeout) if isinstance(store, str) else checked_store(store)
             )
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
@@ -292,15 +295,3 @@ class Limiter(Settlement):
     def _keys(self, rule: str, features: Features) -> list[str]:
         suffix = testmode.key_suffix if self._clock is None else ""
         return [key + suffix for key in self.rules.keys(rule, features)]
-
-
-def _checked_store(store: object) -> Store:
-    """Return the store. The message of ``ConfigError`` names only the type, because a repr may hold a password."""
-    if isinstance(store, Store):
-        return store
-    kind = type(store)
-    got = f"the class {store.__name__}" if isinstance(store, type) else kind.__name__
-    if kind.__module__.partition(".")[0] == "redis":
-        argument = "aclient" if kind.__module__.startswith("redis.asyncio") else "client"
-        got = f"a Redis client. Write RedisStore({argument}=...)"
-    raise ConfigError(f"expected a store URL or a Store; got {got}")

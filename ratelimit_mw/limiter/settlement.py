@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Decision, Hit, SlotCost, Verdict, build_verdict
+from ..decision import Decision, Hit, SlotCost
 from ..errors import ConfigError, StoreError, suggestion
-from ..keys.features import Features
 from ..quota import checked_cost
 from ..receipt import Charge, Correction, PendingCorrection, Receipt, cost_due, refund_due
 from ..stores import Store
+from ..verdict import Verdict, build_verdict
 from .failover import NotAskedError
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
     from ..rules.ruleset import RuleSet
-    from .limiter import Limiter
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
 _CHECK_EVERY: Final = 1.0  # seconds between two looks for slots that were held too long
@@ -289,30 +288,3 @@ def _logging_outage(rule: str) -> Iterator[None]:
         yield
     except StoreError as error:  # the view goes on
         _log.warning("rule %s: the store could not reset a key (%s)", rule, error)
-
-
-class Slot:
-    """Holds the slots of a request while the block runs. It may be entered again, also while it is held."""
-
-    def __init__(self, limiter: Limiter, features: Features, cost: int | None) -> None:
-        self._limiter = limiter
-        self._request = features, cost
-        self._held: list[Verdict] = []
-
-    def __enter__(self) -> Verdict:
-        return self._enter(self._limiter.hit(*self._request))
-
-    async def __aenter__(self) -> Verdict:
-        return self._enter(await self._limiter.ahit(*self._request))
-
-    def _enter(self, verdict: Verdict) -> Verdict:
-        verdict.raise_for_limit()
-        self._limiter.hold(verdict)
-        self._held.append(verdict)
-        return verdict
-
-    def __exit__(self, *_: object) -> None:
-        self._limiter.conclude(self._held.pop(), None)
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._limiter.aconclude(self._held.pop(), None)

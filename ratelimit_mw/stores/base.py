@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..decision import Decision, Hit
+from ..errors import ConfigError
 from ..receipt import Correction
 
 if TYPE_CHECKING:
@@ -100,3 +101,15 @@ class Store(ABC):
     async def aclose(self) -> None:
         """Async form of ``close``."""
         self.close()
+
+
+def checked_store(store: object) -> Store:
+    """Return the store. The message of ``ConfigError`` names only the type, because a repr may hold a password."""
+    if isinstance(store, Store):
+        return store
+    kind = type(store)
+    got = f"the class {store.__name__}" if isinstance(store, type) else kind.__name__
+    if kind.__module__.partition(".")[0] == "redis":
+        argument = "aclient" if kind.__module__.startswith("redis.asyncio") else "client"
+        got = f"a Redis client. Write RedisStore({argument}=...)"
+    raise ConfigError(f"expected a store URL or a Store; got {got}")

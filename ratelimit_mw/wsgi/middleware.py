@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.admission import decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
+from ..verdict import Verdict
 from .request import VERDICT, WSGIRequest, remote_user
 from .response import ResponseBody, WSGIAdmission
 
