@@ -46,6 +46,9 @@ _SCHEMES: Final = {
     **dict.fromkeys(("redis+cluster", "rediss+cluster"), "redis"),
     **dict.fromkeys(("memcached", "memcacheds"), "memcached"),
 }
+_PATHS: Final = ("lmdb", "unix")
+"""The schemes with the path of a file."""
+_UNESCAPED: Final = re.compile("[?;@]|=[^&=]*=[^&=]")  # = may end a text in base64
 # The names of the package limits.
 _ALIASES: Final = {
     "redis+unix": "unix",
@@ -99,9 +102,12 @@ def check_store_url(url: str) -> tuple[SplitResult, Any]:
         # Python's reason may show the part before the @.
         reason = "its login or its host is malformed" if "@" in url else error
         raise ConfigError(f"cannot parse the store URL: {reason}") from None
+    if not split.scheme or f"{split.scheme}://" not in url.lower():  # what is before a lone colon may be a login
+        raise ConfigError("a store URL starts with a scheme and ://, for example redis://cache:6379/0")
     split = split._replace(scheme=_ALIASES.get(split.scheme, split.scheme))
     if split.scheme not in _SCHEMES:
         raise ConfigError(f"unknown scheme {split.scheme!r} of a store URL{suggestion(split.scheme, _SCHEMES)}")
+    _check_escapes(split)
     _check_ports(split)
     module = import_module(f".{_FAMILIES[_SCHEMES[split.scheme]][0]}", __package__)
     return split, module.parse_address(split, _options(split, module))
@@ -117,9 +123,17 @@ def redacted_url(url: str) -> str:
     return f"{split.scheme}://{split.netloc.rpartition('@')[2]}{split.path}"
 
 
+def _check_escapes(split: SplitResult) -> None:
+    """Reject a URL with characters after which a part of a login or of an option would pass for another part."""
+    path = "" if split.scheme in _PATHS else split.path
+    if split.fragment or _UNESCAPED.search(split.query) or "@" in path:
+        raise ConfigError(
+            f"a {split.scheme}:// URL has # ? ; = or @ within its login, its path or an option."
+            " Write them as %23, %3F, %3B, %3D and %40, and / as %2F. Write & between options"
+        )
+
+
 def _check_ports(split: SplitResult) -> None:
-    if "@" in split.path + split.query + split.fragment:  # then the port may be a part of a password
-        return
     for port in re.findall(r":([0-9]{5,9})(?=,|$)", split.netloc.rpartition("@")[2]):
         if int(port) > 65_535:
             raise ConfigError(f"the port {port} is too large. Expected a port from 1 to 65535")
@@ -131,7 +145,8 @@ def _options(split: SplitResult, module: Any) -> dict[str, str]:
     for option, value in parse_qsl(split.query, keep_blank_values=True):
         if option not in module.OPTIONS:
             known = [name for name in module.OPTIONS if takes is None or takes(split.scheme, name)]
-            shown = repr(option) if option.isidentifier() else "of this name"  # it may be the end of a password
+            # Without a value it may be the end of a password that has an &.
+            shown = repr(option) if value and option.isidentifier() else "of this name"
             raise ConfigError(f"{split.scheme}:// has no option {shown}. Its options are {', '.join(known)}")
         if option in options:
             raise ConfigError(f"{split.scheme}:// has the option {option!r} twice")

@@ -98,7 +98,7 @@ def test_every_mistake_in_a_rule_names_its_place(tmp_path: Path, wrong: dict[str
         ),
         ({"store": 5}, "store: expected text"),
         ({"store": "foo://"}, "store: unknown scheme 'foo' of a store URL. Expected one of memory, lmdb, redis"),
-        ({"store": ""}, "store: unknown scheme '' of a store URL"),
+        ({"store": ""}, "store: a store URL starts with a scheme and ://"),
         ({"store": "redis://ann:secret@[::1"}, "store: cannot parse the store URL: its login or its host is"),
         ({"store": "memory://?maxkeys=5"}, "store: memory:// has no option 'maxkeys'"),
         ({"store": "memory://?max_keys=0"}, "store: max_keys must be a whole number of at least 1"),

@@ -31,11 +31,11 @@ from ratelimit_mw.testing import ManualClock
         ("memory://?max_keys=0", "max_keys must be a whole number of at least 1, got '0'"),
         ("memory://?maxkeys=1", "memory:// has no option 'maxkeys'. Its options are max_keys"),
         ("nothing://", "unknown scheme 'nothing' of a store URL. Expected one of memory, lmdb, redis"),
-        ("", "unknown scheme ''"),
+        ("", "starts with a scheme and ://"),
         ("reddis://h", "unknown scheme 'reddis' of a store URL. Did you mean 'redis'?"),
         ("redis://:pw@h:99999/0", "the port 99999 is too large. Expected a port from 1 to 65535"),
         ("memcached://h:99999", "the port 99999 is too large"),
-        ("redis://:99999/pw@h", "expected NAME or NAME:PORT"),
+        ("redis:h:99999", "starts with a scheme and ://, for example redis://cache:6379/0"),
         ("memcached://h?timeout=5", "has no option 'timeout'. Its options are prefix"),
     ],
 )
@@ -93,6 +93,49 @@ def test_the_clock_of_the_store_counts_by_default() -> None:
 def test_a_store_has_a_name_without_secrets(store: Store, shown: str) -> None:
     """The name is in the repr and in the log."""
     assert repr(store) == shown
+
+
+# What stands between two halves of a password that is not escaped: in a login, after the port, in an option, and in an
+# option that is joined to the next one.
+PLACES = [
+    "{}://app:h1d{}den@host:1",
+    "{}://:1{}h1dden@host/main",
+    "{}://app:1{}prefix=h1dden@host",
+    "{}://app:1/main{}h1dden@host",
+    "{}://app/main?password=h1d{}den&prefix={}",
+    "{}://app?protocol=2{}password=h1dden",
+    "{}:///path?size=1GiB{}password=h1dden",
+    "{}://?max_keys=5{}password=h1dden",
+    "{}:h1d{}den@host",
+]
+SCHEMES = ["redis", "rediss+cluster", "redis+sentinel", "unix", "memcached", "lmdb", "memory", "other"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("character", "#?/@&;=:%")
+def test_no_part_of_a_password_shows(place: str, scheme: str, character: str) -> None:
+    """Neither an error nor a name has a part of a password with a character that is not escaped."""
+    try:
+        store = open_store(place.format(scheme, character, character))
+    except ConfigError as error:
+        shown = str(error)
+    else:
+        shown = f"{store!r} {store.name}"
+        store.close()
+    assert not any(part in shown for part in ("h1d", "den"))
+
+
+@pytest.mark.parametrize("address", ["redis://h/0#", "redis://h?password=Zm9vYg==", "unix:///run/a@b", "lmdb:///a@b"])
+def test_characters_that_are_no_mistake(address: str) -> None:
+    """An empty fragment, the padding of base64, and an @ in the path of a file."""
+    open_store(address).close()
+
+
+def test_an_unescaped_character_has_a_hint() -> None:
+    """The message has the escapes."""
+    with pytest.raises(ConfigError, match=r"a redis:// URL has # \? ; = or @ within .*%23, %3F, %3B, %3D and %40"):
+        open_store("redis://:pass?word@h")
 
 
 @pytest.mark.parametrize("scheme", ["memcached", "memcacheds", "redis", "rediss", "redis+sentinel", "rediss+cluster"])

@@ -15,7 +15,7 @@ OPTIONS: Final = ("size", "durable")
 def parse_address(url: SplitResult, options: dict[str, str]) -> tuple[str, int, bool]:
     """Parse a URL: the directory, its largest size in bytes, and whether to sync each change."""
     path = unquote(url.path)
-    if url.netloc or url.fragment or not path.startswith("/") or "\0" in path:
+    if url.netloc or not path.startswith("/") or "\0" in path:
         raise ConfigError("lmdb:// needs the absolute path of a directory. Write lmdb:///var/lib/app/ratelimit")
     durable = options.get("durable", "false")
     if durable not in ("true", "false"):

@@ -27,6 +27,8 @@ _TRIES: Final = 8
 _PAUSES: Final = (0.00005, 0.0001, 0.0002, 0.0004)
 _LOOP_PAUSE: Final = 0.001  # The shortest sleep of an event loop.
 _MAX_CALLS: Final = 100
+# The boot is written into the file, so a link could direct that to any file of this user.
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _Result = TypeVar("_Result")
 
 
@@ -90,7 +92,7 @@ class FileLock:
         try:
             if self.fd < 0:
                 self._path.parent.mkdir(0o700, parents=True, exist_ok=True)
-                self.fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self.fd = os.open(self._path, _FLAGS, 0o600)
             fcntl.lockf(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except BlockingIOError:
             return False

@@ -31,10 +31,10 @@ class MemcachedAddress(NamedTuple):
 
 def parse_address(split: SplitResult, options: dict[str, str]) -> MemcachedAddress:
     """Parse a store URL. Raise ``ConfigError`` for servers, a login or options that cannot be used."""
-    if split.fragment or split.path.strip("/"):
+    if split.path.strip("/"):
         raise ConfigError(
-            f"{split.scheme}:// has no path and no #: expected {split.scheme}://host:11211,other:11211."
-            " Write special characters of a password as %2F, %23 and so on"
+            f"{split.scheme}:// has no path: expected {split.scheme}://host:11211,other:11211."
+            " Write / in a password as %2F"
         )
     is_encrypted = split.scheme == "memcacheds"
     tls = {name: value for name, value in options.items() if name in _TLS_OPTIONS}

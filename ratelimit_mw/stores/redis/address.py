@@ -74,8 +74,6 @@ class Address:
 
 def parse_address(split: SplitResult, options: Mapping[str, str]) -> Address:
     """Parse one of the URLs of docs/redis.md."""
-    if split.fragment:
-        raise ConfigError("the URL of a Redis has no #. Write special characters of a password as %23 and so on")
     for names, allows, hint in _RESTRICTED:
         if (wrong := [name for name in names if name in options]) and not allows(split.scheme):
             raise ConfigError(f"{split.scheme}:// does not take {', '.join(wrong)}: {hint}")

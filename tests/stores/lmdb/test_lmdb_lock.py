@@ -60,3 +60,13 @@ def test_failed_wait_leaves_the_lock_free(lock: FileLock, tmp_path: Path) -> Non
     lock.acquire(0)
     lock.release()
     lock.close()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """The lock writes into its file, so a link in a shared folder must not direct it to another file."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "linked").symlink_to(victim)
+    with pytest.raises(StoreError, match="linked"):
+        FileLock(tmp_path / "linked").acquire(time.monotonic())
+    assert victim.read_text() == "kept"
