@@ -25,7 +25,7 @@ COMMA := ,
 SPACE := $() $()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast cover test-oldest check bench docs clean
+.PHONY: help setup demo test test-fast cover test-oldest check audit bench docs clean
 
 # Many tests wait for a server or a process, so more workers than cores finish sooner.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(max(4, os.cpu_count()))')
@@ -71,12 +71,18 @@ $(OLDEST)/.installed $(OLDEST)-137/.installed: pyproject.toml tests/support/lowe
 	$(@D)/bin/python -m pip install --quiet --editable ".[all]" --group test --constraint $(@D)/lowest.txt
 	@touch $@
 
-check: $(STAMP) ## types, lint, format, import rules, words
+check: $(STAMP) ## types, lint, format, import rules, words, insecure calls
 	$(BIN)/mypy
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python docs/check_words.py
+	$(BIN)/bandit --quiet --recursive ratelimit_mw pytest_ratelimit_mw.py
+
+# Not a part of `make check`: it needs the network, and a new advisory is no defect of a change.
+audit: $(STAMP) ## look for known vulnerabilities of all installed packages
+	$(BIN)/python -m pip install --quiet --group audit
+	$(BIN)/python -m pip_audit --skip-editable
 
 bench: $(STAMP) ## compare with the peers, side by side in one run
 	$(BIN)/python -m pip install --quiet --group bench
