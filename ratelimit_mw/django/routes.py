@@ -7,7 +7,7 @@ the path, at each level of ``include``, and a route has one template in all lang
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import FunctionType
 from typing import Any, Final
@@ -16,9 +16,11 @@ import django.conf
 from django.urls import URLResolver
 from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
 from django.utils import translation
+from django.views import View
 
 from ..http.views import ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
+from ..rules.decorators import inside_guard
 from ..rules.describe import Route
 from ..rules.marks import ViewMarks, marked_form, own_marks
 from ..rules.match import METHODS
@@ -26,6 +28,7 @@ from ..rules.names import class_behind
 
 _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _NO_METHOD: Final = "django.utils.decorators."
+_ON_THE_WAY: Final = ("setup", "dispatch", "options")  # the methods of a view that Django calls for OPTIONS
 _LANGUAGE: Final = "<language>/"
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.
 _PARAMETER: Final = re.compile(r"(?<!\(\?P)<(?:[^>:]+:)?([^>]+)>")
@@ -60,7 +63,7 @@ class URLRoutes:
         with translation.override(django.conf.settings.LANGUAGE_CODE):
             self._top = _Pattern(resolver, "", frozenset(), self.all)
         self.views = [view for route in self.all for view in route.marked.all()]
-        self.has_marks = any(view != ViewMarks() for view in self.views)
+        self.has_marks = any(view.every or view.exempt is not None for view in self.views)
 
     def find(self, path: str) -> _Match:
         """Return the route of a path in the current language."""
@@ -103,6 +106,8 @@ class _Pattern:
 def _route(view: Any, template: str, parameters: frozenset[str]) -> DjangoRoute:
     _name_marks(view)
     marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
+    if _answers_options(view):
+        marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     views = {method: marked.for_method(method) for method in _methods_of(view)}
     return DjangoRoute(route_template(template), views, parameters, callback=view, marked=marked)
 
@@ -113,6 +118,14 @@ def _methods_of(callback: Any) -> tuple[str, ...]:
     actions = getattr(callback, "actions", None) or ()
     handled = [name for name in METHODS if name.lower() in actions or hasattr(cls, name.lower())]
     return tuple(handled if {*handled} - {"OPTIONS"} else METHODS)
+
+
+def _answers_options(callback: Any) -> bool:
+    """Return whether only Django's own code runs for ``OPTIONS``: no decorator and no override in between."""
+    view, cls = inside_guard(callback), class_behind(callback)
+    file = getattr(getattr(view, "__code__", None), "co_filename", None)
+    is_as_view = cls is not None and file == View.dispatch.__code__.co_filename
+    return is_as_view and all(inside_guard(getattr(cls, name)) is getattr(View, name) for name in _ON_THE_WAY)
 
 
 def _segment_of(pattern: Any) -> str | None:

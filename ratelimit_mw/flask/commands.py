@@ -12,7 +12,7 @@ from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.describe import Overview
 from ..rules.marks import ViewMarks
-from .hooks import FlaskHooks, routes_of
+from .hooks import FlaskHooks, marks_for, routes_of
 from .request import route_template
 
 EXTENSION = "ratelimit_mw"
@@ -34,11 +34,10 @@ def rules() -> None:
 def explain(method: str, path: str, host: str) -> None:
     """Show which rules apply to a request for METHOD and PATH, and why the others do not."""
     overview, views = _overview()
-    method, endpoint, marked = method.upper(), UNMATCHED, None
+    method, endpoint, view = method.upper(), UNMATCHED, ViewMarks()
     with suppress(HTTPException):
         rule, _ = current_app.url_map.bind(host).match(path, method, return_rule=True)
-        endpoint, marked = route_template(rule.rule), views.get(rule.endpoint)
-    view = ViewMarks() if marked is None else marked.for_method(method)
+        endpoint, view = route_template(rule.rule), marks_for(views[rule.endpoint], method, rule)
     lines, is_limited = overview.explain(method, path, host, endpoint, view)
     click.echo("\n".join(lines))
     if not is_limited:

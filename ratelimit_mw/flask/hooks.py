@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import flask
@@ -65,7 +66,7 @@ class FlaskHooks:
         """Run before the request. None lets it continue."""
         native: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
         view = self._current_views().get(native.endpoint or "")
-        marks = _UNMARKED if view is None else view.by_method.get(native.method) or view.common
+        marks = _UNMARKED if view is None else marks_for(view, native.method, native.url_rule)
         request = FlaskRequest(native)
         environ = request.native
         plan = self._limits.plan(request, marks)
@@ -145,10 +146,17 @@ def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
     return ViewMarksByMethod(view, [app, *blueprints])
 
 
+def marks_for(view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
+    """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` by itself."""
+    marks = view.for_method(method)
+    is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
+    return replace(marks, answers_options=True) if is_automatic else marks
+
+
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
     routes = []
     for rule in app.url_map.iter_rules():
         if view := views.get(rule.endpoint):
-            by_method = {method: view.for_method(method) for method in sorted(rule.methods or METHODS)}
+            by_method = {method: marks_for(view, method, rule) for method in sorted(rule.methods or METHODS)}
             routes.append(Route(route_template(rule.rule), by_method, rule.arguments))
     return routes

@@ -12,7 +12,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
 
 from ..errors import ConfigError, MissingMiddlewareError
@@ -224,6 +224,14 @@ def _guard(view: Any, marked_on: Callable[..., object] | None = None) -> Any:
     if isinstance(view, FunctionType):
         guarded = FunctionType(guarded.__code__, view.__globals__, None, None, guarded.__closure__)
     return functools.wraps(view)(guarded)
+
+
+_GUARDS: Final = frozenset(const for const in _guard.__code__.co_consts if isinstance(const, CodeType))
+
+
+def inside_guard(view: Any) -> Any:
+    """Return the view inside of the guard of this package; a view without a guard as it is."""
+    return view.__wrapped__ if getattr(view, "__code__", None) in _GUARDS else view
 
 
 def _guard_dispatcher(view: type) -> None:

@@ -13,7 +13,6 @@ from .paths import PathTree
 from .plan import CompiledRule
 from .ruleset import Override, RuleSet
 
-_IMPLIED: Final = ("HEAD", "OPTIONS")
 _SHOWN_VALUES: Final = 3
 _either: Final = " or ".join
 _line: Final = "; ".join
@@ -129,10 +128,9 @@ class Overview:
             return "the view is exempt"
         if match.paths and not PathTree(enumerate(match.paths)).match(path):
             return f"path: not {_either(match.paths)}"
-        if not match.takes_method(method):
-            return (
-                f"method: not {_either(sorted(match.methods))}" if match.methods else "method: OPTIONS is not limited"
-            )
+        if not match.takes_method(method, view.answers_options and method == "OPTIONS"):
+            expected = f"not {_either(sorted(match.methods))}" if match.methods else "the framework answers OPTIONS"
+            return f"method: {expected}"
         if not match.takes_host(host):
             return f"host: not {_either(match.hosts)}"
         if features is None:

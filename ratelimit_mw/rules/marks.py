@@ -40,6 +40,8 @@ class ViewMarks:
     messages: tuple[MessageMark, ...] = ()
     exempt_on: str = field(default="", compare=False)
     """The view that has the ``@exempt``."""
+    answers_options: bool = False
+    """Whether the framework responds to ``OPTIONS`` by itself. Only rules that name the method then apply to it."""
     every: tuple[Mark, ...] = field(init=False, compare=False, repr=False)
     """The marks of requests and of messages."""
 

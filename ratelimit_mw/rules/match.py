@@ -49,12 +49,12 @@ class Match:
         """The features that have to be read before ``takes_features``."""
         return tuple(name for name, _ in self.features)
 
-    def takes_method(self, method: str) -> bool:
-        """Whether a method matches. Without ``methods``, all match but OPTIONS, the method of preflight requests."""
-        return method in self.methods if self.methods else method != "OPTIONS"
+    def takes_method(self, method: str, is_automatic: bool = False) -> bool:
+        """Whether a method matches. ``is_automatic``: the framework responds to it by itself."""
+        return method in self.methods if self.methods else not is_automatic
 
-    def takes(self, method: str, host: str) -> bool:
-        return self.takes_method(method) and (not self.hosts or self.takes_host(host))
+    def takes(self, method: str, host: str, is_automatic: bool = False) -> bool:
+        return self.takes_method(method, is_automatic) and (not self.hosts or self.takes_host(host))
 
     def takes_host(self, host: str) -> bool:
         return not self.hosts or any(host.endswith(h[1:]) if h.startswith("*.") else host == h for h in self.hosts)
@@ -93,7 +93,7 @@ def _value(value: object) -> str:
 def _method(method: object) -> str:
     name = method.upper() if isinstance(method, str) else ""
     if name in _ANY_METHOD:
-        raise ConfigError(f"{method!r} is not a method. Leave it out to match all methods but OPTIONS")
+        raise ConfigError(f"{method!r} is not a method. Leave it out to match all methods")
     if name in METHODS or name in _LOOK_ALIKES:
         return name
     close = difflib.get_close_matches(name, METHODS, 1, 0.65)

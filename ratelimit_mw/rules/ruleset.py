@@ -146,7 +146,8 @@ class RuleSet:
         method = method.upper()
         if view is not None and view.exempt is not None:
             numbers = [i for i in numbers if not view.is_exempt_from(self.rules[i].name)]
-        applying = tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host)])
+        own = view is not None and view.answers_options and method == "OPTIONS"
+        applying = tuple([i for i in numbers if self.rules[i].source.matches.takes(method, host, own)])
         plan = self._plans.get(applying)
         if plan is None:
             if len(self._plans) >= _MAX_CACHED:

@@ -70,12 +70,6 @@ def test_explain_shows_the_first_reason(settings: Any) -> None:
     assert login["reason"] == "key: email is missing"
 
 
-def test_explain_does_not_limit_preflight_requests(settings: Any) -> None:
-    """A rule applies to OPTIONS only when the rule names it."""
-    path = settings("[[rules]]\nname = 'a'\nlimits = '5/s'\n")
-    assert explained(path, "OPTIONS", "/", exit_code=1)["a"]["reason"].startswith("method: OPTIONS")
-
-
 def test_explain_shows_the_limits_of_this_client(settings: Any) -> None:
     """A client with limits of its own sees these limits."""
     request = ("GET", "https://www.example.com/v2/x", "--feature", "region=DE")

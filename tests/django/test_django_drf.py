@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.urls import include, path
@@ -19,9 +20,9 @@ from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.testmode import limits_off
 
 # REST framework reads Django's settings on import. The import of django_calls configures them.
-from rest_framework.authentication import BaseAuthentication  # isort: skip
+from rest_framework.authentication import BaseAuthentication, BasicAuthentication  # isort: skip
 from rest_framework.decorators import action, api_view, throttle_classes  # isort: skip
-from rest_framework.exceptions import PermissionDenied  # isort: skip
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied  # isort: skip
 from rest_framework.response import Response  # isort: skip
 from rest_framework.routers import SimpleRouter  # isort: skip
 from rest_framework.test import APIRequestFactory  # isort: skip
@@ -40,6 +41,23 @@ class Items(APIView):
         for rule in request.ratelimit.rules:
             request.ratelimit[rule].settle(3)
         return Response({}, status=int(request.data.get("status", 200)))
+
+
+class Login(APIView):
+    """Checks a password with each request, also with OPTIONS."""
+
+    class Passwords(BasicAuthentication):
+        tried: ClassVar[list[str]] = []
+
+        def authenticate_credentials(self, userid: str, password: str, request: Any = None) -> Any:
+            self.tried.append(password)
+            raise AuthenticationFailed
+
+    authentication_classes = (Passwords,)
+    permission_classes = ()
+
+    def post(self, request: Any) -> Response:
+        return Response({})
 
 
 class Things(ViewSet):
@@ -290,3 +308,14 @@ def test_a_rejection_of_the_throttle_is_not_cached() -> None:
     for view, expected in ((Uploads.as_view(), [None, None, "no-store"]), (own, ["private"] * 3)):
         with project(still({"rules": [UPLOADS]}), path("", view)) as served:
             assert [served.ask().headers.get("cache-control") for _ in range(3)] == expected
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_passwords_cannot_be_tried_with_options(is_async: bool) -> None:
+    """REST framework authenticates before it answers OPTIONS: of 50 passwords, 5 are tried at 5/minute."""
+    Login.Passwords.tried.clear()
+    with project(one_rule("5/minute"), path("", Login.as_view()), is_async=is_async) as served:
+        for number in range(50):
+            password = base64.b64encode(b"ann:%d" % number).decode()
+            served.ask(method="OPTIONS", headers={"authorization": f"Basic {password}"})
+    assert len(Login.Passwords.tried) == 5

@@ -138,17 +138,39 @@ def test_a_limit_on_one_method_of_a_class_holds_only_for_it() -> None:
         assert [served.ask(method="HEAD").status_code, *served.statuses(times=2)] == [200, 200, 429]
 
 
-@pytest.mark.parametrize("view", [hello, Items.as_view(), AsyncItems.as_view()])
+def passing(view: Any) -> Any:
+    """Decorate a view, as one that asks for a password would."""
+    return functools.wraps(view)(lambda request, *args, **kwargs: view(request, *args, **kwargs))
+
+
+@pytest.mark.parametrize("view", [Items.as_view(), AsyncItems.as_view(), limit("9/minute")(subclass(Items)).as_view()])
 @both
-def test_preflights_count_only_when_the_limit_names_options(view: Any, is_async: bool) -> None:
-    """OPTIONS runs a limited view and consumes nothing, unless the limit names the method."""
-    with project(None, path("", limit("1/minute")(view)), is_async=is_async) as served:
+def test_options_that_django_answers_do_not_count(view: Any, is_async: bool) -> None:
+    """Django's own ``View.options`` is left alone, by rules and by decorators, unless a limit names the method."""
+    with project(one_rule(), path("", limit("1/minute")(view)), is_async=is_async) as served:
         assert served.statuses(method="OPTIONS") == [200] * 3
         assert served.statuses(times=2) == [200, 429]
     named = limit("1/minute", match={"methods": ["OPTIONS"]})(view)
     with project(None, path("", named), is_async=is_async) as served:
         assert served.statuses(method="OPTIONS", times=2) == [200, 429]
         assert served.statuses() == [200] * 3
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        hello,
+        passing(Items.as_view()),
+        subclass(Items, options=Items.get).as_view(),
+        subclass(Items, dispatch=lambda self, request: Items.dispatch(self, request)).as_view(),
+        subclass(Items, dispatch=method_decorator(passing)(Items.dispatch)).as_view(),
+    ],
+)
+@both
+def test_options_that_reach_other_code_count(view: Any, is_async: bool) -> None:
+    """A function, a decorator, a method of your own: each may check a password, so OPTIONS counts."""
+    with project(one_rule(), path("", view), is_async=is_async) as served:
+        assert served.statuses(method="OPTIONS") == [200, 200, 429]
 
 
 def test_functions_with_the_same_name_do_not_share_a_limit() -> None:

@@ -101,7 +101,7 @@ def test_a_request_is_explained() -> None:
         "does not apply  home      it is on /",
     ]
     assert "the view is exempt" in run(shop(), "explain", "GET", "/api/health").output
-    assert "method: OPTIONS is not limited" in run(shop(), "explain", "OPTIONS", "/api/health").output
+    assert "method: the framework answers OPTIONS" in run(shop(), "explain", "OPTIONS", "/api/health").output
     lines = run(shop(), "explain", "POST", "/login", "--host", "example.com").output.splitlines()
     assert lines[0] == "POST /login is routed to unmatched"
     assert lines[2].split() == ["applies", "login", "ip", "5/minute;", "20/hour"]
@@ -122,10 +122,29 @@ def test_the_commands_report_mistakes() -> None:
     assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'missing'. There is none\n")
 
 
-@pytest.mark.parametrize(("named", "expected"), [({}, [200] * 3), ({"methods": ["POST", "OPTIONS"]}, [200, 200, 429])])
-def test_a_view_with_options_is_limited_when_its_rule_names_options(named: Any, expected: list[int]) -> None:
-    """A route that names OPTIONS runs the view, and only a rule that names OPTIONS counts the request."""
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"methods": ["POST"]}, [200] * 3),
+        ({"methods": ["POST", "OPTIONS"]}, [200, 200, 429]),
+        ({"methods": ["POST", "OPTIONS"], "provide_automatic_options": True}, [200] * 3),
+        ({"methods": ["POST"], "provide_automatic_options": False}, [405, 405, 429]),
+    ],
+)
+def test_options_count_where_flask_does_not_answer_them(options: Any, expected: list[int]) -> None:
+    """OPTIONS is left alone where Flask responds by itself. A view that handles it is limited, as is a 405."""
     app = Flask("app")
-    app.add_url_rule("/", view_func=limit("2/minute", match=named)(hello), methods=["POST", "OPTIONS"])
-    RateLimiter(app, limiter=still())
+    app.add_url_rule("/", view_func=hello, **options)
+    RateLimiter(app, limiter=one_rule())
     assert statuses(app, method="OPTIONS") == expected
+
+
+def test_options_without_a_route_count() -> None:
+    """No route responds to the request, so it counts as any other 404."""
+    assert statuses(app_of(one_rule()), "/nowhere", method="OPTIONS") == [404, 404, 429]
+
+
+def test_a_rule_that_names_options_counts_those_of_flask() -> None:
+    """A rule that names the method applies to the OPTIONS that Flask answers, too."""
+    app = app_of(views={"/": limit("1/minute", match={"methods": "OPTIONS"})(hello)})
+    assert statuses(app, method="OPTIONS") == [200, 429, 429]

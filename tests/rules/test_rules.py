@@ -55,16 +55,25 @@ SHOP = named(
         ("HEAD", "/items", ["every", "items"]),
         ("PUT", "/items", ["every", "items", "writes"]),
         ("DELETE", "/items", ["every", "writes"]),
-        ("OPTIONS", "/api/items/7", ["preflight"]),
-        ("options", "/", ["preflight"]),
+        ("OPTIONS", "/api/items/7", ["every", "api", "preflight"]),
+        ("options", "/", ["every", "preflight"]),
         ("PURGE", "/", ["every", "purge"]),
         ("BREW", "/api", ["every", "api"]),
         ("", "", ["every"]),
     ],
 )
 def test_all_matching_rules_apply_in_their_order(method: str, path: str, expected: list[str]) -> None:
-    """Path and method match for each rule separately. GET includes HEAD, and OPTIONS matches only by name."""
+    """Path and method match for each rule separately. GET includes HEAD."""
     assert rules_for(SHOP, method, path) == expected
+
+
+def test_a_method_that_the_framework_answers_matches_only_by_name() -> None:
+    """A view says that its framework responds to OPTIONS. Other methods of the view are not affected."""
+    rules, view = RuleSet(SHOP), ViewMarks(answers_options=True)
+    names = [
+        [rule.name for rule in rules.plan(method, "/", "", view).rules] for method in ("OPTIONS", "options", "GET")
+    ]
+    assert names == [["preflight"], ["preflight"], ["every"]]
 
 
 @pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "REPORT", "SEARCH", "LOCK", "M-SEARCH", "X_Y", "brew"])

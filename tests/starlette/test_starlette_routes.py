@@ -33,6 +33,19 @@ def test_path_parameters_are_features() -> None:
     assert statuses(app, "/a/1", "/a/2", "/b/1", "/a/02", "/c/1", "/c/1") == [200, 200, 429, 429, 200, 200]
 
 
+def test_options_count_where_starlette_does_not_answer_them() -> None:
+    """A route without OPTIONS is answered by Starlette with 405. A view that handles it is limited, as is a 404."""
+    routes = [Route("/get", hello, methods=["GET"]), Route("/all", hello, methods=["GET", "OPTIONS"])]
+    for path, expected in {"/get": [405] * 3, "/all": [200, 200, 429], "/nowhere": [404, 404, 429]}.items():
+        app = application([Mount("/in", routes=routes), *routes], Rule(name="all", limits="2/minute"))
+        assert statuses(app, *[path] * 3, method="OPTIONS") == expected
+        assert statuses(app, path) == [429 if 429 in expected else 200]
+        mounted = application([Mount("/in", routes=routes)], Rule(name="all", limits="2/minute"))
+        assert statuses(mounted, *[f"/in{path}"] * 3, method="OPTIONS") == expected
+    named = Rule(name="all", limits="2/minute", match={"methods": "OPTIONS"})
+    assert statuses(application(routes, named), *["/get"] * 3, method="OPTIONS") == [405, 405, 429]
+
+
 def test_path_parameters_without_routes_are_an_error() -> None:
     """An application without a framework has no path parameters, so a rule by one would never apply."""
 

@@ -61,6 +61,7 @@ class RouteMatch:
         return is_chosen or any(endpoint is app for app in self.passed)
 
 
+_PARTIAL_MARKS: Final = ViewMarks(answers_options=True)  # Starlette rejects all methods that a route does not have
 NO_ROUTE: Final = RouteMatch(UNMATCHED)
 ROUTES_UNKNOWN: Final = RouteMatch(None)
 
@@ -144,7 +145,7 @@ class RouteNode:
         key = "" if quality == PARTIAL else method if method in self.views.by_method else "*"
         match = self._matches.get(key)
         if match is None:
-            match = RouteMatch(self.endpoint, self.target, self.passed)
+            match = RouteMatch(self.endpoint, self.target, self.passed, _PARTIAL_MARKS)
             if quality == FULL:
                 match = match.with_marks(self.views.for_method(method), self.limits)
             self._matches[key] = match
