@@ -96,8 +96,8 @@ class HeaderWriter:
         else:
             shown = decisions[0] if single else min(decisions, key=_remaining)
         x_limit, policy, item, is_timed = self._parts[shown.hit[0]]
-        seconds = -(-shown.reset_us // SECOND) or 1
-        remaining, reset = b"%d" % shown.remaining, b"%d" % (seconds if seconds < _MAX_NUMBER else _MAX_NUMBER)
+        x_reset, reset = self._resets[-(-shown.reset_us // SECOND)]
+        remaining = b"%d" % shown.remaining
         headers = []
         if self._x:
             if self._epoch:
@@ -108,7 +108,7 @@ class HeaderWriter:
         if not allowed:
             return headers + self._rejected(decisions, shown)
         if self._draft:
-            headers.append((_LIMIT_FIELD, item + remaining + _LIMIT_RESET + reset if is_timed else item + remaining))
+            headers.append((_LIMIT_FIELD, item + remaining + reset if is_timed else item + remaining))
         return headers
 
     def _rejected(self, decisions: Sequence[Decision], longest: Decision) -> list[Header]:
