@@ -47,9 +47,9 @@ class Limit:
         self.prefix = f"{FORMAT}|{name}|{_kind(self.algorithm)}|{format_duration(quota.period_us)}|"
 
     def local_part(self, parts: int) -> Limit:
-        """Return the limit for local counting: one of ``parts`` equal parts of its quota, at least 1 each."""
-        burst = self.quota.burst and max(1, self.quota.burst // parts)
-        amount = max(1, self.quota.amount // parts)
+        """Return the limit for local counting: one of ``parts`` equal parts of its quota, rounded up."""
+        burst = self.quota.burst and -(-self.quota.burst // parts)
+        amount = -(-self.quota.amount // parts)
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
         limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.counts_outcomes, self.on_store_error)
         limit.policy = self.policy

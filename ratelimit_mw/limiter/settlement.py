@@ -19,7 +19,7 @@ from ..quota import checked_cost
 from ..receipt import Charge, Correction, PendingCorrection, Receipt, cost_due, refund_due
 from ..stores import Store
 from ..verdict import Verdict, build_verdict
-from .failover import NotAskedError
+from .breaker import NotAskedError
 from .heartbeat import Heartbeat
 
 if TYPE_CHECKING:

@@ -61,6 +61,7 @@ class Settings:
     on_store_error: str
     store_timeout: int
     fleet_size: int
+    fallback_keys: int
     rejection_cache: int
     lists: AccessLists
     email_field: str
@@ -146,6 +147,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         "retry_jitter": parse_duration,
         "store_timeout": parse_timeout,
         "fleet_size": whole_number,
+        "fallback_keys": whole_number,
         "rejection_cache": parse_duration,
         "lists": AccessLists,
         "email_field": partial(field_name, "json"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ratelimit_mw.limiter.failover import BreakerStore
+from ratelimit_mw.limiter.breaker import BreakerStore
 from ratelimit_mw.stores import MemoryStore
 
 SECOND = 1_000_000
 
 
 def closed_breaker() -> BreakerStore:
-    return BreakerStore(MemoryStore(), "local")
+    return BreakerStore(MemoryStore(), "local", 100)
 
 
 def open_breaker(at: int = 0) -> BreakerStore:

@@ -52,13 +52,75 @@ def test_local_is_the_default_policy(hit: Hit) -> None:
 
 @both
 def test_local_counts_one_part_of_the_limit_per_process(hit: Hit) -> None:
-    """With fleet_size = 4, each process allows a quarter of the limit, and at least 1."""
+    """With fleet_size = 4, each process allows a quarter of the limit, rounded up."""
     store = SharedStore()
-    mine = limiter(store, [rule("local", "8/minute")], fleet_size=4)
+    store.down = True
+    for limits, allowed in ("8/minute", 2), ("9/minute", 3), ("2/minute", 1):
+        mine = limiter(store, [rule("local", limits)], fleet_size=4)
+        assert [hit(mine).allowed for _ in range(allowed + 1)] == [True] * allowed + [False]
+
+
+@both
+@pytest.mark.parametrize("algorithm", ["fixed-window", "sliding-window", "gcra", "tiered-window", "leaky-bucket"])
+def test_local_counting_starts_from_the_last_decision(hit: Hit, algorithm: str) -> None:
+    """Each of two processes has half of what the store had left; later the whole quota is fresh."""
+    store, clock = SharedStore(), ManualClock(1_000_000.0)
+    mine = Limiter([Rule(name="api", limits="10/minute", algorithm=algorithm)], store, clock, Settings(fleet_size=2))
+    for _ in range(7):
+        hit(mine)
     store.down = True
     assert [hit(mine).allowed for _ in range(3)] == [True, True, False]
-    small = limiter(store, [rule("local", "2/minute")], fleet_size=4)
-    assert [hit(small).allowed for _ in range(2)] == [True, False]
+    clock.advance(180)
+    assert [hit(mine).allowed for _ in range(6)] == [True] * 5 + [False]
+
+
+@both
+def test_a_rejection_by_the_store_holds_without_it(hit: Hit) -> None:
+    """A key that the store rejected has nothing left for its processes."""
+    store, clock = SharedStore(), ManualClock(1_000_000.0)
+    settings = Settings(fleet_size=5, rejection_cache=0)
+    other, mine = (Limiter([rule(None)], store, clock, settings) for _ in range(2))
+    for _ in range(4):
+        other.hit(WHO)
+    assert not hit(mine)
+    store.down = True
+    verdict = hit(mine)
+    assert (verdict.allowed, verdict.decisions[0].local, verdict.retry_after) == (False, True, 60.0)
+    clock.advance(60)
+    assert hit(mine)
+
+
+def test_a_second_outage_gives_no_second_share() -> None:
+    """What a process counted by itself stays counted when the store was there in between."""
+    store = SharedStore()
+    mine = limiter(store, [rule(None, "10/hour")], fleet_size=2)
+    allowed = []
+    for store.down in (True, False, True, False, True):
+        allowed.append(sum(mine.hit(WHO, 1 if store.down else 0).allowed for _ in range(9)))
+    assert allowed == [5, 9, 0, 9, 0]
+
+
+def test_a_process_that_knows_more_than_its_share_keeps_its_share() -> None:
+    """A fresh key has no more than a part of the limit."""
+    store = SharedStore()
+    mine = limiter(store, [rule(None, "10/hour")], fleet_size=2)
+    mine.peek(WHO)
+    store.down = True
+    assert sum(mine.hit(WHO).allowed for _ in range(9)) == 5
+
+
+def test_the_memory_of_the_fallback_is_bounded() -> None:
+    """``fallback_keys`` bounds the keys that are remembered, and those that are counted."""
+    store = SharedStore()
+    settings = Settings(fleet_size=1, fallback_keys=10, rejection_cache=0)
+    mine = Limiter([rule(None, "1/hour")], store, ManualClock(1_000_000.0), settings)
+    known = mine.breaker.last  # type: ignore[union-attr]
+    for down in False, True:
+        store.down = down
+        for i in range(50):
+            mine.hit({"ip": f"192.0.2.{i}"})
+            assert len(known._young) + len(known._old) <= 10
+    assert len(mine._failover.local) == 10  # type: ignore[union-attr]
 
 
 @both
