@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 from ratelimit_mw.rules.declaration import defaults_of, hints_of, meanings_of
-from ratelimit_mw.rules.options import CountWhen, RuleSettings
+from ratelimit_mw.rules.options import CountUnless, CountWhen, RuleSettings
 from ratelimit_mw.settings.options import HttpOptions, SettingsDict
 from ratelimit_mw.settings.schema import type_text
 
@@ -39,8 +39,8 @@ LINKS: Final = {
     "key": "[features](features.md)",
     "algorithm": "[algorithms](algorithms.md)",
     "count_when": "[outcomes](#outcomes)",
+    "count_unless": "[outcomes](#outcomes)",
 }
-_REQUIRED: Final = ("limits", "status")
 
 
 def fields(declaration: Any, without: Any = None) -> str:
@@ -49,7 +49,8 @@ def fields(declaration: Any, without: Any = None) -> str:
     defaults = defaults_of(declaration)
     for name in [name for name in defaults if name not in (hints_of(without) if without else {})]:
         hint, default = hints_of(declaration)[name], defaults[name]
-        shown = "required" if name in _REQUIRED else "none" if default in (None, "") else f"`{json.dumps(default)}`"
+        is_required = name == "limits" or name in declaration.__required_keys__
+        shown = "required" if is_required else "none" if default in (None, "") else f"`{json.dumps(default)}`"
         link = f" See {LINKS[name]}." if name in LINKS else ""
         cells = (f"`{name}`", _type_text(hint), shown, f"{meanings_of(declaration)[name]}{link}")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -86,7 +87,8 @@ PARTS: Final[dict[str, Callable[[], str]]] = {
     "http-fields": lambda: fields(HttpOptions),
     "settings-fields": lambda: fields(SettingsDict, without=HttpOptions),
     "rule-fields": lambda: fields(RuleSettings),
-    "outcome-fields": lambda: fields(CountWhen),
+    "count-when-fields": lambda: fields(CountWhen),
+    "count-unless-fields": lambda: fields(CountUnless),
     "algorithm-options": algorithm_options,
     "command-help": command_help,
 }

@@ -118,6 +118,25 @@ make_hit: Callable[[tuple[Limit, str, int]], Hit] = partial(tuple.__new__, Hit)
 """Build a ``Hit`` from its three fields. This is faster than calling the class."""
 
 
+class BeforeHit(Hit):
+    """A hit of no cost in front of a hit whose outcome decides whether it counts: the limit without that hit."""
+
+    __slots__ = ()
+
+
+def with_hits_before(hits: Iterable[Hit]) -> list[Hit]:
+    """Return the hits, each with one before it where its outcome decides whether it counts. Slots have none."""
+    return [
+        each
+        for hit in hits
+        for each in (
+            (BeforeHit(hit.limit, hit.key, 0), hit)
+            if hit.limit.statuses is not None and not hit.limit.quota.concurrent
+            else (hit,)
+        )
+    ]
+
+
 class SlotCost(int):
     """The cost of a hit on slots. ``slot`` is their id: a client that got no reply can return slots by it."""
 

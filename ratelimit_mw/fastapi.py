@@ -32,9 +32,8 @@ class RateLimit(DependencyLimit):
     """Limit a route, a router or an application with a dependency.
 
     The limit is decided with all other limits of the request, before any dependency is called. With ``features`` it is
-    decided when these dependencies have run; a rejection then refunds everything that the request has consumed. The
-    value of the dependency is the verdict. Routes with the same object share its counts, unless its key has
-    ``endpoint``.
+    decided when these dependencies have run. A rejection then refunds nothing that was consumed before. The value of
+    the dependency is the verdict. Routes with the same object share its counts, unless its key has ``endpoint``.
 
     Args:
         limits: Limits such as "5/minute", or a list of them.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .forksafe import create_lock
@@ -64,30 +65,41 @@ class PendingCorrection(NamedTuple):
     correction: Correction
 
 
-Due = Callable[["Receipt", "Limit"], int | None]
-"""The cost that a hit of a limit must have consumed in the end; None leaves the hit unchanged."""
+Due = Callable[["Decision"], int | None]
+"""The cost that the hit of a decision must have consumed in the end; None leaves the hit unchanged."""
 
 
-def refund_due(_receipt: Receipt, _limit: Limit) -> int:
+def refund_due(_: Decision) -> int:
     """Return everything, slots too."""
     return 0
 
 
+def hit_due(decision: Decision) -> int | None:
+    """Consume the cost of the hit; slots are not a matter of cost."""
+    return None if decision.quota.concurrent else int(decision.hit[2])
+
+
 def cost_due(cost: int) -> Due:
-    """Consume this true cost of rates; slots are not a matter of cost."""
-    return lambda _, limit: None if limit.quota.concurrent else cost
+    """Consume this true cost of rates."""
+    return lambda decision: None if decision.quota.concurrent else cost
 
 
 class Receipt:
     """The record of one verdict. A correction is recorded before it is sent, so concurrent callers send it once.
 
-    ``stated`` has the cost that was stated for each rule, ``status`` the one of the response, None if it is not known.
+    ``stated`` has the cost that was stated for each rule. ``marked`` has the rules that count for any status.
+    ``status`` is the one of the response, None if it is not known. ``before`` has the decisions without the cost of
+    this request, for limits that count by outcome.
     """
 
-    def __init__(self, verdict: Verdict, consumed: bool = True) -> None:
+    def __init__(
+        self, verdict: Verdict, consumed: bool = True, before: Mapping[Limit, Decision] = MappingProxyType({})
+    ) -> None:
         self._verdict = verdict
         self._charges: list[tuple[Decision, list[OpenCharge]]] | None = None if consumed else []
         self.stated: dict[str, Due] = {}
+        self.marked: set[str] = set()
+        self.before = before
         self.has_ended = False
         self.status: int | None = None
 
@@ -97,9 +109,26 @@ class Receipt:
             return [
                 pending
                 for decision, charges in self._open_charges()
-                if (target := due(self, decision.source)) is not None
+                if (target := due(decision)) is not None
                 for pending in _towards(target, decision.source, decision.hit[1], charges)
             ]
+
+    def due(self, decision: Decision) -> int | None:
+        """The stated cost of a rule, 0 for an outcome that does not count. A request that has ended holds no slots."""
+        limit = decision.source
+        if not self.counts(limit, self.status) or (self.has_ended and limit.quota.concurrent):
+            return 0
+        return self.stated.get(limit.rule, _unchanged if limit.statuses is None else hit_due)(decision)
+
+    def counts(self, limit: Limit, status: int | None) -> bool:
+        """Return whether a response counts. One that is not known does."""
+        statuses = limit.statuses
+        return statuses is None or status is None or status in statuses or limit.rule in self.marked
+
+    def decisions(self, status: int) -> list[Decision]:
+        """Return the decisions as they are after a response of this status."""
+        decisions = self._verdict.decisions
+        return [d if self.counts(d.source, status) else self.before.get(d.source, d) for d in decisions]
 
     def drop(self, rule: str) -> list[str]:
         """Forget the charges of a rule. Return its keys."""
@@ -147,6 +176,9 @@ def charge_of(decision: Decision) -> Charge:
     """Return the charge of a hit. That of named slots has their id in place of the time."""
     cost = decision.hit[2]
     return Charge(getattr(cost, "slot", decision.at_us), int(cost), decision.delay_us)
+
+
+def _unchanged(_: Decision) -> None: ...
 
 
 def receipt_of(verdict: Verdict) -> Receipt:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from .decision import Decision
+from .decision import BeforeHit, Decision
 from .errors import ConfigError, RateLimitExceeded, suggestion
 from .quota import checked_cost
 from .receipt import Due, Receipt, cost_due, receipt_of, refund_due
@@ -119,6 +119,13 @@ class Verdict:
             raise ConfigError(message)
         return rules[0] if rules else None
 
+    def after(self, status: int) -> Verdict:
+        """Return this verdict as it is after a response of this status. Internal; headers show it."""
+        receipts = [(part, part.open_receipt) for part in self.parts]
+        return Verdict(
+            [d for part, r in receipts for d in (r.decisions(status) if r else part.decisions)], self.allowed
+        )
+
     def raise_for_limit(self) -> None:
         """Raise ``RateLimitExceeded`` when the request is rejected, else do nothing.
 
@@ -175,8 +182,9 @@ class CombinedVerdict(Verdict):
 class RuleVerdict:
     """The part of a verdict that belongs to one rule.
 
-    After ``hit`` its methods take effect at once. In a request that a middleware handles, ``settle`` and ``refund``
-    take effect at the end of the response, and at once after it. Under an event loop the store is called in a task.
+    After ``hit`` its methods take effect at once. In a request that a middleware handles, ``settle``, ``refund`` and
+    ``count`` take effect at the end of the response, and at once after it. Under an event loop the store is called in a
+    task.
     """
 
     __slots__ = ("_rule", "_verdicts")
@@ -200,6 +208,12 @@ class RuleVerdict:
         """Return all of the cost that the request consumed from this rule, its slots too."""
         self._state(refund_due)
 
+    def count(self) -> None:
+        """Count this request for any status of its response, for example with ``count_when = {marked = true}``."""
+        for verdict in self._verdicts:
+            verdict.receipt.marked.add(self._rule)
+        self._settle()
+
     def reset(self) -> None:
         """Forget all that is counted under the key of this rule, this request too. It takes effect at once."""
         for verdict in self._verdicts:
@@ -209,19 +223,30 @@ class RuleVerdict:
     def _state(self, due: Due) -> None:
         for verdict in self._verdicts:
             verdict.state(self._rule, due)
+        self._settle()
+
+    def _settle(self) -> None:
+        for verdict in self._verdicts:
             if verdict.settler is not None:
                 verdict.settler.settle_stated(verdict)
 
 
-def build_verdict(decisions: Sequence[Decision], consumed: bool = True) -> Verdict:
-    """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund."""
+def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_before: bool = False) -> Verdict:
+    """Build the verdict of these decisions. A peek (``consumed`` False) has nothing to refund.
+
+    With ``has_before`` the decisions of each ``BeforeHit`` go into the receipt.
+    """
+    before: dict[Limit, Decision] = {}
+    if has_before:
+        before = {d.source: d for d in decisions if isinstance(d.hit, BeforeHit)}
+        decisions = [d for d in decisions if not isinstance(d.hit, BeforeHit)]
     allowed = True
     for decision in decisions:
         if not decision.allowed and not decision.hit[0].shadow:
             allowed = False
     verdict = Verdict(decisions, allowed)
-    if not consumed:
-        verdict.open_receipt = Receipt(verdict, consumed=False)
+    if before or not consumed:
+        verdict.open_receipt = Receipt(verdict, consumed, before)
     return verdict
 
 

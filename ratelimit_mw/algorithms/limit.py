@@ -16,6 +16,7 @@ class Limit:
 
     ``prefix`` starts every key of this limit. It has rule, algorithm, period and format, because states that differ in
     them are not compatible. It does not have the amount, so the consumed cost is kept when the amount changes.
+    ``statuses`` are those of the responses that count, None for all.
     """
 
     def __init__(
@@ -25,14 +26,14 @@ class Limit:
         quota: Quota,
         algorithm: object,
         shadow: bool = False,
-        counts_outcomes: bool = False,
+        statuses: frozenset[int] | None = None,
         on_store_error: str | None = None,
         lease: int = 0,
     ) -> None:
         self.rule = rule
         self.quota = quota
         self.shadow = shadow
-        self.counts_outcomes = counts_outcomes
+        self.statuses = statuses
         self.on_store_error = on_store_error
         self.spec = algorithm
         self.algorithm = Concurrency(quota) if quota.concurrent else build(algorithm, quota)
@@ -51,7 +52,7 @@ class Limit:
         burst = self.quota.burst and -(-self.quota.burst // parts)
         amount = -(-self.quota.amount // parts)
         quota = Quota.exact(amount, self.quota.period_us, burst, self.quota.concurrent)
-        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.counts_outcomes, self.on_store_error)
+        limit = Limit(self.rule, 0, quota, self.spec, self.shadow, self.statuses, self.on_store_error)
         limit.policy = self.policy
         limit.local = True
         return limit

@@ -228,7 +228,8 @@ class ASGIAdmission(Admission):
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
             writer = self.limits.writer
-            if added := writer.headers(self.verdict):
+            verdict = self.verdict.after(self.status) if self.counts_outcomes else self.verdict
+            if added := writer.headers(verdict):
                 message = with_headers(message, added, writer.names)
         return self.server_send(message)
 

@@ -82,9 +82,9 @@ def ends_later(response: Any, admission: DjangoAdmission) -> bool:
     elif getattr(response, "file_to_stream", None) is None:  # servers send and close files by themselves
         response.streaming_content = _watch_stream(response._iterator, admission, status)
     response._resource_closers.append(lambda: admission.end(status))
-    if admission.has_slots:
+    if admission.ends_with_body:
         _watch_response(response, admission, status)
-    return admission.has_slots
+    return admission.ends_with_body
 
 
 def _watch_stream(content: Iterator[Any], admission: DjangoAdmission, status: int) -> Iterator[Any]:

@@ -22,8 +22,8 @@ __all__ = ["Throttle"]
 class Throttle:
     """Limit the views of REST framework by the rules of their scope.
 
-    A rejection refunds everything that the middleware has consumed. A deny list gives 403, an unreachable store 503.
-    ``@exempt`` applies here too.
+    A rejection refunds the other throttles of the view, and nothing that the middleware has consumed. A deny list gives
+    403, an unreachable store 503. ``@exempt`` applies here too.
 
     Raises:
         ConfigError: No rule has the scope of the view.

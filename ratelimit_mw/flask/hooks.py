@@ -98,12 +98,12 @@ class FlaskHooks:
         if admission is None:
             return
         status = admission.status = response.status_code
-        if admission.has_slots:
+        if admission.ends_with_body:
             response.direct_passthrough = False  # Werkzeug does not close a file that the server sends by itself
         if response.is_streamed and not response.direct_passthrough:
             response.call_on_close(lambda: admission.end(status))
             # Werkzeug's errors and redirects are streamed too. They are short, and test clients do not close them.
-            if admission.has_slots and status < 300:
+            if admission.ends_with_body and status < 300:
                 del flask.request.environ[self._key]
 
     def end(self, error: BaseException | None) -> None:

@@ -40,8 +40,10 @@ class Admission:
     verdicts: tuple[Verdict, ...] = ()
     status: int | None = None
     """The status of the response, once it has started."""
-    has_slots = False
     needs_settlement = False
+    ends_with_body = False
+    """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
+    counts_outcomes = False
     _headers: list[Header] | None = None
     _has_ended = False
 
@@ -83,18 +85,20 @@ class Admission:
     def _hold(self, plan: Plan, verdict: Verdict) -> None:
         """Hold the slots that a verdict has taken until the end."""
         self.needs_settlement = True
+        self.ends_with_body |= plan.ends_with_body
+        self.counts_outcomes |= plan.counts_outcomes
         if plan.has_slots:
-            self.has_slots = True
             self.limits.limiter.hold(verdict)
 
     def headers(self, status: int) -> list[Header]:
         """Return the rate limit headers of the response that starts with this status."""
         self.status = status
-        return self._headers or self.limits.writer.headers(self.verdict)
+        verdict = self.verdict.after(status) if self.counts_outcomes else self.verdict
+        return self._headers or self.limits.writer.headers(verdict)
 
     def text_headers(self, status: int) -> list[TextHeader]:
-        self.status = status
-        return as_text(self._headers or self.limits.writer.headers(self.verdict))
+        """Return the headers as text in the title case of the standards."""
+        return as_text(self.headers(status))
 
     def rejection(self) -> Rejection:
         """Return the package's own response to a rejection, without the rate limit headers."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import Hit, name_slots
+from ..decision import Hit, name_slots, with_hits_before
 from ..errors import error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -212,7 +212,8 @@ class Limiter(Settlement):
         hits = self._prepare(plan, features, cost, consume, request)
         if isinstance(hits, Verdict):
             return hits
-        return build_verdict(self._chain.apply(hits, self._now(), consume), consume)
+        decisions = self._chain.apply(hits, self._now(), consume)
+        return build_verdict(decisions, consume, plan.counts_outcomes)
 
     async def adecide(
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
@@ -224,7 +225,8 @@ class Limiter(Settlement):
         if isinstance(hits, Verdict):
             return hits
         deciding = self._chain.aapply(hits, self._now(), consume)
-        return build_verdict(await (self._keep_slots(deciding) if consume and plan.has_slots else deciding), consume)
+        decisions = await (self._keep_slots(deciding) if consume and plan.has_slots else deciding)
+        return build_verdict(decisions, consume, plan.counts_outcomes)
 
     def _prepare(
         self, plan: Plan, features: Features, cost: int | None, consume: bool, request: Any
@@ -247,6 +249,8 @@ class Limiter(Settlement):
             hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
         if consume and plan.has_slots and self.waits:
             hits = name_slots(hits)
+        if consume and plan.counts_outcomes:
+            hits = with_hits_before(hits)
         return hits or Verdict()
 
     def _now(self) -> int | None:

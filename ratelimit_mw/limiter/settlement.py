@@ -21,9 +21,9 @@ from ..stores import Store
 from ..verdict import Verdict, build_verdict
 from .breaker import NotAskedError
 from .heartbeat import Heartbeat
+from .outcomes import OutcomeWatch
 
 if TYPE_CHECKING:
-    from ..algorithms.limit import Limit
     from ..rules.ruleset import RuleSet
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
@@ -46,6 +46,7 @@ class Settlement:
         self._slots = Heartbeat(self._renew)
         self._returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
         self._bounded = Heartbeat(self._end_hold, _CHECK_EVERY)  # slots by rule, each with the end of hold_at_most
+        self._outcomes = OutcomeWatch()
         self._tasks: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
@@ -165,20 +166,12 @@ class Settlement:
         for part in verdict.parts:
             self._slots.release(part)
             part.receipt.has_ended, part.receipt.status = True, status
+            self._outcomes.note(part)
 
     def _record(self, verdict: Verdict) -> _Corrections:
         """Record the corrections of a verdict, for each of its parts that has any."""
         receipts = [part.receipt for part in verdict.parts]
-        return [(receipt, pending) for receipt in receipts if (pending := receipt.corrections(self._due))]
-
-    def _due(self, receipt: Receipt, limit: Limit) -> int | None:
-        """The stated cost of a rule, 0 for an outcome that does not count. A request that has ended holds no slots."""
-        statuses, status = self.rules.statuses(limit.rule), receipt.status
-        counts = statuses is None or status is None or status in statuses
-        if not counts or (receipt.has_ended and limit.quota.concurrent):
-            return 0
-        stated = receipt.stated.get(limit.rule)
-        return None if stated is None else stated(receipt, limit)
+        return [(receipt, pending) for receipt in receipts if (pending := receipt.corrections(receipt.due))]
 
     async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
         """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""
@@ -264,7 +257,7 @@ class Settlement:
         if not receipt.has_ended:
             if now_us() < ends_at:
                 return
-            pending = receipt.corrections(lambda _, lim: 0 if lim.quota.concurrent and lim.rule == rule else None)
+            pending = receipt.corrections(lambda d: 0 if d.quota.concurrent and d.rule == rule else None)
             with self._keeping_pending(receipt, pending):
                 receipt.confirm(pending, self._chain.correct([each.correction for each in pending], self._now()))
         self._bounded.release(slot)

@@ -72,7 +72,8 @@ def messages(
     """Limit the messages that a WebSocket view receives. Messages that the view sends are not limited.
 
     A message over the limit closes the connection with code 1013 ("try again later"), or is dropped with
-    ``over="drop"``. The other options are those of ``limit``, except for ``count_when`` and concurrency limits.
+    ``over="drop"``. The other options are those of ``limit``, except for ``count_when``, ``count_unless`` and
+    concurrency limits.
 
     Returns:
         A decorator. The view that it returns has the same signature.
@@ -85,7 +86,7 @@ def messages(
         raise ConfigError(f"expected 'close' or 'drop'; got {over!r}", "over", place)
     rule = _rule(limits, options, place)
     if rule.statuses is not None or any(quota.concurrent for quota in rule.quotas):
-        raise ConfigError("count_when and concurrency limits cannot be used for messages", of=place)
+        raise ConfigError("count_when, count_unless and concurrency limits cannot be used for messages", of=place)
 
     def mark(view: AnyView) -> AnyView:
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)

@@ -9,6 +9,7 @@ from ..algorithms import name_of_spec
 from ..keys.features import Features
 from .marks import Mark, MessageMark, ViewMarks
 from .match import Match
+from .outcomes import as_json, texts_of
 from .paths import PathTree
 from .plan import CompiledRule
 from .ruleset import Override, RuleSet
@@ -70,7 +71,7 @@ class Overview:
         }
 
     def as_json(self, rule: CompiledRule) -> dict[str, Any]:
-        """A rule for programs. ``per_key`` and ``per`` are present only when the rule has such limits."""
+        """A rule for programs. ``per_key``, ``per`` and ``count_unless`` are present only when the rule has them."""
         source = rule.source
         tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in source.tables}
         per_key = tables.pop("", None)
@@ -85,7 +86,8 @@ class Overview:
             "mode": source.mode,
             "cost": source.cost,
             "when_missing": source.when_missing,
-            "count_when": None if source.statuses is None else {"status": sorted(source.statuses)},
+            "count_when": as_json(source.options["count_when"]),
+            **({"count_unless": as_json(unless)} if (unless := source.options["count_unless"]) else {}),
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
         }
 
@@ -173,8 +175,9 @@ def algorithm_of(rule: CompiledRule) -> str:
 
 
 def cost_of(rule: CompiledRule) -> str:
-    statuses = rule.source.statuses
-    return str(rule.source.cost) if statuses is None else f"{rule.source.cost} if {_either(map(str, sorted(statuses)))}"
+    options = rule.source.options
+    tables = (("if", options["count_when"]), ("unless", options["count_unless"]))
+    return " ".join([str(rule.source.cost), *(f"{word} {_either(texts_of(table))}" for word, table in tables if table)])
 
 
 def _limits(rule: CompiledRule) -> list[str]:

@@ -46,10 +46,20 @@ LimitsByValue = Mapping[str, Limits]
 LimitsByFeature = Mapping[str, LimitsByValue]
 
 
-class CountWhen(TypedDict):
+Statuses = int | str | Sequence[int | str]
+
+
+class CountWhen(TypedDict, total=False):
     """Which responses count."""
 
-    status: Annotated[int | Sequence[int], option("Status codes of the responses that count.")]
+    status: Annotated[Statuses, option('Statuses that count: `401`, or a class such as `"4xx"`.')]
+    marked: Annotated[bool, option('Count what the view marks: `verdict["login"].count()`.')]
+
+
+class CountUnless(TypedDict):
+    """Which responses do not count."""
+
+    status: Annotated[Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.')]
 
 
 class RuleOptions(TypedDict, total=False):
@@ -63,6 +73,7 @@ class RuleOptions(TypedDict, total=False):
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
     count_when: Annotated[CountWhen | None, option("Count only requests whose response is one of these.")]
+    count_unless: Annotated[CountUnless | None, option("Count no requests whose response is one of these.")]
     per_key: Annotated[str | LimitsByValue, option("Limits by the value of a key of one part: a table or a file.", {})]
     per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
     on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]

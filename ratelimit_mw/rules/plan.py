@@ -29,7 +29,7 @@ class CompiledRule:
 
     def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source
-        options = (rule.algorithm, self.shadow, rule.statuses is not None, rule.on_store_error, rule.lease_percent)
+        options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent)
         return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:
@@ -74,12 +74,14 @@ class Plan:
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
         self.has_slots = any(limit.quota.concurrent for limit in every)
-        self.needs_settlement = self.has_slots or any(rule.source.statuses is not None for rule in rules)
+        self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
+        self.needs_settlement = self.has_slots or self.counts_outcomes
+        self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
         self.may_delay = any(limit.algorithm.delays for limit in every)
         self.single = self._single()
 
     def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
-        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists:
+        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.counts_outcomes:
             return None
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:

@@ -21,6 +21,7 @@ from .declaration import check_names, checked_call, defaults_of, document, one_o
 from .match import Match
 from .names import checked_rule_name
 from .options import LIMITS_MEANING, Limits, RuleOptions
+from .outcomes import counted_statuses, is_marked, without_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
 _PERCENT = re.compile(r"(\d{1,2})%", re.ASCII)
@@ -57,6 +58,7 @@ class Rule:
     hold_us: int | None = field(compare=False)
     lease_percent: int = field(compare=False)
     statuses: frozenset[int] | None = field(compare=False)
+    is_marked: bool = field(compare=False)
 
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
         check_names(options, _DEFAULTS)
@@ -77,7 +79,8 @@ class Rule:
             "when_missing": ("when_missing", lambda value: one_of(value, "skip", "reject")),
             "mode": ("mode", lambda value: one_of(value, "enforce", "shadow")),
             "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
-            "count_when": ("statuses", _statuses),
+            "count_when": ("statuses", counted_statuses),
+            "count_unless": ("statuses", lambda value: without_statuses(self.statuses, value)),
             "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
             "lease": ("lease_percent", self._lease_percent),
         }
@@ -88,6 +91,7 @@ class Rule:
         for name, (attribute, parse) in parsers.items():
             with error_path(name):
                 self.__dict__[attribute] = parse(options[name])
+        self.__dict__["is_marked"] = is_marked(self.options.get("count_when"))
         self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
 
     def _quotas(self, limits: object) -> tuple[Quota, ...]:
@@ -126,7 +130,8 @@ class Rule:
         if match is None or not 1 <= int(match[1]) <= 50:
             raise ConfigError(f'expected a share from "1%" to "50%"; got {lease!r}')
         if self.mode == "shadow" or self.statuses is not None or isinstance(self.algorithm, Mapping):
-            raise ConfigError('lease cannot be combined with mode = "shadow", count_when or an algorithm with options')
+            others = 'mode = "shadow", count_when, count_unless or an algorithm with options'
+            raise ConfigError(f"lease cannot be combined with {others}")
         return int(match[1])
 
     @property
@@ -153,21 +158,6 @@ def _hold(duration: object) -> int:
     if (hold := parse_duration(duration)) < SECOND:
         raise ConfigError(f'expected a duration from "1s"; got {duration!r}')
     return hold
-
-
-def _statuses(count_when: object) -> frozenset[int] | None:
-    if count_when is None:
-        return None
-    table = count_when if isinstance(count_when, Mapping) else {}
-    check_names(table, {"status"})
-    statuses = table.get("status")
-    items = [statuses] if isinstance(statuses, int) else statuses
-    if not isinstance(items, list | tuple | set) or not items:
-        raise ConfigError(f"expected {{status = [401, 403]}}; got {count_when!r}")
-    for status in items:
-        if type(status) is not int or not 100 <= status <= 599:
-            raise ConfigError(f"expected HTTP status codes from 100 to 599; got {status!r}", "status")
-    return frozenset(items)
 
 
 def _table(path: str, value: object) -> Mapping[str, Any]:

@@ -110,11 +110,6 @@ class RuleSet:
             raise ConfigError(message, f"rules[{override.position}].overrides")
         return self
 
-    def statuses(self, name: str) -> frozenset[int] | None:
-        """The statuses that count for a rule; None means all, also for an unknown rule."""
-        rule = self.by_name.get(name)
-        return None if rule is None else rule.source.statuses
-
     def rule_of(self, mark: Mark) -> CompiledRule:
         return self.rules[self._of_mark[mark]]
 

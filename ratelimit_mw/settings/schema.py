@@ -15,7 +15,13 @@ _CHECKED_LATER: Final = ("rules", "lists")
 _MAY_BE_SECRET: Final = ("secret", "store")
 _INDEX = re.compile(r"`\$\[(\d+)\]`$")
 _SCHEMA_FIELD: Final = {"type": "string", "description": "The address of this schema, for editors. Not read."}
-_WORDS: Final[dict[Any, str]] = {str: "text", int: "whole number", Sequence: "list of {}", Mapping: "table"}
+_WORDS: Final[dict[Any, str]] = {
+    str: "text",
+    int: "whole number",
+    bool: "true or false",
+    Sequence: "list of {}",
+    Mapping: "table",
+}
 
 
 def schema() -> dict[str, Any]:
@@ -73,6 +79,6 @@ def _kind_text(kind: Any) -> str:
         return " or ".join(map(repr, get_args(kind)))
     words = _WORDS.get(get_origin(kind) or kind, "table")
     if "{}" in words:
-        item = type_text(get_args(kind)[0])
-        return words.format(item if item.startswith(("'", "text")) else f"{item}s")
+        items = map(_kind_text, _kinds(get_args(kind)[0]))
+        return words.format(" or ".join(item if item.startswith(("'", "text")) else f"{item}s" for item in items))
     return words

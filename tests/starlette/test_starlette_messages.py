@@ -158,9 +158,12 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"limits": "1/s", "over": "ignore"}, "over: expected 'close' or 'drop'; got 'ignore'"),
     (
         {"limits": "5 concurrent"},
-        r"@messages at .*py:\d+: count_when and concurrency limits cannot be used",
+        r"@messages at .*py:\d+: count_when, count_unless and concurrency limits cannot be used",
     ),
-    ({"limits": "1/s", "count_when": {"status": 500}}, "count_when and concurrency limits cannot be used for messages"),
+    (
+        {"limits": "1/s", "count_when": {"status": 500}},
+        "count_when, count_unless and concurrency limits cannot be used for messages",
+    ),
     ({"limits": "1/fortnight"}, r"@messages at .*py:\d+: limits"),
 ]
 

@@ -21,8 +21,10 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 
 def test_a_queue_delays_requests() -> None:
     """A leaky-bucket queue delays each request until the earlier ones are released. A full queue rejects."""
-    rules = [Rule(name="queue", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]
-    app = RateLimitMiddleware(listing, limiter=Limiter(rules, clock=ManualClock(1_000_000.0)))
+    app = RateLimitMiddleware(
+        listing,
+        limiter=Limiter([Rule(name="q", limits="4/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),
+    )
     began = time.monotonic()
     codes: list[int] = []
     threads = [threading.Thread(target=lambda: codes.extend(statuses(app, 1))) for _ in range(3)]
@@ -31,7 +33,7 @@ def test_a_queue_delays_requests() -> None:
     for thread in threads:
         thread.join()
     assert sorted(codes) == [200, 200, 429]
-    assert time.monotonic() - began >= 0.015
+    assert time.monotonic() - began >= 0.2
 
 
 def test_twenty_concurrent_failing_logins_allow_three() -> None:

@@ -1,0 +1,190 @@
+"""``count_when`` and ``count_unless``: which outcomes count, what is left after them, and rules that never count."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from limiter_ways import ANN, left, limiter, rule
+from redis_handles import PATIENT, address
+from servers import HOST, Server
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule, Verdict, algorithms
+from ratelimit_mw.stores import LmdbStore, MemoryStore, open_store
+from ratelimit_mw.testing import ManualClock
+
+MARKED: Any = {"count_when": {"marked": True}}
+SPECS: list[Any] = [
+    *algorithms.names(),
+    {"name": "sliding-window-log", "count_rejected": True},
+    {"name": "token-bucket", "refill": "interval"},
+]
+_numbers = itertools.count()
+
+
+@pytest.mark.parametrize(
+    ("options", "counting"),
+    [
+        ({"count_when": {"status": 401}}, [401]),
+        ({"count_when": {"status": [401, "403"]}}, [401, 403]),
+        ({"count_when": {"status": "4xx"}}, [401, 403, 404]),
+        ({"count_when": {"status": ["4XX", 500]}}, [401, 403, 404, 500]),
+        ({"count_unless": {"status": [302]}}, [200, 401, 403, 404, 500]),
+        ({"count_unless": {"status": ["2xx", "3xx"]}}, [401, 403, 404, 500]),
+        ({"count_when": {"status": "4xx"}, "count_unless": {"status": 404}}, [401, 403]),
+        (MARKED, []),
+        ({"count_when": {"marked": True, "status": 401}}, [401]),
+        ({"count_when": {"marked": False, "status": 401}}, [401]),
+    ],
+)
+def test_a_status_counts_or_is_refunded(options: Any, counting: list[int]) -> None:
+    """Codes, classes of codes, and what is excepted. The cost of each other status is refunded."""
+    rate = limiter(rule("99/minute", **options))
+    counted = []
+    for status in (200, 302, 401, 403, 404, 500):
+        before = left(rate)
+        rate.conclude(rate.hit(ANN), status)
+        counted += [status] if left(rate) != before else []
+    assert counted == counting
+
+
+@pytest.mark.parametrize("options", [MARKED, {"count_when": {"status": 401}}, {"count_unless": {"status": 200}}])
+def test_a_mark_counts_whatever_the_status(options: Any) -> None:
+    """A mark before the end keeps the cost, and one after the end charges it again, with the cost that was settled."""
+    rate = limiter(rule("9/minute", cost=2, **options))
+    before, after, settled = (rate.hit(ANN) for _ in range(3))
+    before["r"].count()
+    settled["r"].settle(1)
+    for verdict in (before, after, settled):
+        rate.conclude(verdict, 200)
+    assert left(rate) == [7]
+    after["r"].count()
+    assert left(rate) == [5]
+    settled["r"].count()
+    settled["r"].count()
+    assert left(rate) == [4]
+
+
+def test_a_mark_of_other_rules_changes_nothing() -> None:
+    """A rule that counts everything, a rule that did not apply, and a peek."""
+    rate = limiter(rule("9/minute", "all"), rule("9/minute", "other", match={"path": "/other"}, **MARKED))
+    verdict = rate.hit(ANN)
+    for name in ("all", "other"):
+        verdict[name].count()
+    rate.peek(ANN)["all"].count()
+    assert left(rate) == [8]
+
+
+def test_an_unknown_outcome_counts() -> None:
+    """A request that is cancelled keeps its cost, also without a mark."""
+    rate = limiter(rule("9/minute", "marked", **MARKED), rule("9/minute", "failed", count_when={"status": 401}))
+    rate.conclude(rate.hit(ANN), None)
+    assert left(rate) == [8, 8]
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(params=["memory", "shared", "lmdb", "redis", "memcached"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param == "redis":
+        server: Server = request.getfixturevalue("redis_server")
+        return open_store(address(server), PATIENT)
+    if request.param == "memcached":
+        server = request.getfixturevalue("memcached_server")
+        return open_store(f"memcached://{HOST}:{server.port}", PATIENT)
+    return (
+        LmdbStore(tmp_path / "states")
+        if request.param == "lmdb"
+        else {"memory": MemoryStore, "shared": SharedStore}[request.param]()
+    )
+
+
+@pytest.fixture(params=["blocking", "awaited"])
+def way(request: pytest.FixtureRequest, loop: asyncio.Runner) -> Any:
+    """A limiter's methods, blocking or awaited on one event loop."""
+
+    def awaited(rate: Limiter) -> Any:
+        def call(name: str) -> Any:
+            return lambda *args, **named: loop.run(getattr(rate, f"a{name}")(*args, **named))
+
+        return SimpleNamespace(**{name: call(name) for name in ("hit", "peek", "conclude")})
+
+    return awaited if request.param == "awaited" else lambda rate: rate
+
+
+def rates(verdict: Verdict) -> list[tuple[str, int, int]]:
+    """Return what is left of each limit, and until when. Slots are held until the end of a request."""
+    return [(d.rule, d.remaining, d.reset_us) for d in verdict.decisions if not d.quota.concurrent]
+
+
+def test_the_numbers_after_an_outcome_are_those_of_the_store(store: Any, way: Any, loop: asyncio.Runner) -> None:
+    """On each store, for each algorithm: headers show before the correction what a peek shows after it."""
+    chance = random.Random(7)
+    clock = ManualClock(1_000_000.0)
+    who = {"user": f"outcome-{next(_numbers)}"}
+    options: Any = {"key": ["user"], "limits": "30/minute; 3 concurrent", "cost": 2, "count_when": {"status": 401}}
+    for i, spec in enumerate(SPECS):
+        each = Rule(name=f"r{i}", algorithm=spec, **options)
+        rate = Limiter([each, Rule(name="all", key=["user"], limits="999/minute")], store, clock)
+        for _ in range(30):
+            verdict = way(rate).hit(who)
+            status = chance.choice([200, 401])
+            shown = [
+                (d.rule, d.remaining, d.reset_us) for d in verdict.after(status).decisions if not d.quota.concurrent
+            ]
+            assert verdict.rules == (each.name, "all")
+            assert len(verdict.decisions) == 3
+            way(rate).conclude(verdict, status)
+            assert shown == rates(way(rate).peek(who, cost=0)), each
+            clock.advance(chance.choice([0.0, 0.5, 3.0, 20.0]))
+    loop.run(rate.aclose())
+
+
+def test_concurrent_failures_reserve_first() -> None:
+    """Requests that have not ended hold their share. A peek in between shows it."""
+    rate = limiter(rule("2/minute", **MARKED))
+    first, second, third = (rate.hit(ANN) for _ in range(3))
+    assert [bool(each) for each in (first, second, third)] == [True, True, False]
+    rate.conclude(first, 200)
+    assert left(rate) == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "statuses", "warned"),
+    [
+        ({"count_when": {"status": 401}}, [200] * 99, 0),
+        ({"count_when": {"status": 401}}, [200] * 60 + [302] * 40 + [200] * 300, 1),
+        ({"count_when": {"status": 401}}, [401] + [200] * 300, 0),
+        ({"count_when": {"status": 401}}, [200] * 99 + [401] + [200] * 300, 0),
+        ({"count_unless": {"status": 200}}, [200] * 300, 1),
+        (MARKED, [200] * 300, 1),
+        ({}, [200] * 300, 0),
+    ],
+)
+def test_a_rule_that_never_counts_is_logged_once(
+    options: Any, statuses: list[int], warned: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first 100 responses decide. Unknown outcomes and rejections are not among them."""
+    rate = limiter(rule("999/minute", "login", **options), rule("99/minute", "burst", key=["user"]))
+    with caplog.at_level(logging.WARNING):
+        for i, status in enumerate(statuses):
+            rate.conclude(rate.hit({**ANN, "user": str(i)}), None)
+            rate.reset("login", ANN)
+            rate.conclude(rate.hit({**ANN, "user": str(i)}), status)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == warned
+    if 302 in statuses:
+        expected = "rule login: none of its first 100 responses counted, so the rule rejects no client. Compare their"
+        assert messages == [f"{expected} statuses, most of them 200 and 302, with its count_when or count_unless"]
