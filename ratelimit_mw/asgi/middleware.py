@@ -16,6 +16,7 @@ from ..http.admission import Admission, adecide
 from ..http.headers import with_headers
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
+from ..http.views import check_no_views
 from ..limiter.limiter import Limiter
 from ..rules.decorators import mark_decided
 from ..rules.plan import Plan
@@ -73,6 +74,7 @@ class RateLimitMiddleware:
             self.limits = HttpLimiter(settings, limiter, features or {}, rejection, adapter, options, routes=True)
             if stands_alone(app):
                 self.limits.adopt(())
+                check_no_views(self.limits.rules)
         except Exception as error:
             if not is_built_by_starlette():
                 raise
@@ -121,8 +123,10 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         match, native, rules = request.match, request.native, self.limits.rules
-        path = request.path if native.get("root_path") else native["path"] or "/"  # without a call for most requests
-        plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match.marks)
+        # Most requests need no call for their path.
+        is_plain = not native.get("root_path") and b"%" not in (native.get("raw_path") or b"")
+        path = native["path"] or "/" if is_plain else request.sent_path
+        plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
         if DECIDED in scope:
             plan = self.limits.undecided(plan, scope)
         if not plan.is_empty:

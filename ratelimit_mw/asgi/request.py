@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ..http.request import Request
+from ..http.request import Request, still_encoded
 from .routes.tree import ROUTES_UNKNOWN, RouteMatch, path_below
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ class ASGIRequest(Request):
             return scope["path"] or "/"
         # Starlette keeps the server's root path apart from those of its mounts, which rules include.
         return path_below(scope.get("app_root_path", root), scope["path"]) or "/"
+
+    @property
+    def sent_path(self) -> str:
+        raw: bytes = self.native.get("raw_path") or b""
+        return still_encoded(raw.partition(b"?")[0], self.native["path"] or "/", self.path)
 
     @property
     def peer(self) -> str | None:

@@ -12,7 +12,7 @@ from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
 from ..keys.features import UNMATCHED
 from ..rules.describe import Overview
-from ..rules.marks import ViewMarks
+from ..rules.marks import Destination
 from ..rules.ruleset import RuleSet
 from ..settings import load_settings
 from ..stores import redacted_url
@@ -41,9 +41,9 @@ class Source:
                 users.setdefault(name, []).append(rule.name)
         return users
 
-    def route(self, request: ASGIRequest) -> tuple[ViewMarks, dict[str, str]]:
-        """Return the marks of the view that a request is routed to, and the features ``endpoint`` and ``path:...``."""
-        return ViewMarks(), {}
+    def route(self, request: ASGIRequest) -> tuple[Destination, dict[str, str]]:
+        """Return where a request goes, and the path parameters."""
+        return Destination(), {}
 
 
 class Application(Source):
@@ -59,14 +59,14 @@ class Application(Source):
         self.overview = Overview(self.rules, self.settings.overrides, routes)
         self.title = name
 
-    def route(self, request: ASGIRequest) -> tuple[ViewMarks, dict[str, str]]:
+    def route(self, request: ASGIRequest) -> tuple[Destination, dict[str, str]]:
         if self._index is None:
             return super().route(request)
         scope = {**request.native, **self._scope}
-        endpoint, view, params = self._index.describe(ASGIRequest(scope))
-        if endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
-            endpoint, view, params = self._index.describe(ASGIRequest({**scope, "type": "websocket"}))
-        return view, {"endpoint": endpoint, **{f"path:{name}": str(value) for name, value in params.items()}}
+        to, params = self._index.describe(ASGIRequest(scope))
+        if to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
+            to, params = self._index.describe(ASGIRequest({**scope, "type": "websocket"}))
+        return to, params
 
     def _find_middleware(self, name: str, app: Any) -> Any:
         """Return the middleware around an application, or inside of it."""

@@ -73,10 +73,12 @@ def explain(
     if "ip" not in features and "ip" in source.rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, path, host)
-    view, routed = source.route(request)
-    values = _features(request, features, settings) | routed
-    place = request.method, request.path, request.host
-    explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, view, values)) for rule in rules}
+    to, params = source.route(request)
+    values = _features(request, features, settings) | {f"path:{name}": value for name, value in params.items()}
+    if to.endpoint is not None:
+        values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
+    place = request.method, request.sent_path, request.host, to, params
+    explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
     list_name = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
     if as_json:
         print_json({"features": values, "list": list_name, "rules": list(explanations.values())})

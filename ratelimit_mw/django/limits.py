@@ -164,12 +164,12 @@ class ProjectLimits:
         if routes.has_marks or _RuleFacts(self.limits.rules).by_route or native.method == "OPTIONS":
             request.route, request.path_params = routes.find(request.path)
             request.endpoint = request.route.template
-            request.marks = request.route.marked.for_method(request.method)
+            request.to = request.route.destination(request.method)
         return request
 
     def plan(self, request: DjangoRequest) -> Plan:
         """Return the plan of a request without the rules of throttles, and without those decided before."""
-        plan = self.limits.undecided(self.limits.plan(request, request.marks), request.server_data)
+        plan = self.limits.undecided(self.limits.plan(request, request.to), request.server_data)
         scoped = _RuleFacts(self.limits.rules).scoped
         return plan_without(plan, scoped) if scoped else plan
 
@@ -204,7 +204,7 @@ class _RuleFacts:
     """Whether rules need the route, and which of them belong to throttles."""
 
     def __init__(self, rules: RuleSet) -> None:
-        self.by_route = any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
+        self.by_route = rules.needs_route or any(name == "endpoint" or name.startswith("path:") for name in rules.needs)
         self.by_scope: dict[str, list[str]] = {}
         for rule in rules.rules:
             for scope in map(str, dict(rule.source.matches.features).get(SCOPE, ())):

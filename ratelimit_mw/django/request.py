@@ -13,7 +13,7 @@ from ..asgi.request import ASGIRequest
 from ..http.body import Body
 from ..http.request import is_utf8
 from ..keys.features import INVALID
-from ..rules.marks import ViewMarks
+from ..rules.marks import Destination, ViewMarks
 from ..wsgi.request import WSGIRequest
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ class DjangoRequest(WSGIRequest):
     Middleware before this one may have changed ``META``.
     """
 
-    marks = ViewMarks()
-    """The marks of the view."""
+    to = Destination()
+    """Where the request goes, with the marks of the view."""
     route: DjangoRoute | None = None
     """The route, where a rule needs it."""
     user: Any = None
@@ -60,8 +60,16 @@ class DjangoRequest(WSGIRequest):
         return self.framework_request.method or ""
 
     @property
+    def marks(self) -> ViewMarks:
+        return self.to.marks or ViewMarks()
+
+    @property
     def path(self) -> str:
         return self.framework_request.path_info or "/"
+
+    @property
+    def sent_path(self) -> str:
+        return self.path
 
     def header_lines(self, name: str) -> list[str]:
         """Return the lines that arrived. Under ASGI, ``META`` joins them and takes an underscore for a dash."""

@@ -22,7 +22,7 @@ from ..http.views import ViewMarksByMethod, handlers_of
 from ..keys.features import UNMATCHED
 from ..rules.decorators import inside_guard
 from ..rules.describe import Route
-from ..rules.marks import ViewMarks, marked_form, own_marks
+from ..rules.marks import Destination, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind
 
@@ -47,6 +47,10 @@ class DjangoRoute(Route):
     callback: Any
     marked: ViewMarksByMethod
 
+    def destination(self, method: str) -> Destination:
+        """Return where a request with this method goes."""
+        return destination(self.template, self.name, self.marked.for_method(method))
+
 
 NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
 """The route of requests that no route matches."""
@@ -61,7 +65,7 @@ class URLRoutes:
     def __init__(self, resolver: Any) -> None:
         self.all: list[DjangoRoute] = []
         with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Pattern(resolver, "", frozenset(), self.all)
+            self._top = _Pattern(resolver, "", frozenset(), self.all, "")
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view.every or view.exempt is not None for view in self.views)
 
@@ -73,12 +77,17 @@ class URLRoutes:
 class _Pattern:
     """A route, or an ``include`` with its children. These keep their position, because the first match wins."""
 
-    def __init__(self, pattern: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute]) -> None:
+    def __init__(
+        self, pattern: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute], namespace: str
+    ) -> None:
         is_include = isinstance(pattern, URLResolver)
+        if is_include and pattern.namespace:
+            namespace += f"{pattern.namespace}:"
+        name = f"{namespace}{pattern.name}" if not is_include and pattern.name else ""
         self._match = pattern.pattern.match
         self._defaults = pattern.default_kwargs if is_include else pattern.default_args
         parameters |= {*getattr(getattr(pattern.pattern, "regex", None), "groupindex", ()), *self._defaults}
-        self._route = None if is_include else _route(pattern.callback, template, parameters)
+        self._route = None if is_include else _route(pattern.callback, template, parameters, name)
         self._anywhere: list[tuple[int, _Pattern]] = []
         self._by_segment: dict[str, list[tuple[int, _Pattern]]] = {}
         routes += [self._route] if self._route else []
@@ -87,7 +96,7 @@ class _Pattern:
             segment = _segment_of(child.pattern)
             children = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
             template_of_child = template + part.removeprefix("^" if template else "")
-            children.append((position, _Pattern(child, template_of_child, parameters, routes)))
+            children.append((position, _Pattern(child, template_of_child, parameters, routes, namespace)))
 
     def find(self, path: str) -> _Match | None:
         """Resolve as ``URLResolver.resolve`` does, without its data for reverse and error pages."""
@@ -103,13 +112,13 @@ class _Pattern:
         return None
 
 
-def _route(view: Any, template: str, parameters: frozenset[str]) -> DjangoRoute:
+def _route(view: Any, template: str, parameters: frozenset[str], name: str) -> DjangoRoute:
     _name_marks(view)
     marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
     if _answers_options(view):
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     views = {method: marked.for_method(method) for method in _methods_of(view)}
-    return DjangoRoute(route_template(template), views, parameters, callback=view, marked=marked)
+    return DjangoRoute(route_template(template), views, parameters, name, callback=view, marked=marked)
 
 
 def _methods_of(callback: Any) -> tuple[str, ...]:

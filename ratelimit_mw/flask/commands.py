@@ -1,6 +1,8 @@
 """The command group ``flask ratelimit``: list the rules, and explain one request."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import click
 from flask import current_app
@@ -11,7 +13,7 @@ from ..errors import ConfigError
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.describe import Overview
-from ..rules.marks import ViewMarks
+from ..rules.marks import Destination
 from .hooks import FlaskHooks, marks_for, routes_of
 from .request import route_template
 
@@ -34,11 +36,12 @@ def rules() -> None:
 def explain(method: str, path: str, host: str) -> None:
     """Show which rules apply to a request for METHOD and PATH, and why the others do not."""
     overview, views = _overview()
-    method, endpoint, view = method.upper(), UNMATCHED, ViewMarks()
+    method, to = method.upper(), Destination(UNMATCHED)
+    params: Mapping[str, Any] = {}
     with suppress(HTTPException):
-        rule, _ = current_app.url_map.bind(host).match(path, method, return_rule=True)
-        endpoint, view = route_template(rule.rule), marks_for(views[rule.endpoint], method, rule)
-    lines, is_limited = overview.explain(method, path, host, endpoint, view)
+        rule, params = current_app.url_map.bind(host).match(path, method, return_rule=True)
+        to = Destination(route_template(rule.rule), rule.endpoint, marks_for(views[rule.endpoint], method, rule))
+    lines, is_limited = overview.explain(method, path, host, to, params)
     click.echo("\n".join(lines))
     if not is_limited:
         click.echo("no rule applies to this request", err=True)

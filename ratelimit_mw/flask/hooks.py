@@ -18,7 +18,7 @@ from ..http.rejection import Rejection
 from ..http.views import ViewMarksByMethod, check_parameters
 from ..rules.decorators import decided, mark_decided
 from ..rules.describe import Route
-from ..rules.marks import ViewMarks, marked_form, marks_of
+from ..rules.marks import ViewMarks, destination, marked_form, marks_of
 from ..rules.match import METHODS
 from ..settings.framework import SETTING
 from ..verdict import Verdict
@@ -69,7 +69,7 @@ class FlaskHooks:
         marks = _UNMARKED if view is None else marks_for(view, native.method, native.url_rule)
         request = FlaskRequest(native)
         environ = request.native
-        plan = self._limits.plan(request, marks)
+        plan = self._limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
             plan = self._limits.undecided(plan, environ)
         environ[self._marks_key] = mark_decided(marks)
@@ -158,5 +158,5 @@ def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]
     for rule in app.url_map.iter_rules():
         if view := views.get(rule.endpoint):
             by_method = {method: marks_for(view, method, rule) for method in sorted(rule.methods or METHODS)}
-            routes.append(Route(route_template(rule.rule), by_method, rule.arguments))
+            routes.append(Route(route_template(rule.rule), by_method, rule.arguments, rule.endpoint))
     return routes

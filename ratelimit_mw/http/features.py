@@ -10,6 +10,7 @@ from ..errors import ConfigError, error_path
 from ..keys.features import BUILT_IN, checked_name
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
+from ..rules.readings import path_feature
 from .client_ip import ClientIP
 from .region import Region
 from .request import Request
@@ -48,7 +49,8 @@ class FeatureReader:
         self._built_in: dict[str, Read] = {
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
             **adapter,
-            **{name: attrgetter(name) for name in ("method", "path", "host", "endpoint")},
+            **{name: attrgetter(name) for name in ("method", "host", "endpoint")},
+            "path": lambda request: path_feature(request.sent_path),
             **({"region": region.lookup} if region else {}),
         }
         self._routes = routes

@@ -19,6 +19,7 @@ from .client_ip import ClientIP
 from .features import FeatureReader, Read
 from .headers import HeaderWriter
 from .region import Region
+from .views import check_no_views
 
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
@@ -72,7 +73,7 @@ class HttpLimiter:
         self._prepare()
 
     def adopt_no_routes(self) -> None:
-        """Note that there are no routes. Raises ``ConfigError`` for rules that need path parameters."""
+        """Note that there are no routes. Raises ``ConfigError`` for rules that need views or path parameters."""
         self._routes = False
         self.adopt(())
 
@@ -80,6 +81,8 @@ class HttpLimiter:
         rules = self.limiter.rules
         provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
         needs = dict.fromkeys(rules.lists.needs, "a list")
+        if not self._routes:
+            check_no_views(rules)
         for rule in rules.rules:
             for name in rule.source.needs:
                 if name not in provided.get(rule, ()):

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..keys.features import INVALID
+from ..keys.host import normalize_host
 
 if TYPE_CHECKING:
     from .body import Body
@@ -22,6 +23,8 @@ MAX_FIELDS: Final = 1000
 """The most fields that are read from one query or body."""
 
 _Value = TypeVar("_Value")
+_ENCODED_SLASH = re.compile(b"%2[fF]")
+_CHARACTER = re.compile("%2[5F]|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
 _NOT_PRINTABLE: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
 _UTF8: Final = "(?:utf-?8|us-ascii)"
@@ -83,10 +86,15 @@ class Request(Mapping[str, Any]):
         return Headers(self)
 
     @property
-    def host(self) -> str:
-        """In lower case and without a port, "" when there is none; the first of several, as frameworks read it."""
+    def sent_path(self) -> str:
+        """The path for rules: still encoded where only this shows an encoded slash or invalid UTF-8."""
+        return self.path
+
+    @property
+    def host(self) -> Any:
+        """Normalized, "" when there is none; ``INVALID`` for lines that differ or are no host."""
         lines = self.header_lines("host")
-        return _host(lines[0]) if lines else ""
+        return only_value(list(map(normalize_host, lines))) if lines else ""
 
     def header(self, name: str) -> Any:
         """Return a header as a feature. Lines that differ are ``INVALID``: frameworks show one of them, or all."""
@@ -162,6 +170,26 @@ class Headers(Mapping[str, str]):
         return len(self._request.header_names())
 
 
+def still_encoded(raw: bytes, whole: str, path: str) -> str:
+    r"""Return a path with the slashes encoded that the client encoded, and with every byte of invalid UTF-8.
+
+    Args:
+        raw: The path as the client has sent it.
+        whole: The same path decoded, with the prefix under which the server mounted the application.
+        path: The path without this prefix.
+
+    >>> still_encoded(b"/api/a%2Fb%25", "/api/a/b%", "/a/b%"), still_encoded(b"/%FF", "/\ufffd", "/\ufffd")
+    ('/a%2Fb%25', '/\udcff')
+    """
+    if not (_ENCODED_SLASH.search(raw) or "\ufffd" in path) or not whole.endswith(path):
+        return path
+    if unquote_to_bytes(raw).decode(errors="replace") != whole:  # other middleware has changed the path
+        return path
+    segments = [unquote_to_bytes(segment).decode(errors="surrogateescape") for segment in raw.split(b"/")]
+    text = "/".join(segment.replace("%", "%25").replace("/", "%2F") for segment in segments)
+    return "".join(_CHARACTER.findall(text)[len(whole) - len(path) :])
+
+
 def is_utf8(content_type: str) -> bool:
     """Return whether a content type names UTF-8, its subset ASCII, or no charset.
 
@@ -198,10 +226,3 @@ def _unquote(value: str) -> str:
     if len(value) < 2 or value[0] != '"' or value[-1] != '"':
         return value
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)) if match[1] else match[2], value[1:-1])
-
-
-def _host(text: str) -> str:
-    host = text.strip().lower()
-    if host.startswith("["):
-        return host.partition("]")[0] + "]" if "]" in host else ""
-    return host.partition(":")[0].rstrip(".")

@@ -84,6 +84,14 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
             raise ConfigError(message, "key", f"rule {rule.name!r}")
 
 
+def check_no_views(rules: RuleSet) -> None:
+    """Raise ``ConfigError`` for a rule that names a view, where the application's routes are not known."""
+    for rule in rules.rules:
+        if any(rule.source.matches.views):
+            message = "the views of this application have no names. Write match.path, or use the framework's middleware"
+            raise ConfigError(message, "match.view", f"rule {rule.name!r}")
+
+
 def _routes_by_mark(routes: Iterable[Route]) -> dict[Mark, list[Route]]:
     by_mark: dict[Mark, list[Route]] = {}
     for route in routes:

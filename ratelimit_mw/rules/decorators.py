@@ -141,8 +141,10 @@ def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
         rule = Rule(limits=limits, **options)
     except ConfigError as error:
         raise ConfigError(error.message, error.path, place) from None
-    if rule.matches.paths:
-        raise ConfigError("a decorated view has the path of its route. Remove match.path", "match.path", place)
+    if field := rule.matches.place:
+        raise ConfigError(
+            f"a decorated view has the {field} of its route. Remove match.{field}", f"match.{field}", place
+        )
     return rule
 
 

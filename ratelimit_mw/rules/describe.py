@@ -7,11 +7,12 @@ from typing import Any, Final
 
 from ..algorithms import name_of_spec
 from ..keys.features import Features
-from .marks import Mark, MessageMark, ViewMarks
+from ..keys.host import normalize_host
+from .marks import Destination, Mark, MessageMark, ViewMarks
 from .match import Match
 from .outcomes import as_json, texts_of
-from .paths import PathTree
 from .plan import CompiledRule
+from .routed import PathPatterns
 from .ruleset import Override, RuleSet
 
 _SHOWN_VALUES: Final = 3
@@ -21,11 +22,12 @@ _line: Final = "; ".join
 
 @dataclass(frozen=True)
 class Route:
-    """One route of an application: its template, the marks of its view by method, the names of its parameters."""
+    """One route of an application: its template, its views' marks by method, its parameters' names, its own name."""
 
     template: str
     views: Mapping[str, ViewMarks]
     parameters: Collection[str] = ()
+    name: str = ""
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""
@@ -106,34 +108,45 @@ class Overview:
         yield "All rules that apply to a request hold together: those of the settings and those of decorators."
         yield "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules."
 
-    def explain(self, method: str, path: str, host: str, endpoint: str, view: ViewMarks) -> tuple[list[str], bool]:
+    def explain(
+        self, method: str, path: str, host: str, to: Destination, params: Mapping[str, Any]
+    ) -> tuple[list[str], bool]:
         """A line for each rule, with the reason why it does not apply to a request; and whether any rule applies."""
         applying, others = [], []
         for rule in self._rules.rules:
-            if reason := self.why_not(rule, method, path, host, view):
+            if reason := self.why_not(rule, method, path, host, to, params):
                 others.append(("does not apply", rule.name, reason, "", ""))
             else:
                 row = self.row(rule)
                 applying.append(("applies", rule.name, row["key"][0], _line(row["limits"]), _conditions(rule)))
-        return [f"{method} {path} is routed to {endpoint}", *_table(applying + others)], bool(applying)
+        return [f"{method} {path} is routed to {to.endpoint}", *_table(applying + others)], bool(applying)
 
     def why_not(
-        self, rule: CompiledRule, method: str, path: str, host: str, view: ViewMarks, features: Features | None = None
+        self,
+        rule: CompiledRule,
+        method: str,
+        path: str,
+        host: Any,
+        to: Destination,
+        params: Mapping[str, Any],
+        features: Features | None = None,
     ) -> str:
         """The first reason why a rule does not apply, "" for none. Without ``features`` they are not checked."""
-        match, mark = rule.source.matches, self._marks.get(rule)
+        match, mark, view = rule.source.matches, self._marks.get(rule), to.marks or ViewMarks()
         if mark is not None and mark in view.messages:
             return "it limits the messages of the WebSocket"
         if mark is not None and mark not in view.marks:
             return f"it is on {', '.join(dict.fromkeys(self._routes[mark]))}"
         if view.is_exempt_from(rule.name):
             return "the view is exempt"
-        if match.paths and not PathTree(enumerate(match.paths)).match(path):
+        if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, params):
             return f"path: not {_either(match.paths)}"
+        if not match.takes_view(to.view):
+            return f"view: {to.view or 'none'}, not {_either(map(repr, match.views))}"
         if not match.takes_method(method, view.answers_options and method == "OPTIONS"):
             expected = f"not {_either(sorted(match.methods))}" if match.methods else "the framework answers OPTIONS"
             return f"method: {expected}"
-        if not match.takes_host(host):
+        if not match.takes_host(normalize_host(host)):
             return f"host: not {_either(match.hosts)}"
         if features is None:
             return ""
@@ -157,7 +170,9 @@ class Overview:
         if (mark := self._marks.get(rule)) is not None:
             routes = ", ".join(dict.fromkeys(self._routes[mark]))
             return [" ".join(filter(None, (methods, routes, _conditions(rule))))]
-        conditions = [f"{name} {_either(values)}" for name, values in matches.items() if values]
+        conditions = [
+            f"{name} {_either(value or repr(value) for value in values)}" for name, values in matches.items() if values
+        ]
         return list(filter(None, [f"{methods} {paths}".strip(), *conditions])) or ["all"]
 
 
@@ -194,6 +209,7 @@ def _match(match: Match) -> dict[str, list[str]]:
         "path": list(match.paths),
         "methods": sorted(match.methods),
         "host": list(match.hosts),
+        **({"view": list(match.views)} if match.views else {}),
         **{name: _texts(values) for name, values in match.features},
     }
 

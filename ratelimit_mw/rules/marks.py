@@ -54,6 +54,22 @@ class ViewMarks:
         return self.exempt is not None and (not self.exempt or rule in self.exempt)
 
 
+@dataclass(frozen=True, eq=False)
+class Destination:
+    """Where a request goes. Plans are cached by it, so adapters keep one object for each route and its marks."""
+
+    endpoint: str | None = None
+    """The template of the route; ``UNMATCHED`` without a route, None where routes are not known."""
+    view: str = ""
+    """The framework's name of the route or view, by which ``match.view`` finds it."""
+    marks: ViewMarks | None = None
+    ends: bool = True
+    """Whether the route takes the whole path. False where another application routes the rest."""
+
+
+destination = functools.lru_cache(10_000)(Destination)
+
+
 def marks_of(view: object) -> ViewMarks:
     """Read the marks of a function, a class, a method, or a function that a framework made from a class."""
     if isinstance(view, ViewMarks):

@@ -11,6 +11,7 @@ from typing import Any, Final
 from ..errors import ConfigError, error_path, path_of
 from ..keys.email import spellings
 from ..keys.features import INVALID, Features, checked_name
+from ..keys.host import normalize_host
 from ..keys.networks import Networks, parse_network
 from .paths import checked_pattern
 
@@ -19,7 +20,6 @@ _LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDA
 _ANY_METHOD: Final = ("ALL", "ANY", "*")  # other packages use these words for every method
 
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
-_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Match:
     paths: tuple[str, ...] = ()
     methods: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
     features: tuple[tuple[str, frozenset[str] | Networks], ...] = ()
 
     @classmethod
@@ -36,28 +37,42 @@ class Match:
         """Parse a table such as ``{"path": "/login", "methods": ["POST"], "region": ["DE"]}``."""
         if not isinstance(match, Mapping):
             raise ConfigError(f'expected a table such as {{path = "/login", methods = ["POST"]}}; got {match!r}')
-        paths, methods, hosts = (
+        paths, methods, hosts, views = (
             _each(name, match[name], parse) if name in match else () for name, parse in _PARSERS.items()
         )
         features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
         if "GET" in methods:  # every framework serves HEAD with the view for GET
             methods += ("HEAD",)
-        return cls(paths, frozenset(methods), hosts, features)
+        return cls(paths, frozenset(methods), hosts, views, features)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that have to be read before ``takes_features``."""
         return tuple(name for name, _ in self.features)
 
+    @property
+    def place(self) -> str:
+        """The field for the place of the requests, "path" or "view"; "" for none."""
+        return "path" if self.paths else "view" if self.views else ""
+
     def takes_method(self, method: str, is_automatic: bool = False) -> bool:
         """Whether a method matches. ``is_automatic``: the framework responds to it by itself."""
         return method in self.methods if self.methods else not is_automatic
 
-    def takes(self, method: str, host: str, is_automatic: bool = False) -> bool:
+    def takes(self, method: str, host: Any, is_automatic: bool = False) -> bool:
         return self.takes_method(method, is_automatic) and (not self.hosts or self.takes_host(host))
 
-    def takes_host(self, host: str) -> bool:
-        return not self.hosts or any(host.endswith(h[1:]) if h.startswith("*.") else host == h for h in self.hosts)
+    def takes_host(self, host: Any) -> bool:
+        """Whether a host matches, in its normalized form. An invalid host matches."""
+        return (
+            not self.hosts
+            or host is INVALID
+            or any(host.endswith(wanted[1:]) if wanted.startswith("*.") else host == wanted for wanted in self.hosts)
+        )
+
+    def takes_view(self, view: str) -> bool:
+        """Whether the name of a view matches. ``match.view = ""`` matches no view."""
+        return not self.views or (view != "" and view in self.views)
 
     def takes_features(self, features: Features) -> bool:
         """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
@@ -104,14 +119,23 @@ def _method(method: object) -> str:
 
 
 def _host(host: object) -> str:
-    name = host.lower() if isinstance(host, str) else ""
-    if not _HOST.fullmatch(name):
+    text = host if isinstance(host, str) else ""
+    wildcard, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    normalized = normalize_host(name)
+    if normalized in ("", INVALID) or ":" in name.rpartition("]")[2]:
         raise ConfigError(f'expected a host without port such as "example.com" or "*.example.com"; got {host!r}')
-    return name
+    return f"{wildcard}{normalized}"
+
+
+def _view(view: object) -> str:
+    if not isinstance(view, str):
+        raise ConfigError(f'expected the name of a view such as "auth.login"; got {view!r}')
+    return view
 
 
 _PARSERS: Final[dict[str, Callable[[Any], Any]]] = {
     "path": checked_pattern,
     "methods": _method,
     "host": _host,
+    "view": _view,
 }

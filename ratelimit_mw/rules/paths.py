@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import unquote
 
 from ..errors import ConfigError
 
-_PARAMETER = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
+PARAMETER: Final = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 # Parameters as Flask and Django write them, and as many others do at the start of a segment.
 _FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*)")
@@ -45,7 +46,7 @@ def checked_pattern(pattern: object) -> str:
         raise ConfigError(f"paths are compared decoded; got {pattern!r}. Write {decoded!r} for {encoded[0]}")
     if (native := _FOREIGN.sub(_parameter, pattern)) != pattern:
         raise ConfigError(f"expected parameters as {{name}}; got {pattern!r}. Write {native!r}")
-    if re.search(r"[{}]", _PARAMETER.sub("", pattern)):
+    if re.search(r"[{}]", PARAMETER.sub("", pattern)):
         raise ConfigError(f"unbalanced braces in {pattern!r}. Write a parameter as {{name}}")
     for segment in _pattern_segments(pattern):
         if segment != _DEEP and _DEEP in segment:
@@ -138,7 +139,7 @@ def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
 
 def _pattern_segments(pattern: str) -> list[str]:
     """The segments of a pattern, with stars for parameters: "/a/{x}/{y:path}" -> a, *, **."""
-    return _segments(_PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", pattern))
+    return _segments(PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", pattern))
 
 
 def _segments(path: str) -> list[str]:

@@ -9,13 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, error_path, suggestion
 from ..keys.features import Features
+from ..keys.host import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
-from .marks import Mark, ViewMarks
+from .marks import Destination, Mark, ViewMarks
 from .names import printable
-from .paths import PathTree
 from .plan import CompiledRule, Plan
+from .routed import PathPatterns
 from .rule import Rule
 
 _MAX_CACHED: Final = 10_000
@@ -59,8 +60,9 @@ class RuleSet:
         self.everywhere = self.rules[:everywhere]  # those that are not on a view
         self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
-        self._tree = PathTree((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
+        self._patterns = PathPatterns((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
+        self.needs_route = self.needs_path or any(rule.matches.views for rule in rules)
         self._by_request: dict[Hashable, Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
 
@@ -69,28 +71,32 @@ class RuleSet:
         """The features that the rules and lists use."""
         return tuple(dict.fromkeys((*self.lists.needs, *(name for rule in self.rules for name in rule.source.needs))))
 
-    def plan_for(self, request: Any, view: ViewMarks | None = None) -> Plan:
-        """Return the plan of a request and the marks of its view."""
+    def plan_for(self, request: Any, to: Destination | None = None) -> Plan:
+        """Return the plan of a request that goes to a route."""
         return self.plan(
             request.method,
-            request.path if self.needs_path else "",
+            request.sent_path if self.needs_path else "",
             request.host if self.needs_host else "",
-            view,
+            to,
+            request,
         )
 
-    def plan(self, method: str, path: str, host: str = "", view: ViewMarks | None = None) -> Plan:
-        """Return the plan of a request. Requests with the same rules get the same object."""
-        if not self.needs_path:
-            path = ""
+    def plan(self, method: str, path: str, host: Any = "", to: Destination | None = None, request: Any = None) -> Plan:
+        """Return the plan of a request that goes to a route, whose parameters are ``request.path_params``.
+
+        Requests with the same rules get the same object.
+        """
         key: Hashable  # short where it can be, because each request builds one
-        if view is None and not self.needs_host:
-            key = (method, path) if path else method
+        if to is not None and (self.needs_route or to.marks is not None):
+            key = to, method, path if self.needs_path else "", host if self.needs_host else ""
+        elif self.needs_host:
+            key = method, path if self.needs_path else "", host
         else:
-            key = view, method, path, host if self.needs_host else ""
+            key = (method, path) if self.needs_path else method
         try:
             return self._by_request[key]
         except KeyError:
-            return self._find_plan(key, view, method, path, host if self.needs_host else "")
+            return self._find_plan(key, to or Destination(), method, path, host, request)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -113,7 +119,7 @@ class RuleSet:
     def rule_of(self, mark: Mark) -> CompiledRule:
         return self.rules[self._of_mark[mark]]
 
-    def plan_of(self, marks: Iterable[Mark], method: str, host: str, view: ViewMarks | None) -> Plan:
+    def plan_of(self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None) -> Plan:
         """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from."""
         return self._plan_of(sorted(self._of_mark[mark] for mark in marks), method, host, view)
 
@@ -124,19 +130,21 @@ class RuleSet:
                 message = f"unknown rule {name!r}{suggestion(name, self.by_name)}"
                 raise ConfigError(message, of=f"@exempt on {view.exempt_on}")
 
-    def _find_plan(self, key: Hashable, view: ViewMarks | None, method: str, path: str, host: str) -> Plan:
-        """Walk the tree and cache the plan: the rules of the settings, then those marked on the view."""
+    def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
+        """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
-        numbers = sorted({*self._pathless, *self._tree.match(path)})
-        numbers += [self._of_mark[mark] for mark in view.marks] if view else []
-        plan = self._plan_of(numbers, method, host, view)
-        if len(method) + len(path) + len(host) <= _MAX_CACHED_TEXT:
+        params = request.path_params if request is not None and self.needs_path and "{" in (to.endpoint or "") else {}
+        numbers = sorted({*self._pathless, *self._patterns.match(path, to, params)})
+        numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
+        numbers += [self._of_mark[mark] for mark in to.marks.marks] if to.marks else []
+        plan = self._plan_of(numbers, method, normalize_host(host), to.marks)
+        if len(method) + len(path) + len(str(host)) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
             self._by_request[key] = plan
         return plan
 
-    def _plan_of(self, numbers: Sequence[int], method: str, host: str, view: ViewMarks | None) -> Plan:
+    def _plan_of(self, numbers: Sequence[int], method: str, host: Any, view: ViewMarks | None) -> Plan:
         """The plan of those rules that apply. Clients cannot fill a cache without bound."""
         method = method.upper()
         if view is not None and view.exempt is not None:
@@ -187,8 +195,10 @@ def _override(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
     override = overrides[name]
     with error_path(f"rules[{override.position}]"):
         rule = Rule(**{"limits": rule.limits, **rule.options, **override.options})
-        if rule.matches.paths:
-            raise ConfigError(f"the view of {name!r} has the path of its route. Remove match.path", "match.path")
+        if field := rule.matches.place:
+            raise ConfigError(
+                f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"
+            )
     return rule
 
 

@@ -4,7 +4,7 @@ from collections.abc import MutableMapping
 from operator import itemgetter
 from typing import Any, Final
 
-from ..http.request import Request
+from ..http.request import Request, still_encoded
 from .body import read_body
 
 VERDICT: Final = "ratelimit_mw.verdict"
@@ -25,8 +25,18 @@ class WSGIRequest(Request):
 
     @property
     def path(self) -> str:
-        path: str = self.native.get("PATH_INFO", "")
-        return path.encode("latin-1").decode("utf-8", "replace") or "/"
+        return self._decode("PATH_INFO") or "/"
+
+    @property
+    def sent_path(self) -> str:
+        path, raw = self.path, self.native.get("REQUEST_URI") or self.native.get("RAW_URI") or ""
+        if "%" in raw:
+            path = still_encoded(raw.partition("?")[0].encode("latin-1"), self._decode("SCRIPT_NAME") + path, path)
+        return self._decode("PATH_INFO", "surrogateescape") if "\ufffd" in path else path
+
+    def _decode(self, name: str, errors: str = "replace") -> str:
+        text: str = self.native.get(name, "")
+        return text.encode("latin-1").decode(errors=errors)
 
     @property
     def peer(self) -> str | None:

@@ -14,6 +14,7 @@ from flask_calls import app_of, ask, hello, one_rule, statuses, still
 from ratelimit_mw import ConfigError
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.flask import RateLimiter, exempt, limit
+from ratelimit_mw.rules.marks import Destination
 from ratelimit_mw.testmode import limits_off
 
 
@@ -78,7 +79,9 @@ def test_stacked_limits_have_their_own_counts() -> None:
     view = app.extensions["ratelimit_mw"].read_views()["view0"].for_method("GET")
     remaining = {
         d.rule: d.remaining
-        for d in limiter.decide(limiter.rules.plan("GET", "/", view=view), features, 1, False).decisions
+        for d in limiter.decide(
+            limiter.rules.plan("GET", "/", to=Destination(marks=view)), features, 1, False
+        ).decisions
     }
     assert remaining == {"few": 0, "many": 18}
 

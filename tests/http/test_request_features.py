@@ -123,13 +123,20 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
         (["example.com."], "example.com"),
         ([" example.com "], "example.com"),
         (["[2001:DB8::1]:80"], "[2001:db8::1]"),
-        (["[2001:db8::1"], ""),
-        (["a.example", "b.example"], "a.example"),
-        ([":80"], ""),
+        (["[2001:DB8:0:0::1]"], "[2001:db8::1]"),
+        (["[2001:db8::1"], INVALID),
+        (["[1::2::3]"], INVALID),
+        (["a.example", "A.example.:80"], "a.example"),
+        (["a.example", "b.example"], INVALID),
+        (["a.example,b.example"], INVALID),
+        (["user@a.example"], INVALID),
+        (["a" * 300], INVALID),
+        ([":80"], INVALID),
+        ([" "], ""),
     ],
 )
-def test_the_host_is_normalized(lines: list[str], host: str) -> None:
-    """The host is lower case without port and final dot. Of several, the first counts, as in the frameworks."""
+def test_the_host_is_normalized(lines: list[str], host: object) -> None:
+    """The host is lower case without port and final dot. Lines that differ, and text that is no host, are invalid."""
     assert asgi(headers=[(b"host", line.encode()) for line in lines]).host == host
 
 

@@ -20,7 +20,7 @@ from ratelimit_mw import ConfigError, Limiter, load_settings
 from ratelimit_mw.fastapi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.rules.decorators import exempt, limit
-from ratelimit_mw.rules.marks import ViewMarks, marks_of
+from ratelimit_mw.rules.marks import Destination, ViewMarks, marks_of
 from ratelimit_mw.rules.names import printable
 
 SHOWN = r"test_names.gr\xf6\xdfe"
@@ -89,14 +89,16 @@ def test_an_automatic_name_is_printable_and_refers_to_its_rule_in_either_spellin
         limiter.adopt(view.marks)
         limiter.rules.check(view)
         assert [(rule.name, str(rule.source.quotas[0])) for rule in limiter.rules.rules] == [(name, "1/minute")]
-        assert limiter.rules.plan("GET", "/", view=view).rules == ()
+        assert limiter.rules.plan("GET", "/", to=Destination(marks=view)).rules == ()
         marks = ViewMarks(view.marks)
-        assert [limiter.decide(limiter.rules.plan("GET", "/", view=marks), {}).allowed for _ in range(2)] == [
+        assert [
+            limiter.decide(limiter.rules.plan("GET", "/", to=Destination(marks=marks)), {}).allowed for _ in range(2)
+        ] == [
             True,
             False,
         ]
         limiter.reset(written, {})
-        assert limiter.decide(limiter.rules.plan("GET", "/", view=marks), {}).allowed
+        assert limiter.decide(limiter.rules.plan("GET", "/", to=Destination(marks=marks)), {}).allowed
 
 
 def test_a_rule_is_overridden_once_in_any_spelling() -> None:

@@ -14,7 +14,7 @@ from ratelimit_mw.http.features import FeatureReader
 from ratelimit_mw.keys.features import INVALID
 from ratelimit_mw.rules.declaration import one_of
 from ratelimit_mw.rules.describe import Overview
-from ratelimit_mw.rules.marks import ViewMarks
+from ratelimit_mw.rules.marks import Destination, ViewMarks
 from ratelimit_mw.rules.plan import Plan
 from ratelimit_mw.rules.rule import Match
 from ratelimit_mw.rules.ruleset import RuleSet
@@ -69,10 +69,8 @@ def test_all_matching_rules_apply_in_their_order(method: str, path: str, expecte
 
 def test_a_method_that_the_framework_answers_matches_only_by_name() -> None:
     """A view says that its framework responds to OPTIONS. Other methods of the view are not affected."""
-    rules, view = RuleSet(SHOP), ViewMarks(answers_options=True)
-    names = [
-        [rule.name for rule in rules.plan(method, "/", "", view).rules] for method in ("OPTIONS", "options", "GET")
-    ]
+    rules, to = RuleSet(SHOP), Destination(marks=ViewMarks(answers_options=True))
+    names = [[rule.name for rule in rules.plan(method, "/", "", to).rules] for method in ("OPTIONS", "options", "GET")]
     assert names == [["preflight"], ["preflight"], ["every"]]
 
 
@@ -401,7 +399,7 @@ def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: s
     match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
     rules = RuleSet([Rule(limits="5/minute", match=match)])
     method, path, host, *features = request_of
-    assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, ViewMarks(), *features) == reason
+    assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, Destination(), {}, *features) == reason
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError, add_hint
 from ...http.limiter import HttpLimiter
 from ...http.views import check_parameters
-from ...rules.marks import ViewMarks
+from ...rules.marks import Destination, ViewMarks
 from ..error_handlers import RejectionHandler, find_handler, handles_status
 from ..openapi import OpenAPIWithLimits, describe_response
 from .reader import RouteReader, application_behind
@@ -64,7 +65,7 @@ class RouteIndex:
     def find(self, request: ASGIRequest) -> RouteMatch:
         scope = request.native
         root, path = self._place(scope)
-        host = request.host if self.reader.by_host else ""
+        host = _host_for_routes(request) if self.reader.by_host else ""
         key = (scope["method"] if scope["type"] == "http" else "websocket", path, host)
         match = self._cached.get(key)
         if match is None:
@@ -78,7 +79,7 @@ class RouteIndex:
 
     def params(self, request: ASGIRequest) -> dict[str, str]:
         root, path = self._place(request.native)
-        lookup = Lookup({**request.native, "root_path": root}, path, request.host)
+        lookup = Lookup({**request.native, "root_path": root}, path, _host_for_routes(request))
         self.reader.top.find(lookup)
         return lookup.params
 
@@ -109,10 +110,10 @@ class RouteIndex:
             self._are_replaced()
             add_hint(error)
 
-    def describe(self, request: ASGIRequest) -> tuple[str, ViewMarks, dict[str, str]]:
-        """Return the template, the marks and the path parameters of a request, for commands."""
+    def describe(self, request: ASGIRequest) -> tuple[Destination, dict[str, str]]:
+        """Return where a request goes, with all marks, and its path parameters, for commands."""
         match = self.find(request)
-        return str(match.endpoint), match.all_marks, self.params(request)
+        return replace(match, marks=match.all_marks), self.params(request)
 
 
 class RouteIndexes:
@@ -171,6 +172,11 @@ def _outer_router(scope: Mapping[str, Any]) -> Any:
     return None if router is getattr(scope.get("app"), "router", None) else router
 
 
+def _host_for_routes(request: ASGIRequest) -> str:
+    """Return the host as Starlette's ``Host`` reads it: the first line, in any case, up to the first colon."""
+    return next(iter(request.header_lines("host")), "").partition(":")[0]
+
+
 def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     """Add the limits of all routes, and describe them in OpenAPI."""
     views = [marks for node in reader.nodes for marks in node.views.all()]
@@ -193,5 +199,5 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
 def _is_limited(limits: HttpLimiter, node: RouteNode, method: str) -> bool:
     """Return whether a rule that may reject applies to the route. Its template takes the place of a path."""
     match = node.match_for(method, FULL)
-    plan = limits.rules.plan(method, node.endpoint, "", match.marks)
+    plan = limits.rules.plan(method, node.endpoint, "", match)
     return any(not rule.shadow for rule in plan.rules) or bool(match.deferred)

@@ -39,12 +39,13 @@ def application_behind(app: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a router: its template, its parameters, the applications passed, the routers above."""
+    """The location of a router: its template, its parameters, the applications passed, the routers above, its name."""
 
     prefix: str = ""
     parameters: frozenset[str] = frozenset()
     passed: tuple[object, ...] = ()
     above: tuple[int, ...] = ()
+    name: str = ""
 
 
 class RouteReader:
@@ -72,7 +73,7 @@ class RouteReader:
         for node in self.nodes:
             methods = ("GET",) if node.kind == "websocket" else sorted(node.methods or METHODS)
             views = {method: node.match_for(method, FULL).all_marks for method in methods}
-            yield Route(node.endpoint, views, node.parameters)
+            yield Route(node.endpoint, views, node.parameters, node.name)
 
     def _tree(self, owner: Any, location: _Location, missed: RouteMatch) -> RouteTree:
         router = _router_of(owner)
@@ -115,6 +116,7 @@ class RouteReader:
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
             custom,
             is_mount,
+            name=location.name + (getattr(entry, "name", None) or ""),
         )
         if is_mount and self._enter_mount(node, entry, location):
             return node
@@ -130,8 +132,9 @@ class RouteReader:
         if owner is None or id(_router_of(owner)) in location.above:
             return False
         passed = (*location.passed, entry.app)
-        below = _Location(node.endpoint.removesuffix(_REST), node.parameters, passed, location.above)
-        node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, entry.app, passed))
+        name = f"{node.name}:" if getattr(entry, "name", None) else location.name
+        below = _Location(node.endpoint.removesuffix(_REST), node.parameters, passed, location.above, name)
+        node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, target=entry.app, passed=passed))
         return True
 
 

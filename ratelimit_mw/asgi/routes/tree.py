@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...http.views import ViewMarksByMethod
 from ...keys.features import UNMATCHED
-from ...rules.marks import Mark, ViewMarks
+from ...rules.marks import Destination, Mark, ViewMarks
 from ...rules.paths import PathTree
 
 if TYPE_CHECKING:
@@ -29,17 +29,15 @@ OPAQUE: Final = object()
 """The target of a route whose application cannot be read."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class RouteMatch:
+@dataclass(frozen=True, eq=False)
+class RouteMatch(Destination):
     """The route of a request: its whole template, the framework's endpoint, the applications mounted on the way to it.
 
     ``marks`` is None without any. ``deferred`` are the marks that are decided when their dependencies have run.
     """
 
-    endpoint: str | None
     target: object = None
     passed: tuple[object, ...] = ()
-    marks: ViewMarks | None = None
     has_dependencies: bool = False
     deferred: tuple[Mark, ...] = ()
 
@@ -63,12 +61,15 @@ class RouteMatch:
 
 _PARTIAL_MARKS: Final = ViewMarks(answers_options=True)  # Starlette rejects all methods that a route does not have
 NO_ROUTE: Final = RouteMatch(UNMATCHED)
-ROUTES_UNKNOWN: Final = RouteMatch(None)
+ROUTES_UNKNOWN: Final = RouteMatch()
 
 
 @dataclass(slots=True)
 class Lookup:
-    """The search for one request's route. ``path`` is the rest of the path below the current router."""
+    """The search for one request's route. ``path`` is the rest of the path below the current router.
+
+    ``host`` is as Starlette's ``Host`` reads it.
+    """
 
     scope: Scope
     path: str
@@ -103,6 +104,8 @@ class RouteNode:
     custom_match: CustomMatch | None = None
     is_mount: bool = False
     below: RouteTree | None = None
+    name: str = ""
+    """The name of the route, after those of its mounts, as the framework builds URLs from it."""
     views: ViewMarksByMethod = _NO_VIEWS
     calls: list[object] = field(default_factory=list)
     """The dependencies of the route. ``limits`` are those that carry a limit."""
@@ -145,7 +148,14 @@ class RouteNode:
         key = "" if quality == PARTIAL else method if method in self.views.by_method else "*"
         match = self._matches.get(key)
         if match is None:
-            match = RouteMatch(self.endpoint, self.target, self.passed, _PARTIAL_MARKS)
+            match = RouteMatch(
+                self.endpoint,
+                self.name,
+                _PARTIAL_MARKS,
+                ends=not self.is_mount,
+                target=self.target,
+                passed=self.passed,
+            )
             if quality == FULL:
                 match = match.with_marks(self.views.for_method(method), self.limits)
             self._matches[key] = match

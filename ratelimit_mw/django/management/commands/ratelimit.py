@@ -37,9 +37,8 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
     def _explain(self, project: ProjectLimits, overview: Overview, method: str, path: str, host: str) -> None:
         language = translation.get_language_from_path(path) or settings.LANGUAGE_CODE
         with translation.override(language):
-            route, _ = project.routes().find(path)
-        view = route.marked.for_method(method)
-        lines, is_limited = overview.explain(method, path, host, route.template, view)
+            route, params = project.routes().find(path)
+        lines, is_limited = overview.explain(method, path, host, route.destination(method), params)
         self.stdout.write("\n".join(lines))
         if not is_limited:
             raise CommandError("no rule applies to this request")
