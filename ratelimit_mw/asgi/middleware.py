@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Unpack
 
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission, adecide
 from ..http.headers import with_headers
+from ..http.layers import has_inner
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.views import check_no_views
@@ -118,6 +119,11 @@ class RateLimitMiddleware:
         if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
 
+    @cached_property
+    def is_outer(self) -> bool:
+        """Whether a middleware with the same rules is inside. It decides the rules that need the user."""
+        return has_inner(self.limits, self.app)
+
     def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
         """Return the rules that no other middleware has decided; None without any, now or at a dependency."""
         if self.routes.has_routes:
@@ -127,8 +133,8 @@ class RateLimitMiddleware:
         is_plain = not native.get("root_path") and b"%" not in (native.get("raw_path") or b"")
         path = native["path"] or "/" if is_plain else request.sent_path
         plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
-        if DECIDED in scope:
-            plan = self.limits.undecided(plan, scope)
+        if DECIDED in scope or self.is_outer:
+            plan = self.limits.undecided(plan, scope, self.is_outer)
         if not plan.is_empty:
             return plan
         has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
@@ -159,6 +165,8 @@ class RateLimitMiddleware:
             state = scope["state"] = {}
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
+        if self.is_outer:
+            admission.is_outer = True
         if verdict.allowed and request.match.marks is not None:
             mark_decided(request.match.marks)
         return admission
@@ -232,8 +240,8 @@ class ASGIAdmission(Admission):
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
             writer = self.limits.writer
-            verdict = self.verdict.after(self.status) if self.counts_outcomes else self.verdict
-            if added := writer.headers(verdict):
+            added = writer.headers(self.verdict.after(self.status) if self.counts_outcomes else self.verdict)
+            if added and not (self.is_outer and self.keeps(name for name, _ in message.get("headers") or ())):
                 message = with_headers(message, added, writer.names)
         return self.server_send(message)
 

@@ -25,7 +25,8 @@ class DjangoAdmission(Admission):
     is_throttled = False
     """Whether a throttle has rejected the request, so that REST framework writes the response."""
 
-    def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict) -> None:
+    def __init__(self, limits: HttpLimiter, request: Any, plan: Plan, verdict: Verdict, is_outer: bool = False) -> None:
+        self.is_outer = is_outer
         self._shown = vars(request.framework_request)
         super().__init__(limits, request, plan, verdict, request.server_data, self._shown)
         self._shown[ATTRIBUTE] = self
@@ -46,7 +47,8 @@ class DjangoAdmission(Admission):
 
     def add_headers(self, response: Any) -> None:
         """Add the rate limit headers in place of those that the application has set."""
-        for name, value in self.text_headers(response.status_code):
+        added = self.text_headers(response.status_code)
+        for name, value in () if self.keeps(map(str.lower, response.headers)) else added:
             response.headers[name] = value
         if self.is_throttled:
             response.headers.setdefault("Cache-Control", "no-store")

@@ -6,15 +6,13 @@ from typing import Any, Final
 import django.conf
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
-from django.utils.module_loading import import_string
 
 from ..errors import RateLimitError
 from ..settings.framework import SETTING
 from .limits import project_limits
-from .middleware import RateLimitMiddleware
+from .middleware import RateLimitMiddleware, positions_of
 
 _WORKERS: Final = "WEB_CONCURRENCY"
-_MIDDLEWARE: Final = f"{RateLimitMiddleware.__module__}.{RateLimitMiddleware.__qualname__}"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
 _WARNINGS: Final = {
@@ -49,7 +47,7 @@ def check_project(**_: Any) -> list[Any]:
         return [checks.Error(str(error), id="ratelimit_mw.E001")]
     by_user = "user" in project.middleware_needs and not project.gives_user
     by_language, _ = is_language_prefix_patterns_used(django.conf.settings.ROOT_URLCONF)
-    position, authentication, locale = map(_position_of, (_MIDDLEWARE, _AUTHENTICATION, _LOCALE))
+    position, authentication, locale = (_position_of(one) for one in (RateLimitMiddleware, _AUTHENTICATION, _LOCALE))
     found = {
         "W001": has_marks and position is None,
         "W003": by_user and position is not None and (authentication is None or position < authentication),
@@ -76,10 +74,6 @@ def _warning(name: str, *values: str) -> Any:
     return checks.Warning(message.format(*values), hint=hint, id=f"ratelimit_mw.{name}")
 
 
-def _position_of(name: str) -> int | None:
-    """Return the position of a class or its subclass in ``MIDDLEWARE``, by name: some of Django needs its models."""
-    # An entry that cannot be imported is reported by Django itself.
-    for position, entry in enumerate(map(import_string, django.conf.settings.MIDDLEWARE)):
-        if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(entry, "__mro__", ())):
-            return position
-    return None
+def _position_of(middleware: str | type) -> int | None:
+    """Return the last position in ``MIDDLEWARE``. An entry that cannot be imported is reported by Django itself."""
+    return max(positions_of(middleware), default=None)

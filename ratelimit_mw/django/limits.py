@@ -167,9 +167,9 @@ class ProjectLimits:
             request.to = request.route.destination(request.method)
         return request
 
-    def plan(self, request: DjangoRequest) -> Plan:
-        """Return the plan of a request without the rules of throttles, and without those decided before."""
-        plan = self.limits.undecided(self.limits.plan(request, request.to), request.server_data)
+    def plan(self, request: DjangoRequest, is_outer: bool = False) -> Plan:
+        """Return the plan of a request without the rules of throttles, and without those decided elsewhere."""
+        plan = self.limits.undecided(self.limits.plan(request, request.to), request.server_data, is_outer)
         scoped = _RuleFacts(self.limits.rules).scoped
         return plan_without(plan, scoped) if scoped else plan
 

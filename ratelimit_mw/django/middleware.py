@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.utils.module_loading import import_string
 
 from ..errors import MissingMiddlewareError, add_hint
 from ..http.admission import adecide
@@ -36,6 +38,7 @@ class RateLimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
+        self._is_listed_twice = len(positions_of(RateLimitMiddleware)) > 1
         project_limits().routes()
 
     def __call__(self, native: Any) -> Any:
@@ -54,14 +57,15 @@ class RateLimitMiddleware:
         request = project.match(native, self._is_async)
         before = mark_decided(request.marks)
         try:
-            plan, verdict = project.plan(request), Verdict()
+            is_outer = self._is_listed_twice and not project.limits.is_decided(request.server_data)
+            plan, verdict = project.plan(request, is_outer), Verdict()
             if self._is_async and not plan.is_empty:
                 verdict = await adecide(project.limits, plan, request)
             elif not plan.is_empty:
                 verdict = resolve_verdict(project.limits, plan, request)
-            admission = DjangoAdmission(project.limits, request, plan, verdict)
-            if admission.verdict:
-                response = await self._run(project, request, admission, plan.may_delay)
+            admission = DjangoAdmission(project.limits, request, plan, verdict, is_outer)
+            if verdict:
+                response = await self._run(project, request, admission, verdict.delay if plan.may_delay else 0.0)
             else:
                 own = project.limits.reject and project.limits.reject(native, admission.verdict)
                 response = project.rejection(admission, await resolve_async(own) if self._is_async else resolve(own))
@@ -72,9 +76,9 @@ class RateLimitMiddleware:
         finally:
             decided.set(before)
 
-    async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, may_delay: bool) -> Any:
+    async def _run(self, project: ProjectLimits, request: Any, admission: DjangoAdmission, delay: float) -> Any:
         try:
-            if may_delay and (delay := admission.verdict.delay):
+            if delay:
                 await asyncio.sleep(delay) if self._is_async else time.sleep(delay)
             response = self.get_response(request.framework_request)
             if self._is_async:
@@ -87,6 +91,16 @@ class RateLimitMiddleware:
 
     async def _end(self, admission: DjangoAdmission, status: int | None) -> None:
         await admission.aend(status) if self._is_async else admission.end(status)
+
+
+def positions_of(middleware: str | type) -> list[int]:
+    """Return the positions of a class and its subclasses in ``MIDDLEWARE``, by name: some classes need the models."""
+    name = middleware if isinstance(middleware, str) else f"{middleware.__module__}.{middleware.__qualname__}"
+    return [
+        position
+        for position, entry in enumerate(map(import_string, django.conf.settings.MIDDLEWARE))
+        if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(entry, "__mro__", ()))
+    ]
 
 
 def _run_without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -33,7 +33,7 @@ class FlaskHooks:
 
     def __init__(self, app: Flask, limits: HttpLimiter) -> None:
         self._app = app
-        self._limits = limits
+        self.limits = limits
         self._configured = app.config.get(SETTING)
         self._views: dict[str, ViewMarksByMethod] | None = None
         self._reading = threading.Lock()
@@ -47,9 +47,9 @@ class FlaskHooks:
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
-        self._limits.adopt(marks for view in views.values() for marks in view.all())
+        self.limits.adopt(marks for view in views.values() for marks in view.all())
         if not self._app.url_value_preprocessors:  # these may add parameters
-            check_parameters(routes_of(self._app, views), self._limits.rules)
+            check_parameters(routes_of(self._app, views), self.limits.rules)
         return views
 
     def _current_views(self) -> dict[str, ViewMarksByMethod]:
@@ -69,15 +69,15 @@ class FlaskHooks:
         marks = _UNMARKED if view is None else marks_for(view, native.method, native.url_rule)
         request = FlaskRequest(native)
         environ = request.native
-        plan = self._limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
+        plan = self.limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
         if DECIDED in environ:
-            plan = self._limits.undecided(plan, environ)
+            plan = self.limits.undecided(plan, environ)
         environ[self._marks_key] = mark_decided(marks)
         if plan.is_empty:
             g.ratelimit = environ.get(VERDICT) or Verdict()
             return None
-        verdict = decide(self._limits, plan, request)
-        admission = environ[self._key] = Admission(self._limits, request, plan, verdict, environ, environ, VERDICT)
+        verdict = decide(self.limits, plan, request)
+        admission = environ[self._key] = Admission(self.limits, request, plan, verdict, environ, environ, VERDICT)
         g.ratelimit = environ[VERDICT]
         if not verdict.allowed:
             return self._reject(admission)
@@ -123,7 +123,7 @@ class FlaskHooks:
 
     def _reject(self, admission: Admission) -> Response:
         """Return your own response, or raise an error that an error handler of the application may handle."""
-        reject = self._limits.reject
+        reject = self.limits.reject
         response: Any
         response = reject(admission.request.framework_request, admission.verdict) if reject else admission.rejection()
         if isinstance(response, Rejection):

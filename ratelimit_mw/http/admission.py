@@ -1,7 +1,7 @@
 """One request from its first decision to the end of its response."""
 
 import inspect
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from ..rules.plan import Plan
@@ -45,7 +45,10 @@ class Admission:
     """Whether it ends no earlier than the body of the response: it holds slots, or the view may still mark it."""
     counts_outcomes = False
     _headers: list[Header] | None = None
+    is_outer = False
+    """Whether a middleware with the same rules is inside. Its headers show the decisions of both."""
     _has_ended = False
+    _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
 
     def __init__(
         self,
@@ -62,9 +65,13 @@ class Admission:
         self.verdict = verdict
         self.native = native
         decided = native.get(DECIDED)
+        if decided is not None and verdict.allowed and (before := limits.verdicts(native)):
+            self._before = (before[-1],)  # it has those of all before it
+            self.verdict = CombinedVerdict((*self._before, verdict))
+            self.counts_outcomes = True
         if decided is None or verdict.decisions or not verdict.allowed or name not in shown:
-            shown[name] = verdict
-        native[DECIDED] = {limits.limiter: verdict} if decided is None else {**decided, limits.limiter: verdict}
+            shown[name] = self.verdict
+        native[DECIDED] = {limits.limiter: verdict} if decided is None else {**decided, limits.limiter: self.verdict}
         if verdict.allowed:
             self.verdicts = (verdict,)
             verdict.settler = limits
@@ -76,7 +83,7 @@ class Admission:
         self.verdict = verdict
         if verdict.allowed:
             self.verdicts = (*self.verdicts, verdict)
-            self.verdict = CombinedVerdict(self.verdicts)
+            self.verdict = CombinedVerdict((*self._before, *self.verdicts))
             verdict.settler = self.limits
             if plan.needs_settlement:
                 self._hold(plan, verdict)
@@ -89,6 +96,11 @@ class Admission:
         self.counts_outcomes |= plan.counts_outcomes
         if plan.has_slots:
             self.limits.limiter.hold(verdict)
+
+    def keeps(self, names: Iterable[str | bytes]) -> bool:
+        """Return whether a response with headers of these names, in lower case, keeps those of the inner middleware."""
+        writer = self.limits.writer
+        return self.is_outer and any(name in writer.names or name in writer.text_names for name in names)
 
     def headers(self, status: int) -> list[Header]:
         """Return the rate limit headers of the response that starts with this status."""

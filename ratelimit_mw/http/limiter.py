@@ -24,6 +24,8 @@ from .views import check_no_views
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 
+_OF_USER: Final = frozenset({"user", "group", "plan"})
+"""The features that are known inside of authentication."""
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
 
@@ -107,18 +109,26 @@ class HttpLimiter:
 
     def is_decided(self, native: Mapping[str, Any]) -> bool:
         """Return whether a middleware with the same rules has decided this request before."""
-        return any(map(self._is_same, native.get(DECIDED, ())))
+        return any(map(self.is_same, native.get(DECIDED, ())))
 
-    def undecided(self, plan: Plan, native: Mapping[str, Any]) -> Plan:
+    def undecided(self, plan: Plan, native: Mapping[str, Any], is_outer: bool = False) -> Plan:
         """Return the rest of a plan that no middleware with the same rules has decided before.
 
-        The lists are checked again, because the user may be known only now.
+        The lists are checked again, because the user may be known only now. The outer middleware of two leaves the
+        rules that need the user to the inner one.
         """
-        decided: Mapping[Limiter, Verdict] = native.get(DECIDED, {})
-        verdicts = [verdict for limiter, verdict in decided.items() if self._is_same(limiter)]
-        return plan_without(plan, tuple(name for verdict in verdicts for name in verdict.rules))
+        names = [name for verdict in self.verdicts(native) for name in verdict.rules]
+        if is_outer:
+            names += [rule.name for rule in plan.rules if not _OF_USER.isdisjoint(rule.source.needs)]
+        return plan_without(plan, tuple(names))
 
-    def _is_same(self, other: Limiter) -> bool:
+    def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:
+        """Return the verdicts of outer middleware with the same rules."""
+        decided: Mapping[Limiter, Verdict] = native.get(DECIDED, {})
+        return [verdict for limiter, verdict in decided.items() if self.is_same(limiter)]
+
+    def is_same(self, other: Limiter) -> bool:
+        """Return whether another limiter has the same rules."""
         own = self.limiter
         return own is other or bool(own.settings.rules and own.settings == other.settings)
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..errors import ConfigError
 from ..http.admission import decide
+from ..http.layers import has_inner
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
@@ -55,27 +57,30 @@ class RateLimitMiddleware:
         **options: Unpack[HttpOptions],
     ) -> None:
         self.app = app
-        self._limits = HttpLimiter(settings, limiter, features or {}, rejection, {"user": remote_user}, options)
-        self.limiter = self._limits.limiter
-        if self._limits.reader.must_await:
+        self.limits = HttpLimiter(settings, limiter, features or {}, rejection, {"user": remote_user}, options)
+        self.limiter = self.limits.limiter
+        if self.limits.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
-        self._limits.adopt_no_routes()
+        self.limits.adopt_no_routes()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)
-        plan = self._limits.plan(request)
-        if plan.is_empty or (DECIDED in environ and self._limits.is_decided(environ)):
+        plan = self.limits.plan(request)
+        if DECIDED in environ or self.is_outer:
+            plan = self.limits.undecided(plan, environ, self.is_outer)
+        if plan.is_empty:
             if VERDICT not in environ:
                 environ[VERDICT] = Verdict()
             return self.app(environ, start_response)
-        verdict = decide(self._limits, plan, request)
-        admission = WSGIAdmission(self._limits, request, plan, verdict, environ, environ, VERDICT)
+        verdict = decide(self.limits, plan, request)
+        admission = WSGIAdmission(self.limits, request, plan, verdict, environ, environ, VERDICT)
         admission.server_start = start_response
+        admission.is_outer = self.is_outer
         if not verdict.allowed:
             return self._reject(admission)
         try:
-            if plan.may_delay and admission.verdict.delay:
-                time.sleep(admission.verdict.delay)
+            if plan.may_delay and verdict.delay:
+                time.sleep(verdict.delay)
             body = self.app(environ, admission.start)
             if plan.needs_settlement:
                 return ResponseBody(body, admission)
@@ -85,8 +90,13 @@ class RateLimitMiddleware:
         admission.end(admission.status)  # a cost that is stated while the body streams is settled at once
         return body  # unwrapped, so that servers recognize their file wrappers
 
+    @cached_property
+    def is_outer(self) -> bool:
+        """Whether a middleware with the same rules is inside. It decides the rules that need the user."""
+        return has_inner(self.limits, self.app)
+
     def _reject(self, admission: WSGIAdmission) -> Iterable[bytes]:
-        request, reject = admission.request, self._limits.reject
+        request, reject = admission.request, self.limits.reject
         response: Any = admission.rejection() if reject is None else reject(request, admission.verdict)
         if not isinstance(response, Rejection):
             return response(request.native, admission.start)  # type: ignore[no-any-return]

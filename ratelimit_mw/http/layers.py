@@ -1,0 +1,36 @@
+"""The layers of an application: middleware that keeps the next layer as an attribute, and the application inside."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from .limiter import HttpLimiter
+
+_MAX_LAYERS: Final = 64
+_INSIDE: Final = ("app", "wsgi_app", "application", "__self__")
+"""The names under which layers keep the next one. A bound method such as ``wsgi_app`` is one of its object."""
+_EXTENSION: Final = "ratelimit_mw"
+
+
+def layers_of(app: Any) -> Iterator[Any]:
+    """Yield an application and the layers inside of it, the outermost first, each once."""
+    seen: list[Any] = []
+    while app is not None and len(seen) < _MAX_LAYERS and all(app is not layer for layer in seen):
+        yield app
+        seen.append(app)
+        if hasattr(app, "build_middleware_stack"):  # Starlette builds its layers at its first call
+            if app.middleware_stack is None:
+                app.middleware_stack = app.build_middleware_stack()
+            app = app.middleware_stack
+        else:
+            app = next((inside for name in _INSIDE if (inside := getattr(app, name, None)) is not None), None)
+
+
+def has_inner(limits: HttpLimiter, app: Any) -> bool:
+    """Return whether a middleware, or the extension of Flask, has the same rules inside of an application."""
+    for layer in layers_of(app):
+        extensions = getattr(layer, "extensions", None)
+        extension = extensions.get(_EXTENSION) if isinstance(extensions, dict) else None
+        inner = getattr(extension or layer, "limits", None)
+        if isinstance(inner, HttpLimiter) and limits.is_same(inner.limiter):
+            return True
+    return False
