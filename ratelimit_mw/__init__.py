@@ -3,6 +3,7 @@
 from .decision import Decision
 from .errors import (
     ConfigError,
+    FeatureTypeError,
     MissingExtraError,
     MissingMiddlewareError,
     RateLimitError,
@@ -22,6 +23,7 @@ __all__ = [
     "INVALID",
     "ConfigError",
     "Decision",
+    "FeatureTypeError",
     "Limiter",
     "MissingExtraError",
     "MissingMiddlewareError",

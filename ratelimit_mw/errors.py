@@ -38,6 +38,13 @@ class ConfigError(RateLimitError, ValueError):
         return ": ".join(part for part in (self.of, self.path, self.message) if part)
 
 
+class FeatureTypeError(ConfigError, TypeError):
+    """The value of a feature has a type without a stable text, or lacks an attribute. The message never has the value.
+
+    A request raises it. Where an annotation shows the type, the application does not start: a ``ConfigError``.
+    """
+
+
 @contextmanager
 def error_path(path: str) -> Iterator[None]:
     """Put ``path`` in front of each ``ConfigError`` of this block. It drops ``of``: a path in a file is more exact."""

@@ -13,7 +13,9 @@ from typing import Any, Unpack
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
+from .keys.annotations import check_return
 from .keys.features import checked_name
+from .keys.parts import part_of
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
 from .testmode import testmode
@@ -54,7 +56,7 @@ class RateLimit(DependencyLimit):
         where = f"{sys._getframe(1).f_globals.get('__name__', '')}.RateLimit"
         try:
             mark = make_mark(limits, options, where)
-            dependencies = _dependencies(features or {}, mark.rule.needs)
+            dependencies = _dependencies(features or {}, mark.rule.parts)
         except ConfigError as error:
             raise ConfigError(error.message, error.path, f"RateLimit at {call_site()}") from None
         super().__init__(mark, {name: depends.dependency for name, depends in dependencies.items()})
@@ -77,19 +79,23 @@ class RateLimit(DependencyLimit):
 RateLimit.__init__.__annotations__ = {}
 
 
-def _dependencies(features: Any, needs: tuple[str, ...]) -> dict[str, Depends]:
+def _dependencies(features: Any, parts: tuple[str, ...]) -> dict[str, Depends]:
     if not isinstance(features, Mapping):
         raise ConfigError(f'expected {{"user": current_user}}, dependencies by feature; got {features!r}', "features")
     dependencies = {}
     for name, call in features.items():
         with error_path(f"features[{name!r}]"):
-            dependencies[name] = _dependency(checked_name(name), call, needs)
+            dependencies[name] = _dependency(checked_name(name), call, parts)
     return dependencies
 
 
-def _dependency(name: str, call: Callable[..., Any] | Depends, needs: tuple[str, ...]) -> Depends:
-    if name not in needs:
-        raise ConfigError(f"the limit does not use it: its key, match and per need {', '.join(needs)}")
+def _dependency(name: str, call: Callable[..., Any] | Depends, parts: tuple[str, ...]) -> Depends:
+    used = [part for part in map(part_of, parts) if part.feature == name]
+    if not used:
+        raise ConfigError(f"the limit does not use it: its key, match and per need {', '.join(parts)}")
     if not isinstance(call, Depends) and not callable(call):
         raise ConfigError(f"expected a dependency: a function, or Depends(function); got {call!r}")
-    return call if isinstance(call, Depends) else Depends(call)
+    depends = call if isinstance(call, Depends) else Depends(call)
+    for part in used if depends.dependency else ():
+        check_return(part, depends.dependency, provides=True)
+    return depends

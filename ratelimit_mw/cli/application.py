@@ -41,7 +41,7 @@ class Source:
                 users.setdefault(name, []).append(rule.name)
         return users
 
-    def route(self, request: ASGIRequest) -> tuple[Destination, dict[str, str]]:
+    def route(self, request: ASGIRequest) -> tuple[Destination, dict[str, Any]]:
         """Return where a request goes, and the path parameters."""
         return Destination(), {}
 
@@ -59,7 +59,7 @@ class Application(Source):
         self.overview = Overview(self.rules, self.settings.overrides, routes)
         self.title = name
 
-    def route(self, request: ASGIRequest) -> tuple[Destination, dict[str, str]]:
+    def route(self, request: ASGIRequest) -> tuple[Destination, dict[str, Any]]:
         if self._index is None:
             return super().route(request)
         scope = {**request.native, **self._scope}

@@ -1,15 +1,17 @@
 """``ratelimit-mw explain``: show which rules apply to a request, and why the others do not."""
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Final
 
 import click
 
 from ..asgi.request import ASGIRequest
 from ..errors import ConfigError
 from ..http.client_ip import ClientIP
+from ..http.request import group_values, only_value
 from ..keys.email import normalized_email
-from ..keys.features import INVALID, UNKNOWN_IP, Features, checked_name
-from ..keys.key import feature_of
+from ..keys.features import INVALID, UNKNOWN_IP, Features
+from ..keys.parts import checked_part, part_of
 from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
 from ..settings import Settings
@@ -17,22 +19,34 @@ from .access_log import InvalidLineError, RequestTarget, parse_target
 from .application import Source, SourceCommand
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
 
+_QUERY: Final = "query:"
 
-def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    features: dict[str, str] = {}
+
+def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Return the features by name. One that is given twice with different values is invalid, as in a request."""
+    given: list[tuple[str, str]] = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise click.BadParameter(f"expected NAME=VALUE; got {text!r}")
         try:
-            name = checked_name(name)
+            name = checked_part(name, in_key=False)
         except ConfigError as error:
             raise click.BadParameter(str(error)) from None
         if name in ("method", "path", "host"):
             raise click.BadParameter(f"set {name} with METHOD, PATH or --host")
         if name == "email" and (value := normalized_email(value)) is INVALID:
             raise click.BadParameter("email has more than 320 characters")
-        features[name] = value
+        given.append((name, value))
+    features: dict[str, Any] = {}
+    for name, values in sorted(group_values(given).items()):
+        part, value = part_of(name), only_value(values)
+        if not part.attribute:
+            features[part.feature] = value
+        elif isinstance(inside := features.setdefault(part.feature, {}), dict):
+            inside[part.attribute] = value
+        else:
+            raise click.BadParameter(f"set either {part.feature} or {name}")
     return features
 
 
@@ -61,7 +75,7 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Requ
 @click.option("--host", default="", help="The host of the request.")
 @json_option
 def explain(
-    source: Source, method: str, path: RequestTarget, features: dict[str, str], host: str, as_json: bool
+    source: Source, method: str, path: RequestTarget, features: dict[str, Any], host: str, as_json: bool
 ) -> None:
     """Show which rules in FILE apply to a request for METHOD and PATH, with the key of each rule.
 
@@ -74,7 +88,8 @@ def explain(
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, path, host)
     to, params = source.route(request)
-    values = _features(request, features, settings) | {f"path:{name}": value for name, value in params.items()}
+    values = _features(request, features, settings, source.rules.needs)
+    values |= {f"path:{name}": value for name, value in params.items()}
     if to.endpoint is not None:
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
     place = request.method, request.sent_path, request.host, to, params
@@ -100,13 +115,18 @@ def _request(method: str, target: RequestTarget, host: str) -> ASGIRequest:
     return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **query})
 
 
-def _features(request: ASGIRequest, features: dict[str, str], settings: Settings) -> dict[str, str]:
+def _features(
+    request: ASGIRequest, features: dict[str, Any], settings: Settings, needs: Iterable[str]
+) -> dict[str, Any]:
     """Return the features of the request as the middleware writes them."""
     client_ip = ClientIP(ipv6_prefix=settings.ipv6_prefix, nat64=settings.nat64_prefixes)
-    ip = client_ip.key(features["ip"]) if "ip" in features else UNKNOWN_IP
+    address = features.get("ip", UNKNOWN_IP)
+    ip = address if address in (INVALID, UNKNOWN_IP) else client_ip.key(address)
     if ip is None:
         raise click.BadParameter(f"expected ip=ADDRESS; got ip={features['ip']}", param_hint="'--feature'")
-    query = {f"query:{name}": value for name, value in (request.query or {}).items()}
+    names = (*(request.query_values or ()), *(name.removeprefix(_QUERY) for name in needs if name.startswith(_QUERY)))
+    values = ((name, request.query_field(name)) for name in names)
+    query = {f"{_QUERY}{name}": value for name, value in values if value is not None}
     return {**query, **features, "ip": ip, "method": request.method, "path": request.path, "host": request.host}
 
 
@@ -114,7 +134,7 @@ def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, A
     """Return the key and the limits of a rule for a request, or the reason why the rule does not apply."""
     key = None if reason else rule.key.build(features)
     entries = rule.source.entries
-    absent = (entry for entry in entries if not any(features.get(feature_of(part)) for part in entry))
+    absent = (entry for entry in entries if not any(part_of(part).value(features) is not None for part in entry))
     missing = " and ".join(map("|".join, absent))
     if not reason and key is None and (rule.source.when_missing != "reject" or rule.shadow):
         reason = f"key: {missing} is missing"

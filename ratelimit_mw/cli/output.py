@@ -15,6 +15,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..keys.features import INVALID
+
 Cell = str | Sequence[str] | int | float
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -47,8 +49,8 @@ def command(*examples: str, cls: type[click.Command] = click.Command) -> Callabl
 
 
 def print_json(value: Any) -> None:
-    """Print ASCII only. JSON escapes everything else."""
-    click.echo(json.dumps(value, indent=2))
+    """Print ASCII only. JSON escapes everything else. Values of features may be no JSON."""
+    click.echo(json.dumps(value, indent=2, default=lambda value: "(invalid)" if value is INVALID else str(value)))
 
 
 def note(message: str) -> None:

@@ -7,7 +7,10 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path
+from ..keys.annotations import check_return
 from ..keys.features import BUILT_IN, checked_name
+from ..keys.parts import Part, part_of
+from ..keys.values import parameter
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
 from ..rules.readings import path_feature
@@ -43,7 +46,8 @@ class FeatureReader:
         body_feature: Callable[[str], Read | None] = lambda _: None,
         region: Region | None = None,
     ) -> None:
-        self._own = {name: _with_framework_request(read) for name, read in checked_functions(own).items()}
+        self._functions = checked_functions(own)
+        self._own = {name: _with_framework_request(read) for name, read in self._functions.items()}
         self._client_ip = client_ip
         self._ip_key = client_ip.key
         self._built_in: dict[str, Read] = {
@@ -56,7 +60,7 @@ class FeatureReader:
         self._routes = routes
         self._body_feature = body_feature
         self._in_body: set[str] = set()
-        self._reads = {name: self._find(name, needed_by) for name, needed_by in needs.items()}
+        self._reads = {part_of(part).feature: self._find(part_of(part), needed_by) for part, needed_by in needs.items()}
         self._by_plan: dict[Plan, list[tuple[str, Read]]] = {}
         self.reads_bodies = bool(self._in_body)
         self.may_await = any(self._reads.get(name) is read for name, read in (*adapter.items(), *self._own.items()))
@@ -94,14 +98,22 @@ class FeatureReader:
             self._client_ip.watch(request)
         return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
 
-    def _find(self, name: str, needed_by: str) -> Read:
+    def _find(self, part: Part, needed_by: str) -> Read:
+        name = part.feature
         if name in self._own:
+            with error_path(f"features[{name!r}]"):
+                check_return(part, self._functions[name])
             return self._own[name]
+        if part.attribute and name in self._built_in:
+            raise ConfigError(
+                f"{needed_by} uses {part.name!r}, but the built-in feature {name!r} is a text. Write {name!r}, or pass"
+                f" features={{{name!r}: function_of_the_request}} to the middleware"
+            )
         family, _, rest = name.partition(":")
         if rest and family in _FAMILIES:
             return _FAMILIES[family](rest)
         if rest and family == "path" and self._routes:
-            return lambda request: request.path_params.get(rest)
+            return lambda request: parameter(request.path_params.get(rest))
         if name in self._built_in:
             return self._built_in[name]
         if read := self._body_feature(name):

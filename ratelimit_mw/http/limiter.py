@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any, Final, cast
 
 from ..errors import ConfigError, error_path
+from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, checked_call
@@ -82,13 +83,13 @@ class HttpLimiter:
     def _prepare(self) -> None:
         rules = self.limiter.rules
         provided = {rules.rule_of(mark): names for mark, names in self._provided.items()}
-        needs = dict.fromkeys(rules.lists.needs, "a list")
+        needs = dict.fromkeys(rules.lists.parts, "a list")
         if not self._routes:
             check_no_views(rules)
         for rule in rules.rules:
-            for name in rule.source.needs:
-                if name not in provided.get(rule, ()):
-                    needs.setdefault(name, f"rule {rule.name!r}")
+            for part in rule.source.parts:
+                if feature_of(part) not in provided.get(rule, ()):
+                    needs.setdefault(part, f"rule {rule.name!r}")
         if not self._has_own_ip:  # your own ip may be anything
             check_lists(rules.lists, self.settings.ipv6_prefix)
             for rule in rules.rules:

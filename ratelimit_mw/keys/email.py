@@ -8,16 +8,13 @@ import re
 import unicodedata
 from typing import Any, Final
 
+from ..errors import ConfigError
+from .comparison import INVISIBLE
 from .features import INVALID
-from .key import counted_as
+from .networks import Networks
+from .parts import part_of
 
 _LONGEST: Final = 320
-
-# Unicode's Default_Ignorable_Code_Point: invisible characters that domain names drop, such as soft hyphens and joiners.
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 
 _END = re.compile(r"(?<![.\s])[.\s]+\Z")  # the lookbehind scans a long row of dots once
 # A decoded A-label must be one label, and must not be an A-label again.
@@ -50,20 +47,33 @@ def normalized_email(text: str) -> Any:
     return email if len(email) <= _LONGEST else INVALID
 
 
-def spellings(feature: str, value: str) -> tuple[str, ...]:
-    """Return a value from the settings as written, and in the middleware's form when that differs."""
-    normalized = counted_as(feature, value)
-    if feature == "email":
-        normalized = normalized_email(value)
-    if feature == "region":
-        normalized = value.upper()
-    return (value,) if normalized in (value, INVALID) else (value, normalized)
+def spellings(part: str, value: str) -> tuple[str, ...]:
+    """Return a value from the settings as written, and in the middleware's form when that differs.
+
+    Raises ``ConfigError`` for a value that the part never has.
+    """
+    place, written = part_of(part), value
+    if place.feature == "email":
+        written = normalized_email(value)
+    if place.feature == "region":
+        written = value.upper()
+    if written is INVALID:
+        return (value,)
+    form = place.exact(written)
+    if form is INVALID:
+        raise ConfigError(f"{value!r} is never a value of {part!r}")
+    return tuple(dict.fromkeys((value, form)))
+
+
+def compared(part: str, values: frozenset[str] | Networks) -> frozenset[str] | Networks:
+    """Return the comparison forms of spellings from the settings. Networks find every form of an address."""
+    return values if isinstance(values, Networks) else frozenset(map(part_of(part).form, values))
 
 
 def _fold(text: str) -> str:
     """Apply Unicode's NFKC_Casefold, which removes case, width, ligatures and invisible characters."""
-    text = unicodedata.normalize("NFKC", _INVISIBLE.sub("", text)).casefold()
-    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", text))
+    text = unicodedata.normalize("NFKC", INVISIBLE.sub("", text)).casefold()
+    return unicodedata.normalize("NFKC", INVISIBLE.sub("", text))
 
 
 def _domain(domain: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..errors import ConfigError
 
 Features = Mapping[str, Any]
-"""Feature values by name. A value that is not text is converted with ``str``."""
+"""Feature values by name: text, or values of the types in ``values.py``. Others are read by their attributes."""
 
 BUILT_IN: Final = ("ip", "user", "email", "endpoint", "region", "method", "path", "host", "group", "plan")
 _FAMILIES: Final = ("header", "cookie", "query", "json", "form", "path")
@@ -53,11 +53,3 @@ def checked_name(name: object) -> str:
         raise ConfigError(f"{name!r} is not a feature. In a key it means {KEY_ALIASES[name]!r}")
     family, colon, rest = name.partition(":")
     return f"{_FAMILY_ALIASES.get(family, family)}{colon}{rest.lower() if family == 'header' else rest}"
-
-
-def text_of(name: str, value: object) -> str:
-    """Convert a value to text. ``TypeError`` for a memory address, which would give every request its own key."""
-    text = str(value)
-    if text.startswith("<") and " at 0x" in text:
-        raise TypeError(f"the feature {name!r} must be text, a number or a value with a stable str(); got {text}")
-    return text

@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from ..errors import ConfigError, error_path
-from ..keys.email import spellings
-from ..keys.features import INVALID, Features, checked_name
+from ..keys.email import compared, spellings
+from ..keys.features import INVALID, Features
 from ..keys.networks import Networks, parse_network
+from ..keys.parts import checked_part, feature_of, part_of
 from .declaration import check_names
 
 _KINDS: Final = ("allow", "deny")
 
 
 class _Entry(NamedTuple):
-    """The values of one feature in one list; networks when the feature is ``ip``."""
+    """The values of one part in one list; networks when the part is ``ip``."""
 
     kind: str
-    feature: str
+    part: str
     values: frozenset[str] | Networks
 
 
@@ -40,34 +41,35 @@ class AccessLists:
         for kind in _KINDS:
             for name, values in tables.get(kind, {}).items():
                 with error_path(kind):
-                    feature = checked_name(name)
+                    part = checked_part(name, in_key=False)
                 with error_path(f"{kind}.{name}"):
-                    self.entries.append(_parse(kind, feature, values))
-        self.needs = tuple(dict.fromkeys(entry.feature for entry in self.entries))
+                    self.entries.append(_parse(kind, part, values))
+        self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries))
+        self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
 
     def names(self, kind: str) -> list[str]:
         """The features in the list "allow" or "deny"."""
-        return [entry.feature for entry in self.entries if entry.kind == kind]
+        return [entry.part for entry in self.entries if entry.kind == kind]
 
     def allows(self, features: Features) -> bool | None:
         """Return True when the request is on the allow list, False when on the deny list, None when on neither.
 
-        An invalid feature is on the deny list, so that a client cannot evade it.
+        An invalid feature is on the deny list, so that a client cannot evade it. The deny list has a value in all its
+        spellings, the allow list only as it is written.
         """
         for entry in self.entries:
-            value = features.get(entry.feature)
-            if value is INVALID:
-                if entry.kind == "deny":
-                    return False
-            elif value is not None and str(value) in entry.values:
-                return entry.kind == "allow"
+            part, denies = part_of(entry.part), entry.kind == "deny"
+            text = part.compared(features) if denies else part.written(features)
+            if text in entry.values or (denies and text is INVALID):
+                return not denies
         return None
 
 
-def _parse(kind: str, feature: str, values: Any) -> _Entry:
+def _parse(kind: str, part: str, values: Any) -> _Entry:
     items = [values] if isinstance(values, str) else values
     if not isinstance(items, list | tuple) or not items:
         raise ConfigError(f"expected a list of values; got {values!r}")
-    if feature == "ip":
-        return _Entry(kind, feature, Networks(map(parse_network, items)))
-    return _Entry(kind, feature, frozenset(spelling for item in items for spelling in spellings(feature, str(item))))
+    if part == "ip":
+        return _Entry(kind, part, Networks(map(parse_network, items)))
+    written = frozenset(spelling for item in items for spelling in spellings(part, str(item)))
+    return _Entry(kind, part, compared(part, written) if kind == "deny" else written)

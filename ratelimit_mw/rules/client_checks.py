@@ -7,8 +7,8 @@ import ipaddress
 from collections.abc import Iterable
 
 from ..errors import ConfigError, error_path
-from ..keys.key import feature_of, ip_prefixes
 from ..keys.networks import Networks, canonical_ip, parse_network
+from ..keys.parts import feature_of, ip_prefixes
 from .access_lists import AccessLists
 from .rule import Rule
 

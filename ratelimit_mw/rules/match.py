@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..errors import ConfigError, error_path, path_of
-from ..keys.email import spellings
-from ..keys.features import INVALID, Features, checked_name
+from ..keys.email import compared, spellings
+from ..keys.features import INVALID, Features
 from ..keys.host import normalize_host
 from ..keys.networks import Networks, parse_network
+from ..keys.parts import Part, checked_part, part_of
 from .paths import checked_pattern
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY")
@@ -20,6 +21,9 @@ _LOOK_ALIKES: Final = ("PROPPATCH", "ORDERPATCH")  # registered methods of WebDA
 _ANY_METHOD: Final = ("ALL", "ANY", "*")  # other packages use these words for every method
 
 _TOKEN = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+
+
+Values = frozenset[str] | Networks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,10 @@ class Match:
     methods: frozenset[str] = frozenset()
     hosts: tuple[str, ...] = ()
     views: tuple[str, ...] = ()
-    features: tuple[tuple[str, frozenset[str] | Networks], ...] = ()
+    features: tuple[tuple[str, Values], ...] = ()
+    """The values as written, by the part of a key that they are compared with."""
+    forms: tuple[tuple[Part, Values], ...] = ()
+    """The same values in their comparison form."""
 
     @classmethod
     def parse(cls, match: object) -> Match:
@@ -43,12 +50,13 @@ class Match:
         features = tuple(_feature(name, match[name]) for name in match if name not in _PARSERS)
         if "GET" in methods:  # every framework serves HEAD with the view for GET
             methods += ("HEAD",)
-        return cls(paths, frozenset(methods), hosts, views, features)
+        forms = tuple((part_of(name), compared(name, values)) for name, values in features)
+        return cls(paths, frozenset(methods), hosts, views, features, forms)
 
     @property
     def needs(self) -> tuple[str, ...]:
         """The features that have to be read before ``takes_features``."""
-        return tuple(name for name, _ in self.features)
+        return tuple(part.feature for part, _ in self.forms)
 
     @property
     def place(self) -> str:
@@ -76,18 +84,19 @@ class Match:
 
     def takes_features(self, features: Features) -> bool:
         """Whether the features match. An invalid feature matches, so that a client cannot evade the rule with it."""
-        pairs = ((features.get(name), values) for name, values in self.features)
-        return all(value is INVALID or (value is not None and str(value) in values) for value, values in pairs)
+        texts = ((part.compared(features), values) for part, values in self.forms)
+        return all(text is INVALID or text in values for text, values in texts)
 
 
-def _feature(name: object, value: object) -> tuple[str, frozenset[str] | Networks]:
-    """A feature and the values that match it, in every form in which a request may have them."""
+def _feature(name: object, value: object) -> tuple[str, Values]:
+    """A part and the values that match it, in every form in which a request may have them."""
     with error_path(path_of(name)):
-        feature = checked_name(name)
-    if feature == "ip":
-        return feature, Networks(_each(str(name), value, parse_network))
+        part = checked_part(name, in_key=False)
+    if part == "ip":
+        return part, Networks(_each(str(name), value, parse_network))
     texts = _each(str(name), value, _method if name == "method" else _value)
-    return feature, frozenset(spelling for text in texts for spelling in spellings(feature, text))
+    with error_path(path_of(name)):
+        return part, frozenset(spelling for text in texts for spelling in spellings(part, text))
 
 
 def _each(path: str, value: object, parse: Callable[[Any], Any]) -> tuple[Any, ...]:

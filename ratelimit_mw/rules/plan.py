@@ -6,7 +6,8 @@ from typing import Any
 from ..algorithms.limit import Limit
 from ..decision import Hit, make_hit
 from ..keys.features import INVALID, UNMATCHED, Features
-from ..keys.key import KeyMaker, counted_as, feature_of
+from ..keys.key import KeyMaker
+from ..keys.parts import part_of
 from ..quota import Quota, checked_cost
 from ..verdict import EarlyVerdict
 from .access_lists import AccessLists
@@ -21,7 +22,10 @@ class CompiledRule:
         self.name = name
         self.shadow = rule.mode == "shadow"
         self.limits = self._limits(rule.quotas)
-        self.tables = [(by, {v: self._limits(q) for v, q in table.items()}) for by, table in rule.tables]
+        self.tables = [
+            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._limits(q) for v, q in table.items()})
+            for by, table in rule.tables
+        ]
         self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
         self.where = rule.matches.takes_features if rule.matches.needs else None
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
@@ -39,16 +43,12 @@ class CompiledRule:
         """
         smallest: list[tuple[Limit, ...]] = []
         limits = self.limits
-        for by, table in self.tables:
-            for name in (by,) if by else self.source.entries[0]:
-                value = features.get(feature_of(name))
-                if value is not None and value != "":
-                    break
-            else:
-                continue
-            if value is INVALID:
+        for parts, table in self.tables:
+            texts = (part.written(features) for part in parts)
+            text = next((text for text in texts if text is not None), None)
+            if text is INVALID:
                 smallest += table.values()
-            elif found := table.get(counted_as(name, str(value))):
+            elif text is not None and (found := table.get(text)):
                 limits = found
                 break
         return min((limits, *smallest), key=_rate) if smallest else limits

@@ -14,8 +14,8 @@ from ..algorithms.limit import Limit
 from ..clock import SECOND
 from ..errors import ConfigError, error_path
 from ..keys.email import spellings
-from ..keys.features import checked_name
-from ..keys.key import feature_of, parse_key
+from ..keys.key import parse_key
+from ..keys.parts import checked_part, feature_of
 from ..quota import Quota, checked_cost, parse_duration, parse_quotas
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
@@ -110,18 +110,20 @@ class Rule:
         tables = [("", self._limits_by_value("per_key", per_key, *names))] if per_key else []
         for name, limits in _table("per", per).items():
             with error_path("per"):
-                feature = checked_name(name)
-            tables.append((feature, self._limits_by_value(f"per.{name}", limits, feature)))
+                part = checked_part(name, in_key=False)
+            tables.append((part, self._limits_by_value(f"per.{name}", limits, part)))
         return tuple(tables)
 
-    def _limits_by_value(self, path: str, table: object, *features: str) -> dict[str, tuple[Quota, ...]]:
+    def _limits_by_value(self, path: str, table: object, *parts: str) -> dict[str, tuple[Quota, ...]]:
         """The quotas of each value, also under the forms that a request may have. A value as written has precedence."""
-        limits = {}
+        limits: dict[str, tuple[Quota, ...]] = {}
+        others: dict[str, tuple[Quota, ...]] = {}
         for value, quotas in _table(path, table).items():
             with error_path(f"{path}[{value!r}]"):
                 limits[str(value)] = self._quotas(quotas)
-        others = ((spellings(name, value), quotas) for value, quotas in limits.items() for name in features)
-        return {**{form: quotas for forms, quotas in others for form in forms}, **limits}
+                for part in parts:
+                    others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
+        return {**others, **limits}
 
     def _lease_percent(self, lease: object) -> int:
         if lease is None:
@@ -135,11 +137,15 @@ class Rule:
         return int(match[1])
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the key, of ``match`` and of ``per``, in a stable order."""
+        others = (name for name, _ in (*self.matches.features, *self.tables) if name)
+        return tuple(dict.fromkeys(itertools.chain(*self.entries, others)))
+
+    @property
     def needs(self) -> tuple[str, ...]:
         """The features that the rule uses besides method, path and host, in a stable order."""
-        parts = map(feature_of, itertools.chain(*self.entries))
-        names = itertools.chain(parts, self.matches.needs, (name for name, _ in self.tables if name))
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(map(feature_of, self.parts)))
 
     def __repr__(self) -> str:
         options = {name: value for name, value in self.options.items() if value != _DEFAULTS[name]}

@@ -152,7 +152,9 @@ def test_text_of_an_error_does_not_control_the_terminal(settings: Any) -> None:
 
 def test_line_break_in_a_key_is_escaped(settings: Any) -> None:
     """A key cannot forge another row of a table."""
-    result = run("explain", settings(RULES.replace("key = []", "key = 'user'")), "GET", "/", "--feature", "user=a\nb")
+    result = run(
+        "explain", settings(RULES.replace("key = []", "key = 'user as raw'")), "GET", "/", "--feature", "user=a\nb"
+    )
     assert "user=a\\nb" in result.stdout
 
 

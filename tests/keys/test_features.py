@@ -11,9 +11,11 @@ from calls import limiter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw import ConfigError, FeatureTypeError, Limiter, Rule
+from ratelimit_mw.keys.comparison import comparison_form
 from ratelimit_mw.keys.features import BUILT_IN, INVALID, checked_name
-from ratelimit_mw.keys.key import KeyMaker, counted_as, parse_key
+from ratelimit_mw.keys.key import KeyMaker, parse_key
+from ratelimit_mw.keys.parts import part_of
 
 HOSTILE = [
     "a b",
@@ -125,6 +127,12 @@ values = st.one_of(
 )
 
 
+def form_of(name: str, value: Any) -> str:
+    """Return the text that a value is counted by."""
+    text = str(value)
+    return text if name == "ip" else str(comparison_form("true" if value is True else text))
+
+
 def meaning(entries: Any, features: dict[str, Any]) -> Any:
     """Return what a key means: for each entry the first feature that is present, and its value."""
     parts: list[Any] = []
@@ -132,7 +140,7 @@ def meaning(entries: Any, features: dict[str, Any]) -> Any:
         names = [name for name in entry.split("|") if features.get(name) not in (None, "")]
         if names:
             value = features[names[0]]
-            parts.append((names[0], value if value is INVALID else str(value)))
+            parts.append((names[0], value if value is INVALID else form_of(names[0], value)))
         elif "ip" in entry:
             parts.append(("ip", "unknown"))
         else:
@@ -163,9 +171,6 @@ def test_keys_are_equal_exactly_when_their_meaning_is_equal(entries: list[str], 
         ({"user": INVALID, "tenant": "b"}, {"user": "<object object>", "tenant": "b"}),
         ({"user": "x" * 65, "tenant": "b"}, {"user": "x" * 66, "tenant": "b"}),
         ({"user": "k\u0131ng", "tenant": "b"}, {"user": "king", "tenant": "b"}),
-        ({"user": "\u212aing", "tenant": "b"}, {"user": "King", "tenant": "b"}),
-        ({"user": "\uff4bing", "tenant": "b"}, {"user": "king", "tenant": "b"}),
-        ({"user": "caf\u00e9", "tenant": "b"}, {"user": "cafe\u0301", "tenant": "b"}),
     ],
 )
 def test_similar_values_do_not_share_a_key(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -176,11 +181,11 @@ def test_similar_values_do_not_share_a_key(one: dict[str, Any], other: dict[str,
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_long_or_unusual_value_has_a_key_of_bounded_length(value: str) -> None:
-    """A 128-bit hash replaces a value over 64 bytes. Other values stay as they are."""
+    """A 128-bit hash replaces a value over 64 bytes. Other values are shown in their comparison form."""
     key = key_of(["tenant", "user"], user=value, tenant=value)
     assert key is not None
     assert len(key.encode("utf-8", "surrogatepass")) <= 2 * (64 + len("tenant=99:&"))
-    assert (value in key) == (len(value) <= 64)
+    assert (comparison_form(value) in key) == (len(value) <= 64)
 
 
 def test_the_fast_path_makes_the_same_keys() -> None:
@@ -198,7 +203,7 @@ def test_the_fast_path_makes_the_same_keys() -> None:
 def test_a_value_without_a_text_form_is_an_error(value: Any) -> None:
     """The default text of an object is its memory address, so each request would have a new key."""
     rate = limiter(key=["user"])
-    with pytest.raises(TypeError, match="the feature 'user' must be text"):
+    with pytest.raises(FeatureTypeError, match=r"the feature 'user' is of type .* Return a str"):
         rate.hit({"user": value})
     assert rate.hit({"user": "<b> at 0x7f"}).rules == ("api",)
 
@@ -246,7 +251,7 @@ def test_an_ip_address_has_one_key_in_every_form(same: str, secret: str | None, 
 @pytest.mark.parametrize("text", ["2001:db8:1:2::/64", "2001:db8::1", "a:b", "a:b%c", "::ffff:1.2.3.4:80", ":" * 9999])
 def test_other_addresses_and_text_stay_unchanged(text: str) -> None:
     """Only equivalent forms of one IP address are merged. Values of other features never change."""
-    assert counted_as("ip", text) == text
+    assert part_of("ip").form(text) == text
     assert key_of(["user"], user="::ffff:192.0.2.7") == "user=::ffff:192.0.2.7"
 
 

@@ -49,6 +49,10 @@ async def ahello(request: Any, **_: Any) -> HttpResponse:
     return HttpResponse("hello")
 
 
+def anyone(request: Any) -> str:
+    return "anyone"
+
+
 urlpatterns = [path("", hello)]
 
 

@@ -77,7 +77,7 @@ class RouteIndex:
                 self._cached[key] = match
         return match
 
-    def params(self, request: ASGIRequest) -> dict[str, str]:
+    def params(self, request: ASGIRequest) -> dict[str, Any]:
         root, path = self._place(request.native)
         lookup = Lookup({**request.native, "root_path": root}, path, _host_for_routes(request))
         self.reader.top.find(lookup)
@@ -110,7 +110,7 @@ class RouteIndex:
             self._are_replaced()
             add_hint(error)
 
-    def describe(self, request: ASGIRequest) -> tuple[Destination, dict[str, str]]:
+    def describe(self, request: ASGIRequest) -> tuple[Destination, dict[str, Any]]:
         """Return where a request goes, with all marks, and its path parameters, for commands."""
         match = self.find(request)
         return replace(match, marks=match.all_marks), self.params(request)

@@ -9,10 +9,12 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ...errors import ConfigError
 from ...http.views import ViewMarksByMethod
+from ...keys.annotations import types_in
+from ...keys.values import CANONICAL, canonical
 from ...rules.describe import Route
 from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
@@ -112,7 +114,7 @@ class RouteReader:
             frozenset(methods) if methods else None,
             None if host else entry.path_regex,
             host,
-            entry.param_convertors,
+            {**entry.param_convertors, **dict(_annotated(getattr(entry, "dependant", None)))},
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
             custom,
             is_mount,
@@ -211,6 +213,25 @@ def _read_marks(nodes: Sequence[RouteNode]) -> None:
         messages = [message for marks in node.views.all() for message in marks.messages]
         if messages and node.kind != "websocket":
             raise ConfigError(f"{node.endpoint} is not a WebSocket route", of=f"@messages on {messages[0].view}")
+
+
+class _Annotated(NamedTuple):
+    """Converts a parameter as FastAPI does: by its annotation, where the path has no convertor."""
+
+    kind: type
+
+    def convert(self, value: str) -> Any:
+        return canonical(self.kind, value)
+
+
+def _annotated(dependant: Any) -> Iterator[tuple[str, _Annotated]]:
+    """Yield the parameters of a route that a view or a dependency of FastAPI takes as a number or a UUID."""
+    for inner in getattr(dependant, "dependencies", ()):
+        yield from _annotated(inner)
+    for parameter in getattr(dependant, "path_params", ()):
+        for kind in types_in(getattr(parameter.field_info, "annotation", None)):
+            if kind in CANONICAL:
+                yield parameter.alias, _Annotated(kind)
 
 
 def _calls_of(dependant: Any) -> Iterator[object]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...http.views import ViewMarksByMethod
-from ...keys.features import UNMATCHED
+from ...keys.features import INVALID, UNMATCHED
+from ...keys.values import parameter
 from ...rules.marks import Destination, Mark, ViewMarks
 from ...rules.paths import PathTree
 
@@ -76,7 +77,7 @@ class Lookup:
     host: str
     is_cacheable: bool = True
     """Whether every request with this method, path and host has the same route."""
-    params: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
 
 
 CustomMatch = Callable[[Scope], int]
@@ -203,9 +204,9 @@ def path_below(root: str, path: str) -> str:
     return rest if not rest or rest[0] == "/" else path
 
 
-def _converted(convertor: Any, value: str) -> str:
-    """Return a parameter as text after its conversion: "007" and "7" are one number."""
+def _converted(convertor: Any, value: str) -> Any:
+    """Return a parameter after its conversion: "007" and "7" are one number."""
     try:
-        return str(convertor.convert(value))
+        return parameter(convertor.convert(value))
     except ValueError:  # more digits than Python converts
-        return value
+        return INVALID

@@ -1,0 +1,55 @@
+"""Types in annotations: of the values that functions of features return, and of the parameters of a route."""
+
+import inspect
+import types
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Generator, Iterator
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from .parts import Part
+from .values import check_type
+
+_MANY: Final = (Union, types.UnionType)
+_RESULTS: Final = {Coroutine: 2, Awaitable: 0, Generator: 0, AsyncGenerator: 0, Iterator: 0, AsyncIterator: 0}
+"""Types that contain another one, at this place of their arguments."""
+
+
+def check_return(part: Part, function: Any, provides: bool = False) -> None:
+    """Raise ``FeatureTypeError`` when the annotation of a function shows that no value of it can be counted.
+
+    ``provides`` is for dependencies of FastAPI: classes, and functions that yield.
+    """
+    if part.attribute:
+        return
+    for kind in returned_types(function, provides):
+        check_type(part.feature, kind)
+
+
+def returned_types(function: Any, provides: bool = False) -> list[type]:
+    if inspect.isclass(function):
+        return [function] if provides else []
+    function = inspect.unwrap(getattr(function, "func", function))  # of functools.partial, and of decorators
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        hints = get_type_hints(target, include_extras=False)
+    except Exception:  # a name in an annotation may exist for type checkers only
+        return []
+    return types_in(hints.get("return"), provides) if "return" in hints else []
+
+
+def types_in(annotation: Any, provides: bool = False) -> list[type]:
+    """Return the classes that an annotation allows; none for an annotation such as ``Any``.
+
+    >>> types_in(int | None), types_in(Annotated[str, "a name"]), types_in(Any)
+    ([<class 'int'>, <class 'NoneType'>], [<class 'str'>], [])
+    """
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in _MANY:
+        return [kind for arg in args for kind in types_in(arg, provides)]
+    if origin is Literal:
+        return [type(arg) for arg in args]
+    if origin is Annotated:
+        return types_in(args[0], provides)
+    if origin in _RESULTS and (provides or issubclass(origin, Awaitable)):
+        return types_in(args[_RESULTS[origin]], provides)
+    kind = getattr(annotation, "__supertype__", origin or annotation)
+    return [kind] if inspect.isclass(kind) and kind is not Any else []

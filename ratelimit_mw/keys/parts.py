@@ -1,0 +1,186 @@
+"""One part of a key: the feature, an attribute of it, and the form in which its values are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, Final
+from uuid import UUID
+
+from ..errors import ConfigError, FeatureTypeError
+from .comparison import comparison_form
+from .features import INVALID, Features, checked_name
+from .networks import canonical_ip, widened
+from .values import canonical, text_of
+
+LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
+_KINDS: Final[dict[str, type]] = {"int": int, "uuid": UUID}
+_RAW: Final = "raw"
+# The middleware writes these itself. Paths, methods and templates that differ by case are different.
+_EXACT: Final = ("method", "path", "host", "endpoint", "region")
+_TEXT_ONLY: Final = ("ip", "email", *_EXACT)
+
+_AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)
+_ATTRIBUTE = re.compile(r"([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)", re.ASCII)
+_WIDE_IP = re.compile(r"ip/([1-9]\d{0,2})(?:/([1-9]\d{0,2}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part as it is written in a key: ``user``, ``user.id``, ``path:id as int``, ``ip/48``. See ``part_of``.
+
+    >>> part_of("user.id").value({"user": {"id": 7}}), part_of("path:id as int").form("007")
+    (7, '7')
+    """
+
+    text: str
+    name: str = field(compare=False)
+    """Its name in keys: the text without ``as``."""
+    feature: str = field(compare=False)
+    """The feature that it is read from."""
+    attribute: str = field(compare=False)
+    """The name of an attribute or item; "" for the value itself."""
+    shape: str = field(compare=False)
+    """How a short text in ASCII is compared: "ip", "exact", "text" (in lower case, trimmed), or "" for others."""
+    exact: Callable[[Any], Any] = field(compare=False)
+    """Returns the text of a value as it is; ``INVALID`` for a value that cannot be parsed."""
+    form: Callable[[Any], Any] = field(compare=False)
+    """Returns the text of a value for counts and deny lists, the same for all its spellings."""
+
+    def value(self, features: Features) -> Any:
+        """Return the value of the feature, or of its attribute or item; None where it is missing."""
+        value = features.get(self.feature)
+        if self.attribute:
+            value = inner(value, self.feature, self.attribute)
+        return None if value == "" else value
+
+    def written(self, features: Features) -> Any:
+        """Return the text of the value as it is; None where it is missing, ``INVALID`` where it is invalid."""
+        value = self.value(features)
+        return None if value is None else self.exact(value)
+
+    def compared(self, features: Features) -> Any:
+        """Return the comparison form of the value; None where it is missing, ``INVALID`` where it is invalid."""
+        value = self.value(features)
+        return None if value is None else self.form(value)
+
+
+def inner(value: Any, feature: str, attribute: str) -> Any:
+    """Return an attribute of the value of a feature, or an item of a mapping."""
+    if value is None or value is INVALID:
+        return value
+    if isinstance(value, Mapping):
+        return value.get(attribute)
+    try:
+        return getattr(value, attribute)
+    except AttributeError:
+        kind = type(value).__name__
+        message = f"the feature {feature!r} is of type {kind}, which has no attribute {attribute!r}"
+    raise FeatureTypeError(f'{message}. Name another one in the key: "{feature}.NAME"')
+
+
+@cache
+def part_of(text: str) -> Part:
+    """Parse a part that ``checked_part`` has checked."""
+    name, kind = _split(text)
+    inside = _ATTRIBUTE.fullmatch(name)
+    feature, attribute = (inside[1], inside[2]) if inside else (name.partition("/")[0], "")
+    exact, form, shape = partial(_exact, name), partial(_compared, name), "text"
+    if feature == "ip":
+        exact, shape = partial(_client, name), "ip" if name == "ip" else ""
+    elif kind in _KINDS:
+        exact, shape = partial(_canonical, name, _KINDS[kind]), ""
+    elif kind == _RAW or feature in _EXACT:
+        shape = "exact"
+    compared = form if shape == "text" else exact
+    return Part(text, name, feature, attribute, "" if attribute else shape, exact, compared)
+
+
+def checked_part(text: object, in_key: bool = True) -> str:
+    """Check a part and return its canonical text. ``ConfigError`` for anything else, and for ``ip/48`` outside a key.
+
+    >>> checked_part("post:id  as int"), checked_part("user.id"), checked_part("ip/48")
+    ('form:id as int', 'user.id', 'ip/48')
+    """
+    if not isinstance(text, str):
+        return checked_name(text)
+    name, kind = _split(text.strip())
+    if kind and kind != _RAW and kind not in _KINDS:
+        raise ConfigError(f'expected "{name} as int", "{name} as uuid" or "{name} as raw"; got {text!r}')
+    if not in_key and name.startswith("ip/"):
+        raise ConfigError(f'expected "ip", whose values may be networks; got {text!r}')
+    return _checked_place(name) + (f" as {_checked_kind(name, kind)}" if kind else "")
+
+
+def _split(text: str) -> tuple[str, str]:
+    match = _AS.fullmatch(text)
+    return (match[1], match[2]) if match else (text, "")
+
+
+def _checked_place(name: str) -> str:
+    if name.startswith("ip/"):
+        ipv4, ipv6 = ip_prefixes(name) if _WIDE_IP.fullmatch(name) else (0, 0)
+        if not (1 <= ipv4 <= 32 and 1 <= ipv6 <= 128):
+            raise ConfigError(f'expected "ip/24" (IPv4), "ip/48" (IPv6) or "ip/24/48"; got {name!r}')
+        return name
+    inside = _ATTRIBUTE.fullmatch(name)
+    if inside is None:
+        return checked_name(name)
+    if inside[1] in _TEXT_ONLY:
+        raise ConfigError(f"{inside[1]!r} is a text and has no attributes; got {name!r}")
+    return f"{checked_name(inside[1])}.{inside[2]}"
+
+
+def _checked_kind(name: str, kind: str) -> str:
+    if name.partition("/")[0] == "ip":
+        raise ConfigError(f"{name!r} is compared as an IP address. Leave out 'as {kind}'")
+    return kind
+
+
+def feature_of(part: str) -> str:
+    """Return the feature that a part of a key is read from.
+
+    >>> feature_of("ip/48"), feature_of("user.id"), feature_of("path:id as int")
+    ('ip', 'user', 'path:id')
+    """
+    return part_of(part).feature
+
+
+@cache
+def ip_prefixes(part: str) -> tuple[int, int]:
+    """Return the bits of IPv4 and of IPv6 addresses that a part counts by. One number below 32 is that of IPv4.
+
+    >>> ip_prefixes("ip/24"), ip_prefixes("ip/48"), ip_prefixes("ip/24/48"), ip_prefixes("ip")
+    ((24, 128), (32, 48), (24, 48), (32, 128))
+    """
+    numbers = [int(number) for number in part.split("/")[1:]]
+    if len(numbers) == 1:
+        numbers = [numbers[0], 128] if numbers[0] < 32 else [32, numbers[0]]
+    ipv4, ipv6 = numbers or (32, 128)
+    return ipv4, ipv6
+
+
+def _exact(name: str, value: Any) -> Any:
+    return value if type(value) is str or value is INVALID else text_of(name, value)
+
+
+def _compared(name: str, value: Any) -> Any:
+    text = _exact(name, value)
+    return text if text is INVALID else comparison_form(text)
+
+
+def _canonical(name: str, kind: type, value: Any) -> Any:
+    text = _exact(name, value)
+    return text if text is INVALID else canonical(kind, text)
+
+
+def _client(name: str, value: Any) -> Any:
+    """Return the text of a client: an IPv4 address in IPv6 form becomes IPv4, or a network with ``ip/24``."""
+    text = _exact(name, value)
+    if text is INVALID or len(text) > LONGEST:
+        return text
+    if name != "ip":
+        return widened(text, *ip_prefixes(name))
+    return canonical_ip(text) if ":" in text else text

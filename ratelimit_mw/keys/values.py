@@ -1,0 +1,111 @@
+"""The types that values of features may have, and the text of each value. Pure."""
+
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, Final
+from uuid import UUID
+
+from ..errors import FeatureTypeError
+from .comparison import comparison_form
+from .features import INVALID
+
+_WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
+EXPECTED: Final = "Return a str, int, bool, UUID, Enum, Decimal or bytes"
+
+
+def text_of(name: str, value: object) -> Any:
+    """Return the text of a value; ``INVALID`` for a number or bytes without one.
+
+    Raises ``FeatureTypeError`` for other types. Their text may change, and each text would have a count of its own.
+
+    >>> text_of("user", 7), text_of("user", True), text_of("user", b"ann"), text_of("user", Decimal("7.0"))
+    ('7', 'true', 'ann', '7')
+    """
+    for kind, text in _TEXTS.items():
+        if isinstance(value, kind):
+            return text(value)
+    raise FeatureTypeError(_problem(name, type(value)))
+
+
+def canonical(kind: type, text: str) -> Any:
+    """Return a text as the canonical text of a number or a UUID; ``INVALID`` where it is none.
+
+    >>> canonical(int, " 007.0 "), canonical(UUID, "{12345678123456781234567812345678}")
+    ('7', '12345678-1234-5678-1234-567812345678')
+    """
+    form = comparison_form(text)
+    try:
+        return INVALID if form is INVALID else CANONICAL[kind](form)
+    except (ValueError, ArithmeticError):
+        return INVALID
+
+
+def check_type(name: str, kind: type) -> None:
+    """Raise ``FeatureTypeError`` for a type of which no value can be one that features may have."""
+    if kind is not type(None) and not any(issubclass(kind, known) or issubclass(known, kind) for known in _TEXTS):
+        raise FeatureTypeError(_problem(name, kind))
+
+
+def parameter(value: Any) -> Any:
+    """Return the value of a route parameter. An object that a converter returns becomes its own text, if any."""
+    kind: Any = type(value)
+    has_text = kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
+    return str(value) if value is not None and has_text and not _is_known(value) else value
+
+
+def _is_known(value: object) -> bool:
+    return isinstance(value, tuple(_TEXTS))
+
+
+def _problem(name: str, kind: type) -> str:
+    attribute = name if "." in name or ":" in name else f"{name}.id"
+    return (
+        f"the feature {name!r} is of type {kind.__name__}, which has no stable text. {EXPECTED},"
+        f" or name an attribute in the key: {attribute!r}"
+    )
+
+
+def _enum(member: Enum) -> Any:
+    return text_of("", member.value) if _is_known(member.value) else member.name
+
+
+def _bytes(value: bytes) -> str:
+    """UTF-8 is text. Other bytes, such as digests, are shown in hexadecimal."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.hex()
+
+
+def _decimal(value: Decimal) -> Any:
+    return str(value.normalize() or 0) if value.is_finite() else INVALID
+
+
+def _whole(text: str) -> str:
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return str(int(match[1]))
+
+
+_TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
+    Enum: _enum,
+    bool: lambda value: "true" if value else "false",
+    str: str.__str__,
+    int: int.__repr__,
+    UUID: str,
+    IPv4Address: str,
+    IPv6Address: str,
+    Decimal: _decimal,
+    bytes: _bytes,
+}
+CANONICAL: Final[dict[type, Callable[[str], Any]]] = {
+    int: _whole,
+    UUID: lambda text: str(UUID(text)),
+    float: lambda text: repr(float(text)),
+    Decimal: lambda text: _decimal(Decimal(text)),
+}
+"""The types of route parameters of which one value has many spellings."""

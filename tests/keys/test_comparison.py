@@ -1,0 +1,304 @@
+"""Spellings that an application may take for one value are one value. Types without a stable text are errors."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from functools import partial
+from typing import Annotated, Any, Literal, NewType
+from uuid import UUID
+
+import pytest
+from calls import limiter
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ratelimit_mw import INVALID, ConfigError, FeatureTypeError, Limiter, Rule
+from ratelimit_mw.keys.annotations import check_return, returned_types
+from ratelimit_mw.keys.comparison import comparison_form
+from ratelimit_mw.keys.key import KeyMaker, parse_key
+from ratelimit_mw.keys.parts import part_of
+from ratelimit_mw.testing import ManualClock
+
+ID = UUID("12345678-1234-5678-1234-567812345678")
+
+
+def key_of(entries: Any, **features: Any) -> str | None:
+    return KeyMaker(parse_key(entries)).build(features)
+
+
+@dataclass
+class User:
+    id: Any
+    requests: int = 0
+
+
+# -- text --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("admin", "Admin", "ADMIN", " admin", "admin \t", "\r\nadmin", "ad\x00min", "\x7fadmin"),
+        *("\uff41\uff44\uff4d\uff49\uff4e", "\uff21dmin", "\u24d0dmin", "\U0001d41admin", "admin\u3000"),
+        *(
+            "ad\u00admin",
+            "ad\u200bmin",
+            "\u2060admin",
+            "\ufeffadmin",
+            "ad\ufe0fmin",
+            "\u202eadmin\u202c",
+            "admin\u115f",
+        ),
+        *("\u00e1dmin", "a\u0301dmin", "a\u0301\u0323dmin", "adm\u0130n", "admin\u20dd"),
+    ],
+)
+def test_spellings_of_a_name_are_one(text: str) -> None:
+    """Spaces, case, width, control and invisible characters and combining marks do not matter."""
+    assert comparison_form(text) == "admin"
+    assert key_of("user", user=text) == "user=admin"
+
+
+@given(st.text(max_size=20))
+def test_a_comparison_form_is_stable(text: str) -> None:
+    """It is its own form, and does not depend on how the text is normalized."""
+    form = comparison_form(text)
+    assert comparison_form(form) == form
+    if "\u037a" not in text:  # a subscript of no letter is a space and a subscript in other forms
+        assert {comparison_form(unicodedata.normalize(how, text)) for how in ("NFC", "NFD")} == {form}
+
+
+def test_the_forms_of_long_texts() -> None:
+    """A long text that is not ASCII is invalid, because folding it takes long. A long ASCII text is folded."""
+    assert comparison_form("\u00e9" * 321) is INVALID
+    assert comparison_form("\u00e9" * 320) == "e" * 320
+    assert comparison_form(" " + "A" * 65_536) == "a" * 65_536
+    assert key_of("user", user="\ufdfa" * 9999) == key_of("user", user=INVALID)
+
+
+def test_the_middleware_writes_some_features_in_one_form() -> None:
+    """Paths, templates, methods and regions are compared exactly."""
+    assert key_of("path", path="/Caf\u00e9 ") == "path=/Caf\u00e9 "
+    assert key_of(["endpoint", "method"], endpoint="/Items", method="GET") == "endpoint=6:/Items&method=GET"
+
+
+def test_a_blank_text_is_not_missing() -> None:
+    """A client cannot evade a rule by a name of spaces."""
+    assert key_of("user|ip", user=" \u200b", ip="192.0.2.7") == "user="
+    assert key_of("user|ip", user="", ip="192.0.2.7") == "ip=192.0.2.7"
+
+
+def test_counts_and_deny_lists_take_every_spelling_and_allow_lists_one() -> None:
+    """A merged count is shared, a merged allow list would give rights away."""
+    settings = {
+        "lists": {"allow": {"user": ["Root"]}, "deny": {"user": ["Mallory"]}},
+        "rules": [{"limits": "1/minute", "key": "user", "per_key": {"Ann": "3/minute"}}],
+    }
+    limiter = Limiter.from_settings(settings, clock=ManualClock(1.0))
+    assert [limiter.hit({"user": name}).denied for name in ("mallory", " MALLORY", "m\u00e1llory", "mallory2")] == [
+        *(True, True, True, False)
+    ]
+    assert [len(limiter.hit({"user": name}).decisions) for name in ("Root", "root")] == [0, 1]
+    assert [limiter.peek({"user": name}).decisions[0].limit for name in ("Ann", "ann")] == [3, 1]
+
+
+def test_a_rule_matches_every_spelling() -> None:
+    """A rule limits, so a client must not evade it by another spelling."""
+    rate = limiter("1/minute", key=[], match={"user": ["Mallory"], "path:id as int": [7]})
+    requests = [("mallory", "07"), ("MALLORY ", 7), ("mallory", "8"), ("mallory2", "7")]
+    assert [len(rate.peek({"user": user, "path:id": number}).decisions) for user, number in requests] == [1, 1, 0, 0]
+
+
+def test_a_reset_takes_every_spelling() -> None:
+    """The key of a reset is built as that of a request."""
+    rate = limiter("1/minute", key=["form:code", "path:id as int"])
+    features = {"form:code": "Abc", "path:id": "7"}
+    assert [bool(rate.hit(features)) for _ in range(2)] == [True, False]
+    rate.reset("api", {"form:code": " abc", "path:id": 7})
+    assert rate.hit(features)
+
+
+# -- types -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "form"),
+    [
+        *(("path:id as int", text, "7") for text in ("7", "007", "+7", " 7 ", "7.0", "7.", "\uff17", "\u0667", 7)),
+        *(("path:id as int", text, "1000") for text in ("1000", "1_000", 1000)),
+        *(("path:id as int", text, "-7") for text in ("-7", "-07")),
+        *(("path:id as int", text, INVALID) for text in ("", "x", "7a", "7.5", "0x7", "1e3", "9" * 5000, INVALID)),
+        *(("query:id as uuid", text, str(ID)) for text in (ID, str(ID).upper(), ID.hex, f"{{{ID}}}", ID.urn)),
+        *(("query:id as uuid", text, INVALID) for text in ("x", 7, ID.hex[:-1])),
+        *(("form:code as raw", text, text) for text in ("aB", " x", "\u00e9")),
+        ("ip/24", "192.0.2.7", "192.0.2.0/24"),
+    ],
+)
+def test_a_type_has_one_text_for_each_value(part: str, value: Any, form: Any) -> None:
+    """Other texts are invalid: all of them share one count."""
+    ((name,),) = parse_key(part)
+    assert part_of(name).form(value) == form
+    assert part_of(name).exact(value) == form
+
+
+class Plan(Enum):
+    FREE = "free"
+    PAIR = ("a", "b")
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Word(StrEnum):
+    ONE = "One"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((7, "7"), (True, "true"), (False, "false"), (ID, str(ID)), (b"Ann", "Ann"), (b"\xff\x01", "ff01")),
+        *((Plan.FREE, "free"), (Plan.PAIR, "PAIR"), (Level.LOW, "1"), (Word.ONE, "One")),
+        *((Decimal("7.00"), "7"), (Decimal("-0"), "0"), (Decimal("1E+3"), "1E+3"), (Decimal("NaN"), INVALID)),
+    ],
+)
+def test_a_value_has_one_stable_text(value: Any, text: Any) -> None:
+    """Equal values of one type have one key, and tables use the same text."""
+    assert part_of("user").exact(value) == text
+    assert key_of("user", user=value) == key_of("user", user=text)
+
+
+@pytest.mark.parametrize("value", [1.5, ["a"], {"id": 7}, ("a",), User("ann"), User, object()])
+def test_other_types_are_an_error_without_the_value(value: Any) -> None:
+    """The text of such a value may change with each request, and may be personal."""
+    rate = limiter(key=["user"])
+    with pytest.raises(FeatureTypeError, match=r"'user' is of type .* Return a str, int,.* 'user.id'") as caught:
+        rate.hit({"user": value})
+    assert isinstance(caught.value, ConfigError)
+    assert isinstance(caught.value, TypeError)
+    assert "ann" not in str(caught.value)
+
+
+# -- attributes --------------------------------------------------------------------------------------------
+
+
+def test_a_part_reads_an_attribute_or_an_item() -> None:
+    """A user keeps its count when other fields of it change."""
+    rate = limiter("2/minute", key=["user.id"])
+    users = [User("Ann", 1), User("ann", 2), {"id": "ann", "requests": 3}]
+    assert [bool(rate.hit({"user": user})) for user in users] == [True, True, False]
+    assert [rate.hit({"user": user}).rules for user in (None, {}, User(None), User(""))] == [()] * 4
+    assert key_of("user.id", user=INVALID) == key_of("user.id", user=User(INVALID)) == "user.id!&"
+
+
+def test_a_missing_attribute_is_an_error() -> None:
+    """Else the rule would never apply."""
+    with pytest.raises(FeatureTypeError, match="'user' is of type User, which has no attribute 'name'"):
+        limiter(key=["user.name"]).hit({"user": User(7)})
+
+
+def test_lists_matches_and_tables_read_attributes() -> None:
+    """Parts are read in one way everywhere."""
+    rule = {"limits": "1/minute", "match": {"user.id": ["ann", "bob"]}, "per": {"user.requests": {"2": "9/minute"}}}
+    settings = {"lists": {"deny": {"user.id": ["mallory"]}, "allow": {"user.id": ["root"]}}, "rules": [rule]}
+    limiter = Limiter.from_settings(settings)
+    assert limiter.rules.needs == ("user", "ip")
+    assert limiter.hit({"user": User("Mallory")}).denied
+    assert [len(limiter.hit({"user": User(name)}).decisions) for name in ("root", "carl", "ann")] == [0, 0, 1]
+    assert [limiter.peek({"user": User("ann", n)}).decisions[0].limit for n in (1, 2)] == [1, 9]
+
+
+def test_a_secret_digests_an_attribute() -> None:
+    """The user's id is as personal as the user."""
+    rule = {"limits": "1/minute", "key": "user.id"}
+    limiter = Limiter.from_settings({"rules": [rule], "secret": "correct horse battery staple"})
+    (key,) = limiter.rules.keys("rule-1", {"user": {"id": "ann"}})
+    assert "user.id#" in key
+    assert "ann" not in key
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("path:id as integer", 'expected "path:id as int", "path:id as uuid" or "path:id as raw"; got'),
+        ("path:id as", "expected a feature"),
+        ("ip as raw", "'ip' is compared as an IP address. Leave out 'as raw'"),
+        ("ip/24 as int", "'ip/24' is compared as an IP address"),
+        ("host.name", "'host' is a text and has no attributes; got 'host.name'"),
+        ("user.a.b", "expected a feature"),
+        ("user.", "expected a feature"),
+    ],
+)
+def test_an_invalid_part_is_an_error(key: str, message: str) -> None:
+    """The error shows the part, and what to write."""
+    with pytest.raises(ConfigError, match=message):
+        parse_key(key)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"match": {"path:id as int": ["x"]}}, "match.path:id as int: 'x' is never a value of 'path:id as int'"),
+        ({"per": {"query:id as uuid": {"x": "1/m"}}}, "'x' is never a value of 'query:id as uuid'"),
+        ({"match": {"ip/24": ["192.0.2.0/24"]}}, 'expected "ip", whose values may be networks'),
+    ],
+)
+def test_a_value_that_no_request_has_is_an_error(rule: dict[str, Any], message: str) -> None:
+    """A rule or a limit of such a value would never apply."""
+    with pytest.raises(ConfigError, match=message):
+        Rule(limits="1/minute", **rule)
+
+
+# -- annotations -------------------------------------------------------------------------------------------
+
+Name = NewType("Name", str)
+
+
+def returning(annotation: Any, of: Any = None) -> Any:
+    def read(request: Any) -> Any:
+        return None
+
+    read.__annotations__["return"] = annotation
+    return of(read) if of else read
+
+
+class Reader:
+    def __call__(self, request: Any) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        *(str, int, bool, UUID, Plan, Decimal, bytes, Name, str | None, Annotated[int, "id"], Literal["a", 1]),
+        *(None, Any, object, "Unknown", Awaitable[str | None]),
+    ],
+)
+def test_an_annotation_of_a_value_with_a_stable_text(annotation: Any) -> None:
+    """Types that may have such values are accepted, and so are annotations that do not tell."""
+    check_return(part_of("user"), returning(annotation))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(returning(User), returning(User | None), returning(list[str]), returning(float), returning(Awaitable[User])),
+        *(returning(User, partial), Reader(), returning(Iterator[str])),
+    ],
+)
+def test_an_annotation_of_a_value_without_one(function: Any) -> None:
+    """The application does not start. An attribute of the value may be counted."""
+    with pytest.raises(ConfigError, match="the feature 'user' is of type"):
+        check_return(part_of("user"), function)
+    check_return(part_of("user.id"), function)
+
+
+def test_annotations_of_dependencies() -> None:
+    """A dependency may be a class, or a function that yields its value."""
+    assert returned_types(User, provides=True) == [User]
+    assert returned_types(User) == []
+    assert returned_types(returning(AsyncIterator[str]), provides=True) == [str]
+    assert returned_types(len) == []
