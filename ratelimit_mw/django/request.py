@@ -72,9 +72,14 @@ class DjangoRequest(WSGIRequest):
         return self.path
 
     def header_lines(self, name: str) -> list[str]:
-        """Return the lines that arrived. Under ASGI, ``META`` joins them and takes an underscore for a dash."""
+        """Return the lines that arrived. Under ASGI, ``META`` joins them and takes an underscore for a dash.
+
+        Cookies are read from the joined lines, as Django reads them.
+        """
         scope = getattr(self.framework_request, "scope", None)
-        return super().header_lines(name) if scope is None else ASGIRequest(scope).header_lines(name)
+        if scope is None or name == "cookie":
+            return super().header_lines(name)
+        return ASGIRequest(scope).header_lines(name)
 
     def header_names(self) -> list[str]:
         scope = getattr(self.framework_request, "scope", None)

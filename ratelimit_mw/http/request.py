@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from ..keys.features import INVALID
 from ..keys.host import normalize_host
+from .cookies import parse_cookies
 
 if TYPE_CHECKING:
     from .body import Body
@@ -25,8 +26,6 @@ MAX_FIELDS: Final = 1000
 _Value = TypeVar("_Value")
 _ENCODED_SLASH = re.compile(b"%2[fF]")
 _CHARACTER = re.compile("%2[5F]|.", re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
-_NOT_PRINTABLE: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
 _UTF8: Final = "(?:utf-?8|us-ascii)"
 _UTF8_CHARSET = re.compile(rf'[;\s]charset[ \t]*=[ \t]*(?:{_UTF8}|"{_UTF8}")[ \t]*(?:;|\Z)', re.ASCII)
 
@@ -97,27 +96,23 @@ class Request(Mapping[str, Any]):
         return only_value(list(map(normalize_host, lines))) if lines else ""
 
     def header(self, name: str) -> Any:
-        """Return a header as a feature. Lines that differ are ``INVALID``: frameworks show one of them, or all."""
-        return only_value(self.header_lines(name))
+        """Return a header as a feature. Several lines are ``INVALID``: frameworks show one of them, or all."""
+        lines = self.header_lines(name)
+        return only_value(lines) if len(lines) < 2 else INVALID
 
     def cookie(self, name: str) -> Any:
         """Return a cookie as a feature; ``INVALID`` where frameworks may show different values."""
-        values = self._cookies.get(name, [])
-        return only_value(values) if not values or values[0].isascii() else INVALID
+        return INVALID if self._cookies is None else only_value(self._cookies.get(name, []))
 
     @property
     def cookies(self) -> dict[str, str]:
-        return {name: self.pick_value(values) for name, values in self._cookies.items()}
+        """The cookies without those that frameworks may read in different ways."""
+        cookies = (self._cookies or {}).items()
+        return {name: self.pick_value(values) for name, values in cookies if INVALID not in values}
 
     @cached_property
-    def _cookies(self) -> dict[str, list[str]]:
-        """All values by name. Names lose every character that some framework strips."""
-        cookies: dict[str, list[str]] = {}
-        for part in ";".join(self.header_lines("cookie")).split(";"):
-            name, equals, value = part.partition("=")
-            if equals:
-                cookies.setdefault(name.strip(_NOT_PRINTABLE), []).append(_unquote(value.strip()))
-        return cookies
+    def _cookies(self) -> dict[str, list[Any]] | None:
+        return parse_cookies(";".join(self.header_lines("cookie")))
 
     @property
     def query(self) -> dict[str, str] | None:
@@ -211,18 +206,11 @@ def group_values(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]
 
 
 def only_value(values: list[Any]) -> Any:
-    """Return the value that all of them are, None without any, else ``INVALID``."""
+    """Return the value that all of them are, None without any, else ``INVALID``.
+
+    A value with bytes that are not UTF-8 is ``INVALID``, too: frameworks replace them, or leave them escaped.
+    """
     if not values:
         return None
-    return values[0] if values.count(values[0]) == len(values) else INVALID
-
-
-def _unquote(value: str) -> str:
-    r"""Return the value of a cookie without its quotes and escapes.
-
-    >>> _unquote("abc"), _unquote(r'"\141b\c"')
-    ('abc', 'abc')
-    """
-    if len(value) < 2 or value[0] != '"' or value[-1] != '"':
-        return value
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)) if match[1] else match[2], value[1:-1])
+    value = values[0]
+    return INVALID if values.count(value) < len(values) or "\ufffd" in str(value) else value
