@@ -178,6 +178,25 @@ def test_only_named_outcomes_count(outcome: str, remaining: int) -> None:
     assert limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == remaining
 
 
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_view_marks_the_connection_that_counts(marks: bool) -> None:
+    """The view marks it at any time, and the cost is reserved until the connection ends."""
+    seen: list[int] = []
+
+    async def view(websocket: Any) -> None:
+        await websocket.accept()
+        seen.append(limiter.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining)
+        if marks:
+            websocket.state.ratelimit["ws"].count()
+
+    limiter = Limiter([Rule(name="ws", limits="1/minute", count_when={"marked": True})], clock=ManualClock(1_000_000.0))
+    app = Starlette(routes=[WebSocketRoute("/ws", view)])
+    app.add_middleware(RateLimitMiddleware, limiter=limiter)
+    connect(app)
+    assert seen == [0]
+    assert kinds(connect(app))[0] == (1008 if marks else "accept")
+
+
 def test_a_connection_that_matches_no_rule_is_passed_through() -> None:
     """When no rule applies, receive and send reach the application unchanged, and the scope has a verdict."""
     received: list[Any] = []
