@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from itertools import takewhile
-from types import TracebackType
 from typing import Any, Final, cast
 
 from redis import ResponseError
 
 from ...errors import StoreError
+from ..budget import LoopClock, LoopTimeout
 from .client.cluster import slot_of
 from .client.errors import as_store_error, error_code, timed_out
 from .client.server import Target
@@ -28,20 +28,21 @@ _MOST_BATCHERS: Final = 1_000
 _SAME_TIME: Final = 0.005  # seconds: deadlines this close count as one
 
 Member = tuple[Operation, "asyncio.Future[Any]", float]
-"""An operation, its result to come, and its deadline in the loop's time."""
+"""An operation, its result to come, and its deadline."""
 
 
 class Batcher(Caller):
     """The calls to one server, or to one slot of a cluster, on the event loop that builds it."""
 
-    def __init__(self, target: Target, keys: KeyName) -> None:
+    def __init__(self, target: Target, keys: KeyName, clock: LoopClock) -> None:
+        super().__init__(target, keys, clock.time)
         self._loop = asyncio.get_running_loop()
-        super().__init__(target, keys, self._loop.time)
+        self.timeout_at = clock.timeout_at
         self.ask = self.join
         self._waiting: list[Member] = []
         self._calls: set[asyncio.Task[None]] = set()
         self._has_lone_call = False
-        self._timer = DeadlineTimer(self._loop)
+        self._timeout = LoopTimeout(clock)
         self._last_was_lone = True
 
     @property
@@ -62,7 +63,7 @@ class Batcher(Caller):
         """Call within the task of the request: the loop has no other task to start and wake."""
         self._has_lone_call = True
         try:
-            with self._timer.until(deadline):
+            with self._timeout.until(deadline):
                 return await self.ask_alone(operation, deadline)
         except TimeoutError as error:
             raise timed_out() from error
@@ -92,13 +93,13 @@ class Batcher(Caller):
         return members
 
     async def _call(self, members: list[Member]) -> None:
-        now = self._loop.time()
+        now = self.time()
         members = [member for member in members if not _is_over(member, now)]
         if not members:
             return
         try:
             deadline = max(deadline for _, _, deadline in members)
-            async with asyncio.timeout_at(deadline):
+            with self.timeout_at(deadline):
                 results = await self._results(members, deadline)
         except asyncio.CancelledError:  # the loop is closing
             for _, future, _ in members:
@@ -133,8 +134,10 @@ def _is_over(member: Member, now: float) -> bool:
 class SlotBatchers(Caller):
     """The calls to a cluster, on the event loop that builds it: the keys of one call must be in one slot."""
 
-    def __init__(self, target: Target, keys: KeyName) -> None:
-        super().__init__(target, keys, asyncio.get_running_loop().time)
+    def __init__(self, target: Target, keys: KeyName, clock: LoopClock) -> None:
+        super().__init__(target, keys, clock.time)
+        self._clock = clock
+        self.timeout_at = clock.timeout_at
         self.ask = self._ask_slot
         self._batchers: dict[int, Batcher] = {}
 
@@ -144,52 +147,5 @@ class SlotBatchers(Caller):
             if len(batchers) >= _MOST_BATCHERS:
                 for idle in [each for each, batcher in batchers.items() if batcher.is_idle]:
                     del batchers[idle]
-            batchers[slot] = Batcher(self.target, self.keys)
+            batchers[slot] = Batcher(self.target, self.keys, self._clock)
         return batchers[slot].join(operation, deadline)
-
-
-class DeadlineTimer:
-    """``with timer.until(deadline):`` raises ``TimeoutError`` at the deadline. One block at a time.
-
-    It costs a fraction of ``asyncio.timeout_at``: nearly all calls end in time, so the timer is not set and cancelled
-    for each. When it goes off, it looks at the deadline of the block that runs then.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._handle: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[Any] | None = None
-        self._deadline = 0.0
-        self._earlier_cancels = 0
-        self._is_over = False
-
-    def until(self, deadline: float) -> DeadlineTimer:
-        self._deadline = deadline
-        return self
-
-    def __enter__(self) -> None:
-        self._task = task = cast("asyncio.Task[Any]", asyncio.current_task(self._loop))
-        self._earlier_cancels, self._is_over = task.cancelling(), False
-        if self._handle is None or self._deadline < self._handle.when():
-            self._set()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        task, self._task = self._task, None
-        is_ours = self._is_over and task is not None and task.uncancel() <= self._earlier_cancels
-        if is_ours and kind is asyncio.CancelledError:
-            raise TimeoutError from error
-
-    def _set(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self._handle = self._loop.call_at(self._deadline, self._check)
-
-    def _check(self) -> None:
-        self._handle = None
-        if self._task is None:
-            return
-        if self._loop.time() < self._deadline:
-            self._set()
-            return
-        self._is_over = True
-        self._task.cancel()

@@ -5,9 +5,9 @@ The counterpart of shell.lua. This file opens no connections.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -199,10 +199,12 @@ class ConflictError(StoreError):
 class Caller:
     """Sends operations to the servers: each in a call of its own, unless a subclass replaces ``ask``."""
 
-    def __init__(self, target: Target, keys: KeyName, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: Target, keys: KeyName, clock: Callable[[], float]) -> None:
         self.target = target
         self.time = clock
         """The clock of deadlines, in seconds."""
+        self.timeout_at: Callable[[float], AbstractContextManager[Any]] = nullcontext
+        """Bounds calls on an event loop. A blocking call is bounded by its socket."""
         self.ask: Callable[..., Any] = self.ask_alone
         """The result of an operation, to be awaited. Raises ``StoreError`` at the deadline."""
         self.keys = keys

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
 from ..base import Store
+from ..budget import LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from .address import Address
 from .batch import Batcher, SlotBatchers
@@ -25,7 +25,7 @@ from .client.aconnection import loop_transport
 from .client.application import ApplicationClient, AsyncApplicationClient, LoopBridge
 from .client.cluster import Cluster, slot_of
 from .client.connect import tls_context
-from .client.connection import BLOCKING, run_blocking
+from .client.connection import blocking_transport, run_blocking
 from .client.errors import as_store_error
 from .client.server import Server, Target
 from .message import PROBE, Caller, HitOperation, KeyOperation, key_name
@@ -75,8 +75,9 @@ class RedisStore(Store):
             raise ConfigError("credential_provider= needs a URL. A client has its own login")
         self._timeout = timeout_us / 1_000_000
         self._is_cluster = False
+        self._clock = ThreadClock(self._timeout)
         self._callers = PerLoop(self._open_caller)
-        self._open_async: Callable[[], Target] | None = None
+        self._open_async: Callable[[LoopClock], Target] | None = None
         address = check_store_url(url)[1] if isinstance(url, str) else url
         self._keys = partial(key_name, (address or Address()).prefix if prefix is None else prefix)
         if isinstance(url, str):
@@ -89,13 +90,13 @@ class RedisStore(Store):
     def _use_clients(self, client: redis.Redis | None, aclient: redis.asyncio.Redis | None) -> None:
         targets: list[Target] = []
         if client is not None:
-            targets.append(ApplicationClient(client))
+            targets.append(ApplicationClient(client, self._clock))
         if aclient is not None:
             shared = AsyncApplicationClient(aclient)
-            targets.append(LoopBridge(shared, self._callers.values))
-            self._open_async = lambda: shared
+            targets.append(LoopBridge(shared, self._callers.values, self._clock))
+            self._open_async = lambda _: shared
         self.name = targets[0].name
-        self._blocking = Caller(targets[0], self._keys)
+        self._blocking = Caller(targets[0], self._keys, self._clock.time)
 
     def _use_servers(self, address: Address, provider: CredentialProvider | None) -> None:
         if provider is not None and (address.username or address.password):
@@ -104,8 +105,8 @@ class RedisStore(Store):
         self._address = address = replace(address, credential_provider=provider, tls=tls)
         self._is_cluster = address.cluster
         target = Cluster if address.cluster else Server
-        self._blocking = Caller(target(address, BLOCKING), self._keys)
-        self._open_async = lambda: target(address, loop_transport(self._timeout))
+        self._blocking = Caller(target(address, blocking_transport(self._clock)), self._keys, self._clock.time)
+        self._open_async = lambda clock: target(address, loop_transport(clock, self._timeout))
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         return run_blocking(self._apply(self._blocking, hits, now, consume))
@@ -128,10 +129,10 @@ class RedisStore(Store):
 
     def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
-        run_blocking(self._ping(self._blocking, nullcontext))
+        run_blocking(self._ping(self._blocking))
 
     async def aping(self) -> None:
-        await self._ping(self._callers.get(), asyncio.timeout_at)
+        await self._ping(self._callers.get())
 
     def close(self) -> None:
         """Close idle connections. A client of the application stays open."""
@@ -157,10 +158,10 @@ class RedisStore(Store):
                 return False
         return len(hits) == 1 or (not self._is_cluster and len(hits) > 1)
 
-    async def _ping(self, caller: Caller, timeout_at: Callable[[float], Any]) -> None:
+    async def _ping(self, caller: Caller) -> None:
         deadline = caller.time() + self._timeout
         try:
-            async with timeout_at(deadline):
+            with caller.timeout_at(deadline):
                 keys = await caller.target.probe_keys(self._slot, deadline)
         except Exception as error:
             raise as_store_error(error) from error
@@ -170,7 +171,8 @@ class RedisStore(Store):
     def _open_caller(self) -> Caller:
         if self._open_async is None:
             raise ConfigError("this RedisStore cannot make async calls. Pass aclient= as well, or a URL")
-        return (SlotBatchers if self._is_cluster else Batcher)(self._open_async(), self._keys)
+        clock = LoopClock(self._timeout)
+        return (SlotBatchers if self._is_cluster else Batcher)(self._open_async(clock), self._keys, clock)
 
     def _steps(self, caller: Caller, now: int | None = None) -> SteppedRequest:
         return SteppedRequest(caller, self._slot, now, self._timeout)

@@ -13,7 +13,6 @@ from servers import Server
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores import open_store
-from ratelimit_mw.stores.redis.batch import DeadlineTimer
 from ratelimit_mw.stores.redis.store import RedisStore
 
 
@@ -187,35 +186,6 @@ def test_a_lone_request_has_its_time_budget(own_server: Server, server: redis.Re
         assert (await store.aapply([hit(limit)]))[0].allowed
 
     on_a_loop(own_server, test, timeout_us=200_000)
-
-
-def test_a_deadline_timer_ends_only_blocks_at_their_deadline() -> None:
-    """One timer serves blocks that end in time, that are due before it goes off, or after; others may cancel, too."""
-
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        budget, start = DeadlineTimer(loop), loop.time()
-
-        async def waits(due: float) -> None:
-            with budget.until(start + due):
-                await asyncio.sleep(60)
-
-        with budget.until(start + 50):
-            await asyncio.sleep(0)
-        for due in (0.05, 0.1):
-            with pytest.raises(TimeoutError):
-                await waits(due)
-            assert due <= loop.time() - start < due + 5
-        with budget.until(start + 0.15):
-            await asyncio.sleep(0)
-        other = asyncio.create_task(waits(55))
-        await asyncio.sleep(0.1)  # the timer goes off, and nothing is due
-        assert not other.done()
-        other.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await other
-
-    asyncio.run(test())
 
 
 def test_every_loop_has_its_own_connection(own_server: Server, server: redis.Redis) -> None:

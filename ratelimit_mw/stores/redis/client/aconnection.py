@@ -17,6 +17,7 @@ import redis
 import redis.asyncio
 from hiredis import HiredisError, Reader, pack_command
 
+from ...budget import LoopClock
 from ..address import Address
 from .connect import new_connection, open_stream
 from .errors import Command, error_code
@@ -29,7 +30,7 @@ _LOST: Final = "the connection was lost"
 class BoundedConnect:
     """Adds a bounded connect to a connection of redis-py."""
 
-    open_arguments: tuple[Address, str, int, float]
+    open_arguments: tuple[Address, str, int, float, LoopClock]
     transport: Any = None
 
     async def _connect(self) -> None:
@@ -52,15 +53,17 @@ class UnixLogin(BoundedConnect, redis.asyncio.UnixDomainSocketConnection):
     """Over a Unix domain socket."""
 
 
-async def aconnect(timeout: float, address: Address, host: str, port: int, deadline: float) -> AsyncRedisConnection:
+async def aconnect(
+    clock: LoopClock, timeout: float, address: Address, host: str, port: int, deadline: float
+) -> AsyncRedisConnection:
     """Return a new connection, logged in, to a server of an address. ``timeout`` is the budget of its calls."""
-    login = new_connection(TcpLogin, UnixLogin, address, host, port, deadline)
+    login = new_connection(TcpLogin, UnixLogin, address, host, port, deadline, clock)
     try:
         await login.connect()
     except BaseException:
         login.abort()
         raise
-    return AsyncRedisConnection(login, timeout)
+    return AsyncRedisConnection(login, clock, timeout)
 
 
 class AsyncRedisConnection(asyncio.Protocol):
@@ -70,8 +73,9 @@ class AsyncRedisConnection(asyncio.Protocol):
     earlier belongs to a client that went away, and the connection stays.
     """
 
-    def __init__(self, login: BoundedConnect, timeout: float) -> None:
+    def __init__(self, login: BoundedConnect, clock: LoopClock, timeout: float) -> None:
         self._loop = asyncio.get_running_loop()
+        self._time = clock.time
         self._login = login
         self._timeout = timeout
         self._heard_at = 0.0
@@ -85,14 +89,14 @@ class AsyncRedisConnection(asyncio.Protocol):
         if not self.is_usable:
             raise ConnectionError(_LOST)
         if not self._waiting:
-            self._heard_at = self._loop.time()
+            self._heard_at = self._time()
         future = self._loop.create_future()
         self._waiting += (*repeat(None, len(commands) - 1), future)
         self._login.transport.write(b"".join(map(pack_command, commands)))
         try:
             reply = await future
         except asyncio.CancelledError:
-            if self._loop.time() - self._heard_at > self._timeout / 2:
+            if self._time() - self._heard_at > self._timeout / 2:
                 self.retire()
             raise
         if isinstance(reply, redis.ResponseError):
@@ -110,7 +114,7 @@ class AsyncRedisConnection(asyncio.Protocol):
                     future.set_result(reply)
         except (HiredisError, IndexError) as error:  # bytes that are no reply, or a reply without a call
             self.connection_lost(error)
-        self._heard_at = self._loop.time()
+        self._heard_at = self._time()
         if not self.is_usable:
             self.retire()
 
@@ -158,7 +162,7 @@ class AsyncRedisConnectionHolder:
             self._connection.close()
 
 
-def loop_transport(timeout: float) -> Transport:
+def loop_transport(clock: LoopClock, timeout: float) -> Transport:
     """Return the transport of the running event loop. ``timeout`` is the budget of a call."""
-    clock, connect = asyncio.get_running_loop().time, partial(aconnect, timeout)
-    return Transport(clock, asyncio.timeout_at, asyncio.Lock, connect, AsyncRedisConnectionHolder)
+    connect = partial(aconnect, clock, timeout)
+    return Transport(clock.time, clock.timeout_at, asyncio.Lock, connect, AsyncRedisConnectionHolder)

@@ -21,8 +21,8 @@ from redis.retry import Retry
 
 from ....errors import ConfigError
 from ...background import run_once
+from ...budget import ThreadClock
 from ..message import Message
-from .connect import seconds_until
 from .errors import Command
 from .server import Target, evaluate
 
@@ -71,8 +71,9 @@ class _Client(Target):
 class ApplicationClient(_Client):
     """A client for threads."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, clock: ThreadClock) -> None:
         super().__init__(client, redis.Redis, "client", Retry(NoBackoff(), 0))
+        self._clock = clock
         self._is_connected = False
         """Whether the last call had a reply. If not, taking a connection may have to connect first."""
 
@@ -89,7 +90,7 @@ class ApplicationClient(_Client):
 
     def _execute(self, command: Command, deadline: float) -> Any:
         connection = self._take(deadline) if self._is_connected else self._take_in_thread(deadline)
-        _set_timeout(connection, seconds_until(deadline))
+        _set_timeout(connection, self._clock.seconds_until(deadline))
         try:
             with self._copy(connection) as own:
                 return own.execute_command(command[0].decode(), *command[1:], **_AS_BYTES)
@@ -102,7 +103,7 @@ class ApplicationClient(_Client):
             try:
                 return self._pool.get_connection()
             except redis.ConnectionError as error:
-                if _FULL_POOL not in str(error) or time.monotonic() >= deadline:
+                if _FULL_POOL not in str(error) or self._clock.time() >= deadline:
                     raise
                 time.sleep(_FULL_POOL_WAIT)
 
@@ -113,9 +114,10 @@ class ApplicationClient(_Client):
             if taken.exception() is None:
                 self._pool.release(taken.result())
 
-        taken = run_once(object(), lambda: self._take(deadline))
+        seconds = self._clock.seconds_until(deadline)
+        taken = run_once(object(), lambda: self._take(self._clock.time() + seconds))
         try:
-            return taken.result(seconds_until(deadline))
+            return self._clock.wait(taken.result, deadline)
         except TimeoutError:
             taken.add_done_callback(release)
             raise
@@ -151,8 +153,11 @@ class LoopBridge(Target):
     The limiter probes the store and returns slots from threads of its own.
     """
 
-    def __init__(self, target: AsyncApplicationClient, loops: Iterable[asyncio.AbstractEventLoop]) -> None:
+    def __init__(
+        self, target: AsyncApplicationClient, loops: Iterable[asyncio.AbstractEventLoop], clock: ThreadClock
+    ) -> None:
         self.name = target.name
+        self._clock = clock
         self._target = target
         self._loops = loops
 
@@ -162,7 +167,7 @@ class LoopBridge(Target):
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
         call = asyncio.run_coroutine_threadsafe(self._target.ask(message, deadline), loop)
         try:
-            return call.result(seconds_until(deadline))
+            return self._clock.wait(call.result, deadline)
         except TimeoutError:
             call.cancel()
             raise

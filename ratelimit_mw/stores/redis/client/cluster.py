@@ -76,7 +76,7 @@ class Cluster(Target):
             now = self._transport.time()
             until = now + (deadline - now) / 2  # leaves time for another server
             try:
-                async with self._transport.timeout_at(until):
+                with self._transport.timeout_at(until):
                     reply = await self._watch(location, self._pool(location).call(_MAP, deadline=until), until)
                 self._slots.load(reply, location)
                 return

@@ -6,7 +6,6 @@ Certificates are files, and a credential provider may ask a cloud service. Neith
 import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,39 +16,33 @@ from redis.credentials import CredentialProvider
 
 from ....errors import ConfigError
 from ...background import run_once
+from ...budget import LoopClock, ThreadClock
 from ...dns import ResolvedAddress, resolve
 from ..address import Address
 
-SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 
 
-def seconds_until(deadline: float) -> float:
-    """Return the seconds until a time of the monotonic clock, at least 1 ms."""
-    return max(SHORTEST, deadline - time.monotonic())
-
-
-def open_socket(address: Address, host: str, port: int, deadline: float) -> socket.socket:
+def open_socket(address: Address, host: str, port: int, deadline: float, clock: ThreadClock) -> socket.socket:
     """Return a connected socket, encrypted if the address asks for it."""
-    addresses = _resolve(address, host, port).result(seconds_until(deadline))
+    addresses = clock.wait(_resolve(address, host, port).result, deadline)
     for count, resolved in _in_turn(addresses):
         with _new_socket(resolved, count) as plain:
-            plain.settimeout(seconds_until(deadline) / count)
-            plain.connect(resolved.end)
-            return plain if address.tls is None else address.tls.wrap_socket(plain, server_hostname=host)
+            clock.connect(plain, resolved.end, clock.seconds_until(deadline) / count)
+            return plain if address.tls is None else clock.encrypt(plain, address.tls, host, deadline)
     raise OSError("the name has no address")
 
 
 async def open_stream(
-    address: Address, host: str, port: int, deadline: float, protocol: asyncio.Protocol
+    address: Address, host: str, port: int, deadline: float, clock: LoopClock, protocol: asyncio.Protocol
 ) -> asyncio.Transport:
-    """Return the same for an event loop, until a time of the loop: the transport of `protocol`."""
+    """Return the same for an event loop: the transport of `protocol`."""
     loop = asyncio.get_running_loop()
     tls: dict[str, Any] = {} if address.tls is None else {"ssl": address.tls, "server_hostname": host}
     for count, resolved in _in_turn(await asyncio.wrap_future(_resolve(address, host, port))):
         with _new_socket(resolved, count) as plain:
             plain.setblocking(False)
-            async with asyncio.timeout((deadline - loop.time()) / count):
+            with clock.timeout_at(deadline - (deadline - clock.time()) * (count - 1) / count):
                 await loop.sock_connect(plain, resolved.end)
                 return (await loop.create_connection(lambda: protocol, sock=plain, **tls))[0]
     raise OSError("the name has no address")
@@ -104,29 +97,32 @@ def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def new_connection(tcp: Any, unix: Any, address: Address, host: str, port: int, deadline: float) -> Any:
+def new_connection(
+    tcp: Any, unix: Any, address: Address, host: str, port: int, deadline: float, clock: ThreadClock | LoopClock
+) -> Any:
     """Return a connection of one of two classes to a server of an address. ``open_arguments`` opens its socket."""
     login: dict[str, Any] = {"username": address.username, "password": address.password}
     if address.credential_provider is not None:
-        login = {"credential_provider": BoundedCredentials(address.credential_provider, deadline)}
+        login = {"credential_provider": BoundedCredentials(address.credential_provider, deadline, clock)}
     end = {"path": address.path} if address.path else {"host": host, "port": port}
     connection = (unix if address.path else tcp)(**end, **address.options, **login)
     # Leave out CLIENT SETINFO: two round trips of each connect, which the budget of a call may not have.
     connection.driver_info = connection.lib_name = connection.lib_version = None  # of newer and older redis-py
-    connection.open_arguments = (address, host, port, deadline)
+    connection.open_arguments = (address, host, port, deadline, clock)
     return connection
 
 
 class BoundedCredentials(CredentialProvider):
     """Asks a provider in a thread, and waits until the deadline. A provider that caches then serves the next call."""
 
-    def __init__(self, provider: CredentialProvider, deadline: float) -> None:
+    def __init__(self, provider: CredentialProvider, deadline: float, clock: Any) -> None:
         self._provider = provider
         self._deadline = deadline
+        self._clock = clock
 
     def get_credentials(self) -> Any:
         result = run_once(("credentials", id(self._provider)), self._provider.get_credentials)
-        return result.result(seconds_until(self._deadline))
+        return self._clock.wait(result.result, self._deadline)
 
     async def get_credentials_async(self) -> Any:
         if type(self._provider).get_credentials_async is not CredentialProvider.get_credentials_async:

@@ -6,17 +6,18 @@ they never wait for an event loop, so `run_blocking` runs them and those that ca
 
 import os
 import socket
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
-from typing import Any, Final, TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import redis
 from hiredis import pack_command
 
 from ....forksafe import check_process, run_in_child
+from ...budget import ThreadClock
 from ..address import Address
-from .connect import SHORTEST, new_connection, open_socket
+from .connect import new_connection, open_socket
 from .errors import Command, error_code
 from .server import Transport
 
@@ -33,21 +34,25 @@ def run_blocking(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class DeadlineSocket:
-    """A socket of which every operation ends by ``deadline``, a time of the monotonic clock."""
+    """A socket of which every operation ends by ``deadline``, a time of the clock."""
 
-    def __init__(self, plain: socket.socket, deadline: float) -> None:
+    def __init__(self, plain: socket.socket, clock: ThreadClock, deadline: float) -> None:
         self.deadline = deadline
+        self._clock = clock
         self._socket = plain
         self._settimeout = plain.settimeout
         self.shutdown, self.close, self.fileno = plain.shutdown, plain.close, plain.fileno
 
     def sendall(self, data: bytes) -> None:
-        self._settimeout(max(SHORTEST, self.deadline - time.monotonic()))
+        self._settimeout(self._clock.seconds_until(self.deadline))
         self._socket.sendall(data)
 
     def recv_into(self, buffer: bytearray) -> int:
-        self._settimeout(max(SHORTEST, self.deadline - time.monotonic()))
-        return self._socket.recv_into(buffer)
+        def receive(seconds: float) -> int:
+            self._settimeout(seconds)
+            return self._socket.recv_into(buffer)
+
+        return self._clock.wait(receive, self.deadline)
 
     def is_quiet(self) -> bool:
         """Return whether the connection is open and has nothing to read."""
@@ -64,13 +69,14 @@ class DeadlineSocket:
 class DeadlineCalls:
     """Adds a bounded connect and a deadline for each call to a connection of redis-py."""
 
-    open_arguments: tuple[Address, str, int, float]
+    open_arguments: tuple[Address, str, int, float, ThreadClock]
     send_packed_command: Callable[..., None]
     read_response: Callable[[], Any]
     disconnect: Callable[[], None]
 
     def _connect(self) -> DeadlineSocket:
-        self.socket = DeadlineSocket(open_socket(*self.open_arguments), self.open_arguments[-1])
+        *_, deadline, clock = self.open_arguments
+        self.socket = DeadlineSocket(open_socket(*self.open_arguments), clock, deadline)
         return self.socket
 
     def call(self, command: Command, deadline: float) -> Any:
@@ -88,9 +94,9 @@ class UnixConnection(DeadlineCalls, redis.UnixDomainSocketConnection):  # type: 
     """A connection over a Unix domain socket."""
 
 
-async def connect(address: Address, host: str, port: int, deadline: float) -> DeadlineCalls:
+async def connect(clock: ThreadClock, address: Address, host: str, port: int, deadline: float) -> DeadlineCalls:
     """Return a new connection, logged in, to one of the servers of an address."""
-    connection = new_connection(RedisConnection, UnixConnection, address, host, port, deadline)
+    connection = new_connection(RedisConnection, UnixConnection, address, host, port, deadline, clock)
     try:
         connection.connect()
     except BaseException:
@@ -148,4 +154,5 @@ class RedisConnectionPool:
     retire = close
 
 
-BLOCKING: Final = Transport(time.monotonic, nullcontext, nullcontext, connect, RedisConnectionPool)
+def blocking_transport(clock: ThreadClock) -> Transport:
+    return Transport(clock.time, nullcontext, nullcontext, partial(connect, clock), RedisConnectionPool)

@@ -3,7 +3,7 @@
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -31,7 +31,7 @@ class Transport(NamedTuple):
 
     time: Callable[[], float]
     """The clock of deadlines, in seconds."""
-    timeout_at: Callable[[float], AbstractAsyncContextManager[Any]]
+    timeout_at: Callable[[float], AbstractContextManager[Any]]
     """Bounds calls on an event loop. A blocking call is bounded by its socket."""
     lock: Callable[[], AbstractAsyncContextManager[Any]]
     connect: Callable[[Address, str, int, float], Awaitable[Any]]
@@ -98,7 +98,7 @@ async def find_primary(address: Address, transport: Transport, deadline: float) 
         until = now + (deadline - now) / (count - i + 1)
         sentinel = transport.open(address.sentinels, *address.hosts[(first + i) % count])
         try:
-            async with transport.timeout_at(until):
+            with transport.timeout_at(until):
                 return _parse_primary(await sentinel.call((b"SENTINEL", b"MASTER", address.service), deadline=until))
         except Exception as error:
             failure = error

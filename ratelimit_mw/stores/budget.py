@@ -1,0 +1,180 @@
+"""Clocks of time budgets. They stand still while this process cannot look at its sockets: that is no fault of a server.
+
+A busy event loop reads a reply late, and so does a thread that waits for the GIL. Between two looks these clocks
+advance by at most a fifth of the budget. So a call that gets no reply ends after six looks at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from ssl import SSLContext, SSLSocket
+from types import TracebackType
+from typing import Any, Final, TypeVar, cast
+
+_LOOKS: Final = 5  # in a time budget
+_SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
+_Result = TypeVar("_Result")
+
+
+class ThreadClock(threading.local):
+    """A clock for blocking calls, in seconds. Each thread has its own time.
+
+    Args:
+        budget: The time budget of a call in seconds.
+    """
+
+    def __init__(self, budget: float) -> None:
+        self._longest = budget / _LOOKS
+        self._last = time.monotonic()
+        self._stopped = 0.0
+
+    def time(self, waited: float = 0.0) -> float:
+        """Return the time. ``waited`` is the length of a wait that has just timed out."""
+        now = time.monotonic()
+        passed, self._last = now - self._last, now
+        self._stopped += max(0.0, passed - max(self._longest, waited))
+        return now - self._stopped
+
+    def seconds_until(self, deadline: float) -> float:
+        """Return the seconds until a time of this clock, at least 1 ms."""
+        return max(_SHORTEST, deadline - self.time())
+
+    def wait(self, attempt: Callable[[float], _Result], deadline: float) -> _Result:
+        """Return the result of ``attempt``, called with a number of seconds as long as it raises ``TimeoutError``.
+
+        Raises:
+            TimeoutError: The clock has reached the deadline, and the last attempt has failed.
+        """
+        while True:
+            try:
+                return attempt(min(self._longest, self.seconds_until(deadline)))
+            except TimeoutError:
+                if self.time() >= deadline:
+                    raise
+
+    def connect(self, plain: socket.socket, end: Any, seconds: float) -> None:
+        """Connect a socket to an address."""
+        plain.settimeout(seconds)
+        try:
+            plain.connect(end)
+        except TimeoutError:
+            self.time(waited=seconds)
+            raise
+
+    def encrypt(self, plain: socket.socket, tls: SSLContext, host: str, deadline: float) -> SSLSocket:
+        """Return the socket with TLS."""
+        encrypted = tls.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
+
+        def shake_hands(seconds: float) -> None:
+            encrypted.settimeout(seconds)
+            encrypted.do_handshake()
+
+        try:
+            self.wait(shake_hands, deadline)
+        except BaseException:
+            encrypted.close()
+            raise
+        return encrypted
+
+
+class LoopClock:
+    """A clock for the calls of the running event loop, in seconds.
+
+    The clock beats while a call waits. A beat that is late shows that the loop was busy.
+
+    Args:
+        budget: The time budget of a call in seconds.
+    """
+
+    def __init__(self, budget: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._interval = budget / _LOOKS / 2
+        self._timeouts: set[LoopTimeout] = set()
+        self._handle: asyncio.TimerHandle | None = None
+        self._beat_at = self._latest = inf
+        """When the next beat is due, and when it is late, in the loop's time."""
+        self._stopped = 0.0
+
+    def time(self) -> float:
+        """Return the time, and start to beat: from now on a busy loop does not count."""
+        if self._handle is None:
+            self._beat_in(self._interval)
+        now = self._loop.time()
+        return (now if now < self._latest else self._latest) - self._stopped
+
+    def timeout_at(self, deadline: float) -> LoopTimeout:
+        """Return a context manager that raises ``TimeoutError`` when this clock reaches the deadline."""
+        return LoopTimeout(self).until(deadline)
+
+    def add(self, timeout: LoopTimeout) -> None:
+        self._timeouts.add(timeout)
+        if self._handle is None or timeout.deadline + self._stopped < self._beat_at:
+            self._beat_in(timeout.deadline - self.time())
+
+    def discard(self, timeout: LoopTimeout) -> None:
+        self._timeouts.discard(timeout)
+
+    def _beat_in(self, seconds: float) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        now = self._catch_up()
+        self._beat_at = now + min(max(seconds, 0.0), self._interval)
+        self._latest = self._beat_at + self._interval
+        self._handle = self._loop.call_at(self._beat_at, self._beat)
+
+    def _catch_up(self) -> float:
+        """Count what a beat is late as time in which this clock stood still. Return the loop's time."""
+        now = self._loop.time()
+        self._stopped += max(0.0, now - self._latest)
+        self._beat_at = self._latest = inf
+        return now
+
+    def _beat(self) -> None:
+        self._handle = None
+        now = self._catch_up() - self._stopped
+        for timeout in [each for each in self._timeouts if each.deadline <= now]:
+            self._timeouts.discard(timeout)
+            self._loop.call_soon(timeout.end)  # after the tasks whose reply this turn of the loop has read
+        if self._timeouts:
+            self._beat_in(min(timeout.deadline for timeout in self._timeouts) - now)
+
+
+class LoopTimeout:
+    """``with timeout.until(deadline):`` raises ``TimeoutError`` at a time of a ``LoopClock``. One block at a time.
+
+    It costs a fraction of ``asyncio.timeout_at``: nearly all calls end in time, so no timer is set for each.
+    """
+
+    def __init__(self, clock: LoopClock) -> None:
+        self._clock = clock
+        self._task: asyncio.Task[Any] | None = None
+        self._earlier_cancels = 0
+        self._is_over = False
+        self.deadline = inf
+
+    def until(self, deadline: float) -> LoopTimeout:
+        self.deadline = deadline
+        return self
+
+    def __enter__(self) -> None:
+        self._task = task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._earlier_cancels, self._is_over = task.cancelling(), False
+        self._clock.add(self)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._clock.discard(self)
+        task, self._task = self._task, None
+        is_ours = self._is_over and task is not None and task.uncancel() <= self._earlier_cancels
+        if is_ours and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def end(self) -> None:
+        """Cancel the task within the block, unless that block has ended."""
+        if self._task is not None and self.deadline <= self._clock.time():
+            self._is_over = True
+            self._task.cancel()

@@ -1,0 +1,155 @@
+"""The clocks of time budgets stand still while this process is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ratelimit_mw.stores import budget
+from ratelimit_mw.stores.budget import LoopClock, LoopTimeout, ThreadClock
+
+BUDGET = 0.05
+
+
+class Hands:
+    """A monotonic clock that a test sets."""
+
+    now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+    given = Hands()
+    monkeypatch.setattr(budget, "time", given)
+    yield given
+
+
+def test_thread_that_lacks_the_gil_advances_by_a_fifth_of_the_budget(hands: Hands) -> None:
+    """However long it lasts: 10 ms of a budget of 50 ms."""
+    clock = ThreadClock(BUDGET)
+    start = clock.time()
+    for passed, shown in ((0.004, 0.004), (30.0, 0.014), (0.0, 0.014)):
+        hands.now += passed
+        assert clock.time() - start == pytest.approx(shown)
+
+
+def test_wait_that_timed_out_counts_in_full(hands: Hands) -> None:
+    """40 ms for a socket are 40 ms; the 30 s until the thread runs again are not."""
+    clock = ThreadClock(BUDGET)
+    start = clock.time()
+    hands.now += 30
+    assert clock.time(waited=0.04) - start == pytest.approx(0.04)
+
+
+def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:
+    """A server that sends nothing gets five looks in its budget. One that replied meanwhile is heard."""
+    clock = ThreadClock(BUDGET)
+    asked: list[float] = []
+
+    def attempt(seconds: float) -> str:
+        hands.now += seconds + 2  # 2 s without the GIL
+        asked.append(seconds)
+        if len(asked) % 8 == 0:
+            return "reply"
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        clock.wait(attempt, clock.time() + BUDGET)
+    assert 5 <= len(asked) <= 6
+    assert sum(asked) == pytest.approx(BUDGET, abs=0.002)
+    asked[:] = [0.0] * 6
+    assert clock.wait(attempt, clock.time() + BUDGET) == "reply"
+
+
+def on_a_loop(test: Callable[[LoopClock], Any], seconds: float = BUDGET) -> None:
+    async def run() -> None:
+        await test(LoopClock(seconds))
+
+    asyncio.run(run())
+
+
+def test_busy_loop_does_not_use_up_the_budget() -> None:
+    """Code of the application holds the loop for three times the budget, four times."""
+
+    async def test(clock: LoopClock) -> None:
+        with clock.timeout_at(clock.time() + BUDGET):
+            for _ in range(4):
+                time.sleep(3 * BUDGET)
+                await asyncio.sleep(0)
+
+    on_a_loop(test)
+
+
+def test_time_stands_still_while_a_beat_is_late() -> None:
+    """A call that starts on a busy loop gets its whole budget, and not the time before it too."""
+
+    async def test(clock: LoopClock) -> None:
+        start = clock.time()
+        with clock.timeout_at(start + 60):
+            for _ in range(3):
+                time.sleep(3 * BUDGET)
+                assert start < clock.time() < start + BUDGET
+                await asyncio.sleep(0)
+        assert start < clock.time() < start + BUDGET
+
+    on_a_loop(test)
+
+
+def test_timeout_ends_a_block_that_waits() -> None:
+    """Blocks one after another and at the same time, each at its own deadline."""
+
+    async def test(clock: LoopClock) -> None:
+        ended: list[int] = []
+
+        async def wait(number: int, timeout: LoopTimeout) -> None:
+            with pytest.raises(TimeoutError), timeout:
+                await asyncio.sleep(60)
+            ended.append(number)
+
+        start = clock.time()
+        await asyncio.gather(*(wait(n, clock.timeout_at(start + n * BUDGET)) for n in (3, 1, 2)))
+        assert ended == [1, 2, 3]
+        reused = clock.timeout_at(clock.time() + BUDGET)
+        await wait(4, reused)
+        with reused.until(clock.time() + 60):
+            await asyncio.sleep(2 * BUDGET)
+        assert clock.time() >= start + 6 * BUDGET - 0.001
+
+    on_a_loop(test)
+
+
+def test_reply_that_was_read_in_the_last_turn_counts() -> None:
+    """The deadline has passed, but the loop has the reply."""
+
+    async def test(clock: LoopClock) -> None:
+        loop = asyncio.get_running_loop()
+        reply = loop.create_future()
+        with clock.timeout_at(clock.time()):
+            loop.call_soon(reply.set_result, "reply")
+            assert await reply == "reply"
+
+    on_a_loop(test)
+
+
+def test_cancelling_from_outside_stays_a_cancellation() -> None:
+    """The client has gone away before the deadline."""
+
+    async def test(clock: LoopClock) -> None:
+        async def wait() -> None:
+            with clock.timeout_at(clock.time() + 60):
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(BUDGET)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    on_a_loop(test)
