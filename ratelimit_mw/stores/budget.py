@@ -111,6 +111,10 @@ class LoopClock:
         """Return a context manager that raises ``TimeoutError`` when this clock reaches the deadline."""
         return LoopTimeout(self).until(deadline)
 
+    def turn_back(self, earlier: float) -> None:
+        """Make the time since ``earlier`` not count."""
+        self._stopped += self.time() - earlier
+
     def add(self, timeout: LoopTimeout) -> None:
         self._timeouts.add(timeout)
         if self._handle is None or timeout.deadline + self._stopped < self._beat_at:

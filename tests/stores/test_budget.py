@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,10 +25,10 @@ class Hands:
 
 
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     given = Hands()
     monkeypatch.setattr(budget, "time", given)
-    yield given
+    return given
 
 
 def test_thread_that_lacks_the_gil_advances_by_a_fifth_of_the_budget(hands: Hands) -> None:

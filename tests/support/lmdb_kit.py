@@ -3,7 +3,8 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.stores import Store
 from ratelimit_mw.stores.lmdb.keys import META
+from ratelimit_mw.stores.lmdb.lock import FileLock
 from ratelimit_mw.stores.lmdb.store import LmdbStore
 
 NOW = 1_767_268_820
@@ -75,6 +77,24 @@ def start(context: Any, target: Callable[..., None], *arguments: object) -> Any:
 
 def end(process: Any) -> None:
     process.kill()
+    process.join()
+
+
+def _hold(path: Path, is_held: Any, is_over: Any) -> None:
+    lock = FileLock(path)
+    assert lock.try_acquire()
+    is_held.set()
+    is_over.wait()
+
+
+@contextmanager
+def held_elsewhere(lock: FileLock) -> Iterator[None]:
+    """Another process has the lock."""
+    is_held, is_over = SPAWN.Event(), SPAWN.Event()
+    process = start(SPAWN, _hold, lock._path, is_held, is_over)
+    is_held.wait()
+    yield
+    is_over.set()
     process.join()
 
 

@@ -9,7 +9,6 @@ Buckets are counted from the first one of the series on, so a chunk keeps its nu
 from __future__ import annotations
 
 import os
-import time
 from array import array
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
@@ -48,7 +47,7 @@ class _Chunks:
         chunk = self._loaded.get(number)
         if chunk is None:
             # A long log is the only work whose length depends on data, so the time budget is checked here.
-            if time.monotonic() > self.records.deadline:
+            if self.records.is_over():
                 raise StoreError("the time budget (store_timeout) ended in the transaction, so nothing was changed")
             data = self.records.txn.get(chunk_name(self.series, self.first + number), b"")[EXPIRY:]
             if len(data) != _BYTES:

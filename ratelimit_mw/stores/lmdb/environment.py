@@ -25,6 +25,7 @@ import lmdb
 
 from ...clock import Clock
 from ...errors import ConfigError, StoreError
+from ..budget import ThreadClock
 from ..per_loop import PerLoop
 from .keys import END, META, PREFIX
 from .lock import FileLock, LockQueue
@@ -62,15 +63,18 @@ class Environment:
         self._transactions: Transactions | None = None
         self._wall_at_zero = 0
 
-    def run(self, work: Callable[[Records], _Result], clock: Clock | None, deadline: float) -> _Result:
-        """Do the work in a transaction at the time of ``clock``, by default of the clock that all processes share."""
+    def run(self, work: Callable[[Records], _Result], clock: Clock | None, is_over: Callable[[], bool]) -> _Result:
+        """Do the work in a transaction at the time of ``clock``, by default of the clock that all processes share.
+
+        Long work fails when ``is_over`` returns True.
+        """
         clock = clock or (lambda: (time.monotonic_ns() + self._wall_at_zero) // 1000)
         try:
             try:
-                return (self._transactions or self._open()).run(work, clock, deadline)
+                return (self._transactions or self._open()).run(work, clock, is_over)
             except lmdb.MapResizedError:
                 # Another process uses a larger size. No transaction has begun. Opening again maps the whole file.
-                return self._open().run(work, clock, deadline)
+                return self._open().run(work, clock, is_over)
         except (lmdb.Error, *_FAULTS) as error:
             if isinstance(error, lmdb.Error):
                 self._discard()
@@ -85,7 +89,8 @@ class Environment:
         if self.lock.fd < 0:
             return
         with suppress(StoreError):
-            self.lock.acquire(time.monotonic() + _CLOSING_SECONDS)
+            clock = ThreadClock(_CLOSING_SECONDS)
+            self.lock.acquire(clock, clock.time() + _CLOSING_SECONDS)
             try:
                 was_open = self._env is not None
                 self._discard()

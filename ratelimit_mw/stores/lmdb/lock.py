@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from ...errors import StoreError
 from ...forksafe import create_lock
+from ..budget import LoopClock, ThreadClock
 
 # Another process holds the lock for some ten microseconds, as long as eight tries take.
 _TRIES: Final = 8
@@ -29,6 +30,7 @@ _LOOP_PAUSE: Final = 0.001  # The shortest sleep of an event loop.
 _MAX_CALLS: Final = 100
 # The boot is written into the file, so a link could direct that to any file of this user.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOOP_TURN: Final = 5 * _LOOP_PAUSE  # a busy turn of the loop uses up a fifth of this from a budget
 _Result = TypeVar("_Result")
 
 
@@ -39,36 +41,56 @@ class FileLock:
         self._path = path
         self.fd = -1
         self._after_fork = after_fork
+        self._holder = 0
+        """The thread of this process that has the lock or waits for the file."""
+        self._is_waiting = False
+        self._blocked = 0.0
+        """How long threads of this process have waited for another process, since they last had the lock."""
         self._threads = create_lock(self, "_threads", threading.Lock, FileLock._forget_parent)
 
-    def acquire(self, deadline: float) -> None:
-        """Take the lock; ``StoreError`` when the monotonic clock reaches ``deadline`` (seconds) first."""
+    def acquire(self, clock: ThreadClock, deadline: float) -> None:
+        """Take the lock; ``StoreError`` when other processes keep it until ``deadline``, a time of the clock.
+
+        A thread of this process that has the lock lives, and may lack the GIL. To wait for it uses up no budget.
+        """
         if self.try_acquire():
             return
-        if not self._threads.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if self._holder == threading.get_ident():  # a signal handler, or a finalizer, within a transaction
             raise self.timed_out()
+        self._threads.acquire()
+        began = clock.time(waited=self._blocked)
+        self._holder, self._is_waiting = threading.get_ident(), True
         try:
             for pause in chain(repeat(0.0, _TRIES), _PAUSES, repeat(_PAUSES[-1])):
                 if self._take():
                     return
                 if pause:
-                    if time.monotonic() >= deadline:
+                    if clock.time() >= deadline:
+                        self._blocked += clock.time() - began
                         raise self.timed_out()
                     time.sleep(pause)
         except BaseException:
-            self._threads.release()
+            self._release_threads()
             raise
+        finally:
+            self._is_waiting = False
 
     def try_acquire(self) -> bool:
         if not self._threads.acquire(False):
             return False
+        self._holder = threading.get_ident()
         taken = False
         try:
             taken = self._take()
         finally:
             if not taken:
-                self._threads.release()
+                self._release_threads()
         return taken
+
+    @property
+    def has_live_holder(self) -> bool:
+        """Whether another thread of this process has the lock, and does not wait for a process itself."""
+        return self._holder not in (0, threading.get_ident()) and not self._is_waiting
 
     def release(self, close: bool = False) -> None:
         try:
@@ -77,7 +99,11 @@ class FileLock:
             else:
                 fcntl.lockf(self.fd, fcntl.LOCK_UN, 1)
         finally:
-            self._threads.release()
+            self._release_threads()
+
+    def _release_threads(self) -> None:
+        self._holder = 0
+        self._threads.release()
 
     def close(self) -> None:
         """Close the file, which releases whatever this process has locked in it."""
@@ -98,11 +124,13 @@ class FileLock:
             return False
         except OSError as error:
             raise StoreError(f"lmdb://{self._path.parent} failed: {type(error).__name__}: {error}") from error
+        self._blocked = 0.0
         return True
 
     def _forget_parent(self, intact: bool) -> None:
         """Close the parent's file in a child. That does not release the parent's locks."""
         self.close()
+        self._holder, self._is_waiting = 0, False
         self._after_fork(intact)
 
 
@@ -110,6 +138,8 @@ class LockQueue:
     """Runs work under the lock without blocking its event loop."""
 
     def __init__(self, lock: FileLock) -> None:
+        self.clock = LoopClock(_LOOP_TURN)
+        """The clock of the time budgets of the calls."""
         self._lock = lock
         self._turn = asyncio.Lock()
         self._calls: dict[asyncio.Future[Any], Callable[[], Any]] = {}
@@ -120,10 +150,11 @@ class LockQueue:
         self._calls[call] = work
         try:
             if not self._run_all(call):
-                async with asyncio.timeout(seconds), self._turn:
-                    pauses = chain(repeat(0.0, _TRIES), repeat(_LOOP_PAUSE))
-                    while not call.done() and not self._run_all(call):
-                        await asyncio.sleep(next(pauses))
+                with self.clock.timeout_at(self.clock.time() + seconds):
+                    async with self._turn:
+                        pauses = chain(repeat(0.0, _TRIES), repeat(_LOOP_PAUSE))
+                        while not call.done() and not self._run_all(call):
+                            await self._pause(next(pauses))
         except TimeoutError:
             if not call.done():
                 raise self._lock.timed_out() from None
@@ -131,6 +162,13 @@ class LockQueue:
             del self._calls[call]
             call.cancel()  # Without effect on a result. Without it, asyncio logs errors of calls that were cancelled.
         return call.result()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait until the next try. Waiting for a thread of this process uses up no budget."""
+        began, is_free = self.clock.time(), self._lock.has_live_holder
+        await asyncio.sleep(seconds)
+        if is_free:
+            self.clock.turn_back(began)
 
     def _run_all(self, call: asyncio.Future[Any]) -> bool:
         """Run this call and the calls that wait longest if the lock is free."""

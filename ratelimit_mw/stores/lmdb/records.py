@@ -8,7 +8,7 @@ transaction, which writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import lmdb
@@ -43,11 +43,18 @@ class Records:
     """
 
     def __init__(
-        self, txn: lmdb.Transaction[bytes], room: int, now: int, deadline: float, secret: bytes, shared_states: int
+        self,
+        txn: lmdb.Transaction[bytes],
+        room: int,
+        now: int,
+        is_over: Callable[[], bool],
+        secret: bytes,
+        shared_states: int,
     ) -> None:
         self.txn = txn
         self.now = now
-        self.deadline = deadline
+        self.is_over = is_over
+        """Returns whether the time budget is used up."""
         self.changed = False
         self.room = room
         self._secret = secret

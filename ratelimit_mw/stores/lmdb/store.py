@@ -2,7 +2,6 @@
 
 import mmap
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -13,6 +12,7 @@ from ...errors import ConfigError
 from ...forksafe import check_process
 from ...receipt import Correction
 from ..base import Store
+from ..budget import ThreadClock
 from .address import check_size
 from .decide import correct, decide
 from .environment import environment_at
@@ -54,6 +54,7 @@ class LmdbStore(Store):
         self.name = f"lmdb://{path}"
         self._seconds = timeout_us / 1e6
         self._clock = clock
+        self._budget = ThreadClock(self._seconds)
         self._environment = environment_at(path, check_size(size) + -size % mmap.PAGESIZE, durable)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
@@ -86,17 +87,22 @@ class LmdbStore(Store):
 
     def _run_locked(self, work: _Work[_Result]) -> _Result:
         check_process()
-        deadline = time.monotonic() + self._seconds
-        self._environment.lock.acquire(deadline)
+        deadline = self._budget.time() + self._seconds
+        self._environment.lock.acquire(self._budget, deadline)
         try:
-            return self._environment.run(work, self._clock, deadline)
+            return self._run(work, deadline - self._budget.time())
         finally:
             self._environment.lock.release()
 
     async def _arun_locked(self, work: _Work[_Result]) -> _Result:
         check_process()
-        environment, deadline = self._environment, time.monotonic() + self._seconds
-        return await environment.queue.get().run(lambda: environment.run(work, self._clock, deadline), self._seconds)
+        queue = self._environment.queue.get()
+        deadline = queue.clock.time() + self._seconds
+        return await queue.run(lambda: self._run(work, deadline - queue.clock.time()), self._seconds)
+
+    def _run(self, work: _Work[_Result], seconds: float) -> _Result:
+        deadline = self._budget.time() + seconds
+        return self._environment.run(work, self._clock, lambda: self._budget.time() > deadline)
 
 
 def open_address(parsed: tuple[str, int, bool], timeout_us: int) -> LmdbStore:

@@ -41,13 +41,13 @@ class Transactions:
         self._logged = {ROOMY}
         self._writes = 0
 
-    def run(self, work: Callable[[Records], _Result], clock: Clock, deadline: float) -> _Result:
+    def run(self, work: Callable[[Records], _Result], clock: Clock, is_over: Callable[[], bool]) -> _Result:
         """Do the work, and commit its changes. When the map is full, try again with less room."""
         now, room, sweeps = clock(), self._room, True
         while True:
             txn = self._env.begin(write=True)
             try:
-                records = Records(txn, room, now, deadline, *self._identity)
+                records = Records(txn, room, now, is_over, *self._identity)
                 result = work(records)
                 if records.changed:
                     self._writes += 1

@@ -27,7 +27,7 @@ class RecordsInDict:
 
     def __init__(self) -> None:
         self.txn = self
-        self.deadline = float("inf")
+        self.is_over = lambda: False
         self.kept: dict[bytes, bytes] = {}
         self.read = self.written = self.deleted = 0
 

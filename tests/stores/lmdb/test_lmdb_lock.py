@@ -2,12 +2,26 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from lmdb_kit import held_elsewhere
 
 from ratelimit_mw.errors import StoreError
+from ratelimit_mw.stores.budget import ThreadClock
 from ratelimit_mw.stores.lmdb.lock import FileLock
+
+
+def acquire(lock: FileLock, seconds: float = 60) -> None:
+    clock = ThreadClock(seconds)
+    lock.acquire(clock, clock.time() + seconds)
+
+
+def take_and_release(lock: FileLock) -> bool:
+    acquire(lock, 0.001)
+    lock.release()
+    return True
 
 
 @pytest.fixture
@@ -21,7 +35,7 @@ def test_one_thread_at_a_time(lock: FileLock) -> None:
 
     def work() -> None:
         for _ in range(100):
-            lock.acquire(time.monotonic() + 60)
+            acquire(lock)
             inside.append(None)
             met.append(len(inside))
             inside.pop()
@@ -36,16 +50,47 @@ def test_one_thread_at_a_time(lock: FileLock) -> None:
     lock.close()
 
 
-def test_wait_ends_at_the_deadline(lock: FileLock) -> None:
-    """A second caller gets a StoreError, not before its deadline. After a release the lock is free."""
-    lock.acquire(0)
-    deadline = time.monotonic() + 0.02
-    with pytest.raises(StoreError, match="longer than the time budget"):
-        lock.acquire(deadline)
-    assert time.monotonic() >= deadline
-    assert not lock.try_acquire()
+def test_wait_for_another_process_ends_at_the_deadline(lock: FileLock) -> None:
+    """Callers get a StoreError, not before their deadline. After a release the lock is free."""
+    with held_elsewhere(lock):
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(StoreError, match="longer than the time budget"):
+                acquire(lock, 0.02)
+            assert time.monotonic() - began >= 0.02
+        assert not lock.try_acquire()
+    acquire(lock, 0)
     lock.release()
-    lock.acquire(0)
+    lock.close()
+
+
+def test_wait_for_a_thread_uses_up_no_budget(lock: FileLock) -> None:
+    """The thread lives, and may only lack the GIL."""
+    acquire(lock)
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(take_and_release, lock) for _ in range(8)]
+        time.sleep(0.05)
+        assert not any(call.done() for call in calls)
+        lock.release()
+        assert [call.result() for call in calls] == [True] * 8
+    lock.close()
+
+
+def test_threads_wait_for_another_process_side_by_side(lock: FileLock) -> None:
+    """While one of them waits for the file, the budgets of all are used up."""
+    with held_elsewhere(lock), ThreadPoolExecutor(24) as pool:
+        calls = [pool.submit(acquire, lock, 0.3) for _ in range(24)]
+        began = time.monotonic()
+        assert [type(call.exception()) for call in calls] == [StoreError] * 24
+        assert time.monotonic() - began < 3.6, "half of what they would take one after the other"
+    lock.close()
+
+
+def test_thread_does_not_wait_for_itself(lock: FileLock) -> None:
+    """A signal handler that runs within a transaction gets a StoreError."""
+    acquire(lock)
+    with pytest.raises(StoreError):
+        acquire(lock)
     lock.release()
     lock.close()
 
@@ -55,9 +100,9 @@ def test_failed_wait_leaves_the_lock_free(lock: FileLock, tmp_path: Path) -> Non
     (tmp_path / "folder").write_text("in the way")
     for _ in range(2):
         with pytest.raises(StoreError, match="folder"):
-            lock.acquire(time.monotonic() + 0.001)
+            acquire(lock, 0.001)
     (tmp_path / "folder").unlink()
-    lock.acquire(0)
+    acquire(lock, 0)
     lock.release()
     lock.close()
 

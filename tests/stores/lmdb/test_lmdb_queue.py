@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lmdb_kit import held_elsewhere
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.lmdb.lock import FileLock, LockQueue
@@ -46,15 +47,29 @@ def test_call_that_times_out_does_no_work(lock: FileLock) -> None:
 
     async def scenario() -> None:
         queue = LockQueue(lock)
-        lock.acquire(0)
-        calls = asyncio.gather(*(queue.run(lambda: done.append(1), 0.02) for _ in range(3)), return_exceptions=True)
-        await turns(100)
-        assert [type(result) for result in await calls] == [StoreError] * 3
-        lock.release()
+        with held_elsewhere(lock):
+            calls = asyncio.gather(*(queue.run(lambda: done.append(1), 0.02) for _ in range(3)), return_exceptions=True)
+            await turns(100)
+            assert [type(result) for result in await calls] == [StoreError] * 3
         await queue.run(lambda: done.append(2), 0)
 
     asyncio.run(scenario())
     assert done == [2]
+
+
+def test_thread_with_the_lock_uses_up_no_budget(lock: FileLock) -> None:
+    """The thread lives, and may only lack the GIL."""
+
+    async def scenario() -> None:
+        queue = LockQueue(lock)
+        assert await asyncio.to_thread(lock.try_acquire)
+        call = asyncio.create_task(queue.run(lambda: "done", 0.02))
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        lock.release()
+        assert await call == "done"
+
+    asyncio.run(scenario())
 
 
 def test_call_with_the_lock_runs_all_waiting_calls(lock: FileLock) -> None:
@@ -68,7 +83,7 @@ def test_call_with_the_lock_runs_all_waiting_calls(lock: FileLock) -> None:
 
     async def scenario() -> list[object]:
         queue = LockQueue(lock)
-        lock.acquire(0)
+        assert lock.try_acquire()
         tasks = await waiting(queue, [lambda number=number: work(number) for number in range(4)])
         lock.release()
         assert await queue.run(lambda: work(12), 0) == 1
@@ -90,7 +105,7 @@ def test_cancelled_call_is_not_run_and_delays_no_other(lock: FileLock) -> None:
 
     async def scenario() -> None:
         queue = LockQueue(lock)
-        lock.acquire(0)
+        assert lock.try_acquire()
         tasks = await waiting(queue, [lambda number=number: done.append(number) for number in range(4)])
         for task in tasks[::2]:
             task.cancel()
@@ -107,7 +122,7 @@ def test_error_of_a_cancelled_call_is_not_logged(lock: FileLock, caplog: pytest.
 
     async def scenario() -> None:
         queue = LockQueue(lock)
-        lock.acquire(0)
+        assert lock.try_acquire()
         (task,) = await waiting(queue, [lambda: 1 // 0])
         lock.release()
         await queue.run(int, 0)
