@@ -1,4 +1,4 @@
-"""Clocks of time budgets. They stand still while this process cannot look at its sockets: that is no fault of a server.
+"""Clocks of time budgets. They stop while this process cannot look at its sockets: that is no fault of a server.
 
 A busy event loop reads a reply late, and so does a thread that waits for the GIL. Between two looks these clocks
 advance by at most a fifth of the budget. So a call that gets no reply ends after six looks at the latest.
@@ -132,7 +132,7 @@ class LoopClock:
         self._handle = self._loop.call_at(self._beat_at, self._beat)
 
     def _catch_up(self) -> float:
-        """Count what a beat is late as time in which this clock stood still. Return the loop's time."""
+        """Count what a beat is late as time in which this clock has stopped. Return the loop's time."""
         now = self._loop.time()
         self._stopped += max(0.0, now - self._latest)
         self._beat_at = self._latest = inf

@@ -1,4 +1,4 @@
-"""The clocks of time budgets stand still while this process is busy."""
+"""The clocks of time budgets stop while this process is busy."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_busy_loop_does_not_use_up_the_budget() -> None:
     on_a_loop(test)
 
 
-def test_time_stands_still_while_a_beat_is_late() -> None:
+def test_clock_stops_while_a_beat_is_late() -> None:
     """A call that starts on a busy loop gets its whole budget, and not the time before it too."""
 
     async def test(clock: LoopClock) -> None:
