@@ -1,6 +1,7 @@
 -- The twin of concurrency.py. State: slots, each an id, an expiry and a cost. Their store provides total (the sum of all
--- costs), bound (no id is larger), count, latest() (the last expiry), ended(now), find(id, cost) and newest() (the
--- largest id). A new state is without the slots in gone, and has the slot put.
+-- costs), bound (no id is larger), count, latest() (the last expiry), ended(now) and newest() (the largest id). It also
+-- provides get(id, cost) and find(id, cost), which finds a slot of another cost too. A new state is without the slots in
+-- gone, and has the slot put.
 
 local HINT = 1000000
 
@@ -34,9 +35,11 @@ end
 function Concurrency:decide(state, now, cost)
   local named
   if type(cost) == 'table' then cost, named = cost[1], cost[2] end
-  local ended = state and state:ended(now) or {}
+  local gone = state and state:ended(now) or {}
+  local again = named and state and state:get(named, cost)
+  if again and again[2] > now then gone[#gone + 1] = again end
   local room = self.amount
-  if state then room = room - state.total + total_of(ended) end
+  if state then room = room - state.total + total_of(gone) end
   if cost == 0 or cost > room then
     local retry = 0
     if cost > 0 then retry = cost <= self.amount and HINT or nil end
@@ -44,7 +47,7 @@ function Concurrency:decide(state, now, cost)
     return state, cost == 0, max(0, room), retry, reset, now
   end
   local slot = named or next_id(state, now)
-  local kept = changed(state, ended, {slot, now + self.lifetime, cost})
+  local kept = changed(state, gone, {slot, now + self.lifetime, cost})
   return kept, true, room - cost, 0, self.lifetime, named and now or slot
 end
 

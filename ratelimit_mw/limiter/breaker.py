@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, now_us
@@ -16,6 +17,7 @@ from ..errors import StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import Store
+from .fleet import Fleet
 from .link import ChainLink
 
 if TYPE_CHECKING:
@@ -58,10 +60,11 @@ class BreakerStore(ChainLink):
     1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
     """
 
-    def __init__(self, store: Store, policy: str, max_keys: int) -> None:
+    def __init__(self, store: Store, policy: str, fleet_size: int | None, max_keys: int) -> None:
         super().__init__(store)
+        self.fleet = Fleet(store, fleet_size)
         self.last = LastDecisions(max_keys)
-        self._name = store.name or type(store).__name__
+        self.name = store.name or type(store).__name__
         self._policy = policy
         self._policies: dict[str, str] = {}
         self._lock = create_lock(self, "_lock", threading.Lock)
@@ -79,13 +82,19 @@ class BreakerStore(ChainLink):
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         with _Call(self):
-            decisions = self.store.apply(hits, now, consume)
+            asked = self.fleet.join(hits) if consume and monotonic() >= self.fleet.due_at else hits
+            decisions = self.store.apply(asked, now, consume)
+        if asked is not hits:
+            decisions = self.fleet.learn(decisions)
         self.last.keep(decisions)
         return decisions
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         with _Call(self):
-            decisions = await self.store.aapply(hits, now, consume)
+            asked = self.fleet.join(hits) if consume and monotonic() >= self.fleet.due_at else hits
+            decisions = await self.store.aapply(asked, now, consume)
+        if asked is not hits:
+            decisions = self.fleet.learn(decisions)
         self.last.keep(decisions)
         return decisions
 
@@ -102,7 +111,7 @@ class BreakerStore(ChainLink):
         if self.takes_probe(now_us()):
             with suppress(RuntimeError):  # no thread can start now; the next interval tries again
                 threading.Thread(target=self._probe, name="ratelimit_mw probe", daemon=True).start()
-        raise NotAskedError(f"store {self._name} unreachable; the circuit breaker is open")
+        raise NotAskedError(f"store {self.name} unreachable; the circuit breaker is open")
 
     def record_failure(self, error: StoreError, epoch: int) -> None:
         """Count a failed call. Log it when it opens the breaker."""
@@ -111,7 +120,7 @@ class BreakerStore(ChainLink):
             counts = Counter(self._policies.values()).most_common()
             policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
             effect = f"applying on_store_error: {policies}; next probe in {wait:.1f} s"
-            _log.warning("store %s unreachable (%s); %s", self._name, error, effect)
+            _log.warning("store %s unreachable (%s); %s", self.name, error, effect)
 
     def count_failure(self, epoch: int, now: int) -> bool:
         """Count a failed call. Return True when it opens the breaker."""
@@ -153,7 +162,7 @@ class BreakerStore(ChainLink):
         with suppress(StoreError):
             self.store.ping()
             if passed := self.recover(now_us()):
-                _log.warning("store %s reachable again after %.1f s", self._name, passed / SECOND)
+                _log.warning("store %s reachable again after %.1f s", self.name, passed / SECOND)
 
 
 class _Call:

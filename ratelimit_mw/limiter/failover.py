@@ -6,14 +6,16 @@ the last decision of the store on a key: each process has its share of the rest,
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, Clock
 from ..decision import Decision, Hit
-from ..errors import StoreError
+from ..errors import RateLimitError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import MemoryStore, Store
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _RETRY_DENIED: Final = SECOND
 _MAX_LIMITS: Final = 10_000
+_log = logging.getLogger("ratelimit_mw")
 
 
 class Denial(Decision):
@@ -37,16 +40,27 @@ class Denial(Decision):
 class FailoverStore(ChainLink):
     """Decides by the policy of each limit when its store cannot be reached. "local" counts in the store ``local``."""
 
-    def __init__(self, store: Store, settings: Settings, clock: Clock, lose: Callable[[Sequence[Hit]], None]) -> None:
-        """``lose`` receives hits that the store may have counted without a reply."""
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        clock: Clock,
+        now: Callable[[], int | None],
+        lose: Callable[[Sequence[Hit]], None],
+    ) -> None:
+        """``clock`` is the limiter's time, ``now`` the time that it gives to the store if any.
+
+        ``lose`` receives hits that the store may have counted without a reply.
+        """
         self._policy = settings.on_store_error
-        self.breaker = BreakerStore(store, self._policy, settings.fallback_keys)
+        self.breaker = BreakerStore(store, self._policy, settings.fleet_size, settings.fallback_keys)
         super().__init__(self.breaker)
         self.local = MemoryStore(settings.fallback_keys, clock)
-        self._fleet_size = settings.fleet_size
+        self._now = now
         self._lose = lose
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._local_limit = lru_cache(_MAX_LIMITS)(lambda limit, parts: limit.local_part(parts))
+        self._is_warned = False
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         try:
@@ -69,6 +83,18 @@ class FailoverStore(ChainLink):
             self.breaker.last.pop(key)
         self.local.forget(keys)
 
+    def close(self) -> None:
+        if leaving := self.breaker.fleet.leave():
+            with suppress(RateLimitError):  # then the announcement expires
+                self.breaker.correct(leaving, self._now())
+        super().close()
+
+    async def aclose(self) -> None:
+        if leaving := self.breaker.fleet.leave():
+            with suppress(RateLimitError):
+                await self.breaker.acorrect(leaving, self._now())
+        await super().aclose()
+
     def _decide_by_policy(
         self, hits: Sequence[Hit], now: int | None, consume: bool, error: StoreError
     ) -> list[Decision]:
@@ -87,13 +113,24 @@ class FailoverStore(ChainLink):
         return denials or self._decide_here(local, now, consume)
 
     def _decide_here(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:
-        size = self._fleet_size
+        size = self._fleet_size()
         hits = [hit._replace(limit=self._local_limit(hit.limit, size)) for hit in hits]
         with self._lock:  # no other thread decides on a key before its last decision is carried over
             for hit in hits:
                 if last := self.breaker.last.pop(hit.key):
                     self._carry_over(last, hit, now, size)
         return self.local.apply(hits, now, consume)
+
+    def _fleet_size(self) -> int:
+        size = self.breaker.fleet.size
+        if not size and not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "store %s was never reached, so the number of processes is not known and each allows the whole limit;"
+                " set fleet_size",
+                self.breaker.name,
+            )
+        return size or 1
 
     def _carry_over(self, last: Decision, hit: Hit, now: int | None, size: int) -> None:
         """Leave this process no more of a key than its share of the rest that the store had."""

@@ -82,7 +82,9 @@ class Limiter(Settlement):
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
-        self._failover = FailoverStore(self.store, self.settings, self._time, self._lose) if self.waits else None
+        self._failover = (
+            FailoverStore(self.store, self.settings, self._time, self._now, self._lose) if self.waits else None
+        )
         self.breaker = self._failover and self._failover.breaker
         # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
         span = self.settings.rejection_cache if clock is None else 0

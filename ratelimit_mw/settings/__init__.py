@@ -60,7 +60,7 @@ class Settings:
     retry_jitter: int
     on_store_error: str
     store_timeout: int
-    fleet_size: int
+    fleet_size: int | None
     fallback_keys: int
     rejection_cache: int
     lists: AccessLists
@@ -146,7 +146,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         "headers": tuple,
         "retry_jitter": parse_duration,
         "store_timeout": parse_timeout,
-        "fleet_size": whole_number,
+        "fleet_size": lambda number: None if number is None else whole_number(number),
         "fallback_keys": whole_number,
         "rejection_cache": parse_duration,
         "lists": AccessLists,

@@ -45,7 +45,7 @@ class SettingsDict(HttpOptions, total=False):
     store: Annotated[str, option("The URL of the store that keeps the counts.", "memory://")]
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
     store_timeout: Annotated[Duration, option("The longest time that a call to a shared store may take.", "50ms")]
-    fleet_size: Annotated[int, option("The number of processes, which share limits without the store.", 1, minimum=1)]
+    fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]
     fallback_keys: Annotated[int, option("The most keys counted in a process without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]

@@ -21,11 +21,11 @@ KEEP_ALIVE = {"uvicorn": ("--timeout-keep-alive", "75"), "gunicorn": ("--keep-al
 
 
 @contextmanager
-def running(output: Path, target: str | int, *command: str) -> Iterator[None]:
+def running(output: Path, target: str | int, *command: str, folder: Path = SUPPORT) -> Iterator[None]:
     """Run a server process from its first response until the block ends."""
     with output.open("wb") as said:
         full = [sys.executable, "-m", *command, *KEEP_ALIVE.get(command[0], ())]
-        process = subprocess.Popen(full, cwd=SUPPORT, stdout=said, stderr=said)
+        process = subprocess.Popen(full, cwd=folder, stdout=said, stderr=said)
         try:
             for _ in range(600):
                 if reachable(target):

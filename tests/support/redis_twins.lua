@@ -70,6 +70,12 @@ function Held:ended(now)
   return found
 end
 
+function Held:get(id, cost)
+  for _, slot in ipairs(self.list) do
+    if slot[1] == id and slot[3] == cost then return slot end
+  end
+end
+
 function Held:find(id, cost)
   for _, slot in ipairs(self.list) do
     if slot[1] == id then return slot end

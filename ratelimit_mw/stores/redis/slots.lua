@@ -24,9 +24,14 @@ function Slots:ended(now)
   return parse_slots(redis.call('ZRANGEBYSCORE', self.key, 1, string.format('%.0f', now), 'WITHSCORES'))
 end
 
-function Slots:find(id, cost)
+function Slots:get(id, cost)
   local ends = redis.call('ZSCORE', self.key, member({id, 0, cost}))
-  if ends then return {id, tonumber(ends), cost} end
+  return ends and {id, tonumber(ends), cost}
+end
+
+function Slots:find(id, cost)
+  local slot = self:get(id, cost)
+  if slot then return slot end
   for _, slot in ipairs(parse_slots(redis.call('ZRANGE', self.key, 0, -1, 'WITHSCORES'))) do
     if slot[1] == id then return slot end
   end

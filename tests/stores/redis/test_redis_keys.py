@@ -40,7 +40,9 @@ def test_three_keys_of_one_request_are_one_command(own_server: Server, server: r
         Rule(name="user", limits="50/hour", key=["user"], algorithm="gcra"),
         Rule(name="endpoint", limits="2/hour", key=["endpoint"], algorithm="sliding-window-counter"),
     ]
-    limiter = Limiter(rules, open_store(address(own_server), PATIENT), settings=Settings(rejection_cache=0))
+    limiter = Limiter(
+        rules, open_store(address(own_server), PATIENT), settings=Settings(rejection_cache=0, fleet_size=1)
+    )
     with asyncio.Runner() as runner:
 
         def ask() -> bool:

@@ -1,0 +1,123 @@
+"""``Fleet``: the number of processes that share the limits of a store. It makes no calls of its own.
+
+Each process holds a slot under one key that all share. It takes the slot with one more hit in a call that it makes
+anyway, its first one, and renews it so every 30 s, more often in the beginning. The other slots are the other
+processes. The slot of a process that was killed, or has no requests, expires after ten minutes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Final, cast
+
+from ..algorithms.concurrency import Concurrency
+from ..algorithms.limit import Limit
+from ..clock import SECOND
+from ..decision import Decision, Hit, SlotCost, name_slots
+from ..errors import ConfigError
+from ..forksafe import check_process, run_in_child
+from ..quota import Quota
+from ..receipt import Charge, Correction
+from ..stores import Store
+from ..testmode import testmode
+
+_FIRST_INTERVAL: Final = 0.25  # seconds between the second and the third announcement; then it doubles up to the last
+_LAST_INTERVAL: Final = 30.0
+_COUNTED_EVERY: Final = 10.0
+_VARYING: Final = re.compile(rb"\d+|master|worker")  # in the command lines of the processes of one server
+
+FLEET: Final = Limit("", 0, Quota.exact(10_000, 0, concurrent=True), None, shadow=True)
+"""No rule has an empty name. A shadow limit rejects no request, also when there are more processes."""
+cast(Concurrency, FLEET.algorithm).lifetime = 600 * SECOND
+
+
+class Fleet:
+    """Announces this process in a store, and remembers the number of processes while the store is away."""
+
+    def __init__(self, store: Store, given_size: int | None) -> None:
+        self._given = given_size
+        self._learned = self._counted = 0
+        self._counted_until = 0.0
+        self._announces = given_size is None and _takes_slots(store)
+        self._start_over()
+        run_in_child(self, Fleet._start_over)
+
+    def _start_over(self) -> None:
+        """Also in a forked child, which is a process of its own."""
+        (self._hit,) = name_slots([Hit(FLEET, FLEET.prefix, 1)])
+        self._is_announced = False
+        self._interval = 0.0
+        self.due_at = 0.0 if self._announces else inf
+        """The time of the next announcement, by the monotonic clock."""
+
+    @property
+    def size(self) -> int:
+        """The number of processes: as given, else as learned or as counted on this machine; 0 if it is not known."""
+        if self._given is not None:
+            return self._given
+        if (now := monotonic()) >= self._counted_until:
+            self._counted, self._counted_until = count_processes(), now + _COUNTED_EVERY
+        return max(self._learned, self._counted)
+
+    def join(self, hits: Sequence[Hit]) -> Sequence[Hit]:
+        """Return the hits of a call that is due, with the announcement."""
+        if testmode.active:
+            return hits
+        check_process()
+        self.due_at = monotonic() + _FIRST_INTERVAL
+        return [*hits, self._hit]
+
+    def learn(self, decisions: Sequence[Decision]) -> list[Decision]:
+        """Return the decisions without that on the announcement. A rejected call has announced nothing."""
+        *others, announced = decisions
+        if all(decision.allowed or decision.shadow for decision in others):
+            self._is_announced = True
+            self.due_at = monotonic() + self._interval
+            self._interval = min(max(2 * self._interval, _FIRST_INTERVAL), _LAST_INTERVAL)
+        self._learned = FLEET.limit - announced.remaining + (not self._is_announced)
+        return others
+
+    def leave(self) -> list[Correction]:
+        """Return the correction that ends the announcement of a process."""
+        if not self._is_announced:
+            return []
+        limit, key, slot = self._hit
+        self._start_over()
+        return [Correction(limit, key, 1, Charge(cast(SlotCost, slot).slot, 1))]
+
+
+def _takes_slots(store: Store) -> bool:
+    try:
+        store.check(FLEET)
+    except ConfigError:  # of a store of the application
+        return False
+    return True
+
+
+def count_processes() -> int:
+    """Return the number of processes that the server of this process runs on this machine, 0 if it is not known."""
+    stated = os.environ.get("WEB_CONCURRENCY", "")
+    counts = [int(stated)] if re.fullmatch("[0-9]{1,4}", stated) else [0]
+    try:
+        return max(*counts, _count_siblings())
+    except OSError:  # not Linux
+        return counts[0]
+
+
+def _count_siblings() -> int:
+    """Count the processes that the parent has forked or spawned in the same way as this one."""
+    parent, own = os.getppid(), _command(os.getpid())
+    if multiprocessing.parent_process() is None and _command(parent) != own:
+        return 0
+    lists = Path(f"/proc/{parent}/task").glob("*/children")
+    return sum(_command(int(pid)) == own for each in lists for pid in each.read_text().split())
+
+
+def _command(pid: int) -> bytes:
+    return _VARYING.sub(b"", Path(f"/proc/{pid}/cmdline").read_bytes())

@@ -1,0 +1,300 @@
+"""The number of processes, learned from the store, and their shares of the limits while the store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_servers import free_port, running, say
+from redis_handles import PATIENT, address
+from servers import HOST, Server, memcached_running, redis_running, wait_for
+from shared_store import SharedStore
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.algorithms.limit import Limit
+from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.limiter import fleet
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import Store, open_store
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+
+
+@pytest.fixture(params=["redis", "memcached", "lmdb"])
+def url(request: pytest.FixtureRequest, redis_server: Server, tmp_path: Path) -> Iterator[str]:
+    if request.param == "redis":
+        yield address(redis_server, f"?prefix={tmp_path.name}:")
+    elif request.param == "lmdb":
+        yield f"lmdb://{tmp_path}/state"
+    else:
+        with memcached_running(tmp_path) as server:
+            yield f"memcached://{HOST}:{server.port}"
+
+
+def process(store: str | Store, limits: str = "10/hour", **settings: Any) -> Limiter:
+    """A limiter as one of several processes has it."""
+    opened = open_store(store, PATIENT) if isinstance(store, str) else store
+    clock = None if isinstance(store, str) else ManualClock(1_000_000.0)
+    return Limiter([Rule(name="api", limits=limits)], opened, clock, Settings(rejection_cache=0, **settings))
+
+
+def size(limiter: Limiter) -> int:
+    assert limiter.breaker is not None
+    return limiter.breaker.fleet.size
+
+
+def announce(limiter: Limiter) -> None:
+    """Make the next call that of an announcement."""
+    assert limiter.breaker is not None
+    limiter.breaker.fleet.due_at = 0.0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_processes_learn_their_number_from_the_store(url: str, is_async: bool) -> None:
+    """The second announcement of each process shows all of them. A process that is closed no longer counts."""
+    limiters = [process(url, "1000/hour") for _ in range(5)]
+    with asyncio.Runner() as loop:
+
+        def hit(limiter: Limiter) -> None:
+            announce(limiter)
+            assert loop.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
+
+        for limiter in limiters * 2:
+            hit(limiter)
+        assert [size(limiter) for limiter in limiters] == [5] * 5
+        loop.run(limiters[0].aclose()) if is_async else limiters[0].close()
+        hit(limiters[1])
+        assert size(limiters[1]) == 4
+        hit(limiters[0])
+        assert size(limiters[0]) == 5, "a limiter that was closed can be used again"
+        for limiter in limiters:
+            loop.run(limiter.aclose()) if is_async else limiter.close()
+
+
+def test_five_processes_share_a_limit_while_the_store_is_away() -> None:
+    """Together they allow the limit, plus at most one for each of them."""
+    for limits, allowed in ("10/hour", 10), ("11/hour", 15), ("3/hour", 5):
+        store = SharedStore()
+        limiters = [process(store, limits) for _ in range(5)]
+        for i, limiter in enumerate(limiters * 2):
+            limiter.hit({"ip": f"192.0.2.{100 + i}"})
+        store.down = True
+        assert sum(limiter.hit(WHO).allowed for limiter in limiters for _ in range(20)) == allowed
+
+
+class WatchedStore(SharedStore):
+    """A store that notes the hits of each call, and has no slots if it ``lacks_slots``."""
+
+    lacks_slots = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Sequence[Hit]] = []
+
+    def check(self, limit: Limit) -> None:
+        if self.lacks_slots and limit.quota.concurrent:
+            raise ConfigError("this store has no slots")
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        self.seen.append(hits)
+        return super().apply(hits, now, consume)
+
+    @property
+    def announcements(self) -> int:
+        return sum(hit.limit is fleet.FLEET for hits in self.seen for hit in hits)
+
+
+def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is due at once, with the next call, and then at intervals that double up to 30 s. It is in no verdict."""
+    store = WatchedStore()
+    now = 100.0
+    for module in "fleet", "breaker":
+        monkeypatch.setattr(f"ratelimit_mw.limiter.{module}.monotonic", lambda: now)
+    limiter = process(store, "1000000/hour")
+    counts = []
+    for moment in (100.0, 100.2, 100.25, 100.75, 101.5, *range(102, 400)):
+        now = float(moment)
+        for _ in range(3):
+            assert len(limiter.hit(WHO).decisions) == 1
+        counts.append(store.announcements)
+    assert counts[:5] == [2, 2, 3, 4, 4]
+    assert counts[-1] == 17
+    assert store.calls == 3 * len(counts)
+    limiter.peek(WHO)
+    assert store.announcements == 17
+
+
+def test_a_rejected_call_announces_nothing() -> None:
+    """All hits of a call are consumed, or none. Its process learns the number all the same."""
+    store = WatchedStore()
+    first, second = process(store, "1/hour"), process(store, "1/hour")
+    assert first.hit(WHO)
+    assert not second.hit(WHO)
+    assert not first.hit(WHO)
+    assert (size(first), size(second)) == (1, 2)
+    announce(second)
+    assert second.hit({"ip": "192.0.2.1"})
+    announce(first)
+    assert not first.hit(WHO)
+    assert (size(first), size(second)) == (2, 2)
+    for limiter in first, second, second:
+        limiter.close()
+    third = process(store, "1/hour")
+    assert third.hit({"ip": "192.0.2.2"})
+    assert size(third) == 1
+
+
+@pytest.mark.parametrize("lacks_slots", [False, True])
+def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced(lacks_slots: bool) -> None:
+    """``fleet_size`` is not compared with the store. A store of your own may have no slots."""
+    store = WatchedStore()
+    store.lacks_slots = lacks_slots
+    limiter = process(store) if lacks_slots else process(store, fleet_size=3)
+    assert limiter.hit(WHO)
+    assert store.announcements == 0
+    assert size(limiter) == (0 if lacks_slots else 3)
+
+
+def test_a_forked_child_is_a_process_of_its_own(tmp_path: Path) -> None:
+    """A server that loads the application before it forks has one limiter in all workers."""
+    url = f"lmdb://{tmp_path}/state"
+    limiter = process(url)
+    assert limiter.hit(WHO)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if limiter.hit(WHO) and limiter.breaker.fleet._learned == 2 else 1)  # type: ignore[union-attr]
+    assert os.waitpid(child, 0)[1] == 0
+    announce(limiter)
+    assert limiter.hit(WHO)
+    assert limiter.breaker.fleet._learned == 2  # type: ignore[union-attr]
+    limiter.close()
+
+
+def test_limits_on_the_clock_of_a_test_are_not_announced(ratelimit_clock: ManualClock) -> None:
+    """A test leaves nothing behind in the store of the application."""
+    store = WatchedStore()
+    limiter = Limiter([Rule(name="api", limits="10/hour")], store)
+    assert limiter.hit(WHO)
+    assert store.announcements == 0
+
+
+COUNT = "from ratelimit_mw.limiter.fleet import count_processes; print(count_processes())"
+WORKERS = """
+import multiprocessing, time
+from ratelimit_mw.limiter.fleet import count_processes
+
+def work(barrier, counts):
+    barrier.wait()
+    counts.put(count_processes())
+    barrier.wait()
+
+if __name__ == "__main__":
+    way = multiprocessing.get_context("{way}")
+    barrier, counts = way.Barrier(3), way.SimpleQueue()
+    workers = [way.Process(target=work, args=(barrier, counts)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    print(*(counts.get() for _ in workers))
+"""
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_the_workers_of_a_server_are_counted(way: str, tmp_path: Path) -> None:
+    """A process sees the processes that its parent has started in the same way."""
+    script = tmp_path / "server.py"
+    script.write_text(WORKERS.format(way=way))
+    assert subprocess.check_output([sys.executable, script], text=True) == "3 3 3\n"
+
+
+@pytest.mark.parametrize(("stated", "counted"), [("4", 4), ("", 0), ("many", 0), ("0", 0), ("9" * 9, 0)])
+def test_the_number_of_workers_can_be_stated(stated: str, counted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``WEB_CONCURRENCY`` states it. Other programs of one parent are not counted."""
+    monkeypatch.setenv("WEB_CONCURRENCY", stated)
+    assert subprocess.check_output([sys.executable, "-c", COUNT], text=True) == f"{counted}\n"
+    monkeypatch.setattr(fleet, "Path", lambda path: Path("/nowhere") / path[1:])
+    assert fleet.count_processes() == counted, "on a system without /proc"
+
+
+def test_an_unknown_number_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The store was never reached, so each process allows the whole limit."""
+    store = SharedStore()
+    store.down = True
+    limiter = process(store)
+    assert [limiter.hit(WHO).allowed for _ in range(11)] == [True] * 10 + [False]
+    (warning,) = [message for message in caplog.messages if "fleet_size" in message]
+    assert warning.startswith("store SharedStore was never reached, so the number of processes is not known")
+
+
+APP = """
+import os
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.{interface} import RateLimitMiddleware
+
+rules = [
+    Rule(name="login", limits="10/hour", match={{"path": "/login"}}),
+    Rule(name="page", limits="1000000/hour", match={{"path": "/"}}),
+]
+limiter = Limiter(rules, "{url}", settings=Settings(store_timeout=1_000_000))
+
+def text():
+    return f"{{os.getpid()}} {{limiter.breaker.fleet._learned}}".encode()
+
+def wsgi(environ, start_response):
+    start_response("200 OK", [("Content-Length", str(len(text())))])
+    return [text()]
+
+async def asgi(scope, receive, send):
+    if scope["type"] == "http":
+        headers = [(b"content-length", b"%d" % len(text()))]
+        await send({{"type": "http.response.start", "status": 200, "headers": headers}})
+        await send({{"type": "http.response.body", "body": text()}})
+
+app = RateLimitMiddleware({interface}, limiter=limiter)
+"""
+REQUEST = "GET {path} HTTP/1.1\nHost: x\nConnection: close\n\n"
+SERVERS = {
+    "wsgi": ["gunicorn", "--workers", "5", "--bind", f"{HOST}:{{port}}", "application:app"],
+    "asgi": ["uvicorn", "--workers", "5", "--lifespan", "off", "--port", "{port}", "application:app"],
+}
+
+
+def body(response: bytes) -> list[str]:
+    """The process of a response, and the number of processes that it has learned."""
+    return response.partition(b"\r\n\r\n")[2].decode().split()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interface", ["wsgi", "asgi"])
+@pytest.mark.parametrize("had_requests", [True, False])
+def test_five_workers_without_redis_allow_ten_and_one_for_each(
+    interface: str, had_requests: bool, tmp_path: Path
+) -> None:
+    """Workers that had requests have learned their number. Others count the workers of their server."""
+    port = free_port()
+    with redis_running(tmp_path) as redis:
+        app = APP.format(interface=interface, url=address(redis))
+        (tmp_path / "application.py").write_text(app)
+        command = [part.format(port=port) for part in SERVERS[interface]]
+        with running(tmp_path / "output", port, *command, folder=tmp_path):
+            learned: dict[str, str] = {}
+
+            def all_have_learned() -> bool:
+                worker, number = body(say(port, REQUEST.format(path="/")))
+                learned[worker] = number
+                return list(learned.values()) == ["5"] * 5
+
+            if had_requests:
+                wait_for(all_have_learned, "five workers that know of each other")
+            redis.kill()
+            responses = [say(port, REQUEST.format(path="/login")) for _ in range(150)]
+            allowed = [body(response)[0] for response in responses if b" 200 " in response[:20]]
+            assert 1 <= len(allowed) <= 15
+            assert max(allowed.count(worker) for worker in allowed) == 2
