@@ -16,7 +16,7 @@ _RESULTS: Final = {Coroutine: 2, Awaitable: 0, Generator: 0, AsyncGenerator: 0, 
 def check_return(part: Part, function: Any, provides: bool = False) -> None:
     """Raise ``FeatureTypeError`` when the annotation of a function shows that no value of it can be counted.
 
-    ``provides`` is for dependencies of FastAPI: classes, and functions that yield.
+    ``provides`` is for dependencies of FastAPI, which may yield.
     """
     if part.attribute:
         return
@@ -26,8 +26,10 @@ def check_return(part: Part, function: Any, provides: bool = False) -> None:
 
 def returned_types(function: Any, provides: bool = False) -> list[type]:
     if inspect.isclass(function):
-        return [function] if provides else []
-    function = inspect.unwrap(getattr(function, "func", function))  # of functools.partial, and of decorators
+        return [function]
+    for inner in ("func", "awaitable"):  # of functools.partial, and of asgiref's async_to_sync
+        function = getattr(function, inner, function)
+    function = inspect.unwrap(function)
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
         hints = get_type_hints(target, include_extras=False)

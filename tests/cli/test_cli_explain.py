@@ -198,3 +198,38 @@ def test_explain_shows_the_decision_of_the_lists(
     told = run("explain", settings(LISTED), *request, "--json")
     assert (json.loads(told.stdout)["list"], told.exit_code) == (listed, exit_code)
     assert ("list decides" in run("explain", settings(LISTED), *request).stderr) == (listed is not None)
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/?q=a&q=b", []),
+        ("/?" + "&".join(["x=1"] * 1001), []),
+        ("/", ["--feature", "query:q=a", "--feature", "query:q=b"]),
+    ],
+)
+def test_a_field_with_several_values_is_invalid(settings: Any, path: str, given: list[str]) -> None:
+    """The command shows the key that the middleware uses."""
+    file = settings('[[rules]]\nname = "r"\nkey = ["query:q"]\nlimits = ["1/m"]\n')
+    answer = json.loads(run("explain", file, "GET", path, *given, "--json").stdout)
+    assert answer["features"]["query:q"] == "(invalid)"
+    assert answer["rules"][0]["key"] == "query:q!&"
+    assert "query:q!&" in run("explain", file, "GET", path, *given).stdout
+
+
+def test_a_field_with_equal_values_has_this_value(settings: Any) -> None:
+    """All frameworks read it."""
+    file = settings('[[rules]]\nname = "r"\nkey = ["query:q"]\nlimits = ["1/m"]\n')
+    assert "query:q=a" in run("explain", file, "GET", "/?q=a&q=a").stdout
+
+
+def test_a_feature_in_its_comparison_form(settings: Any) -> None:
+    """Attributes are given by their place in the key, and types as in the key."""
+    file = settings('[[rules]]\nname = "r"\nkey = ["user.id", "path:id as int"]\nlimits = ["1/m"]\n')
+    features = ["--feature", "user.id= Ann", "--feature", "path:id=007"]
+    answer = json.loads(run("explain", file, "GET", "/", *features, "--json").stdout)
+    assert answer["rules"][0]["key"] == "user.id=3:ann&path:id=7"
+    assert answer["features"]["user"] == {"id": " Ann"}
+    result = run("explain", file, "GET", "/", *features, "--feature", "user=ann")
+    assert result.exit_code == 2
+    assert "set either user or user.id" in result.stderr

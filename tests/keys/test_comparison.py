@@ -298,7 +298,6 @@ def test_an_annotation_of_a_value_without_one(function: Any) -> None:
 
 def test_annotations_of_dependencies() -> None:
     """A dependency may be a class, or a function that yields its value."""
-    assert returned_types(User, provides=True) == [User]
-    assert returned_types(User) == []
+    assert returned_types(User, provides=True) == returned_types(User) == [User]
     assert returned_types(returning(AsyncIterator[str]), provides=True) == [str]
     assert returned_types(len) == []

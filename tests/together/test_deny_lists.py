@@ -1,0 +1,79 @@
+"""No way to write a denied value gets past a deny list, under ASGI and WSGI."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from calls import ask, ask_wsgi, responding
+from wsgi_calls import listing
+
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+JSON = {"content-type": "application/json"}
+DENIED = ["form:name", "json:name", "query:name", "cookie:name", "header:x-name"]
+SPELLINGS = [" mallory", "MALLORY", "\uff4dallory", "mal\u200blory", "m\u00e1llory"]
+
+
+def sent(feature: str, *values: str) -> dict[str, Any]:
+    """Return a request that has these values of a feature."""
+    encoded = [quote(value) for value in values]
+    if feature == "form:name":
+        return {"method": "POST", "headers": FORM, "content": "&".join(f"name={value}" for value in encoded)}
+    if feature == "json:name":
+        fields = ", ".join(f'"name": "{value}"' for value in values)
+        return {"method": "POST", "headers": JSON, "content": f"{{{fields}}}"}
+    if feature == "query:name":
+        return {"path": "/?" + "&".join(f"name={value}" for value in encoded)}
+    if feature == "cookie:name":
+        return {"headers": {"cookie": "; ".join(f"name={value}" for value in values)}}
+    return {"headers": [("x-name", value) for value in values]}
+
+
+def statuses(feature: str, **request: Any) -> set[int]:
+    """Return the statuses of a request under ASGI and WSGI."""
+    settings: Any = {"lists": {"deny": {feature: ["Mallory"]}}}
+    over_asgi = ask(RateLimitMiddleware(responding(200), settings=settings), **request)
+    over_wsgi = ask_wsgi(WSGIMiddleware(listing, settings=settings), **request)
+    return {over_asgi.status_code, over_wsgi.status_code}
+
+
+@pytest.mark.parametrize("feature", DENIED)
+def test_a_denied_value_is_denied(feature: str) -> None:
+    """Another value is not."""
+    assert statuses(feature, **sent(feature, "Mallory")) == {403}
+    assert statuses(feature, **sent(feature, "ann")) == {200}
+
+
+@pytest.mark.parametrize("feature", DENIED[:3])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_spelling_of_a_denied_value_is_denied(feature: str, spelling: str) -> None:
+    """The application may take it for the value."""
+    assert statuses(feature, **sent(feature, spelling)) == {403}
+
+
+@pytest.mark.parametrize("feature", DENIED[:-1])
+@pytest.mark.parametrize("values", [("mallory", "ann"), ("ann", "mallory"), ("mallory", "")])
+def test_a_second_value_does_not_hide_a_denied_one(feature: str, values: tuple[str, ...]) -> None:
+    """Bottle, WebOb, Falcon, Quart and BlackSheep show the first or the last of several values."""
+    assert statuses(feature, **sent(feature, *values)) == {403}
+
+
+@pytest.mark.parametrize(
+    ("feature", "request_"),
+    [
+        ("json:name", {"headers": JSON, "content": '{"name": "mallory"'}),
+        ("json:name", {"headers": JSON, "content": '{"name": ["mallory"]}'}),
+        ("json:name", {"headers": {"content-type": "application/json; charset=utf-16"}, "content": '{"name": "x"}'}),
+        ("form:name", {"headers": FORM, "content": "name=mallory&x=" + "y" * 70_000}),
+        ("form:name", {"headers": {**FORM, "content-encoding": "gzip"}, "content": "name=mallory"}),
+        ("form:name", {"headers": FORM, "content": "&".join(["x=1"] * 1001) + "&name=mallory"}),
+        ("query:name", {"path": "/?" + "&".join(["x=1"] * 1001) + "&name=mallory"}),
+    ],
+)
+def test_an_unreadable_value_is_denied(feature: str, request_: dict[str, Any]) -> None:
+    """The application may read a value that the middleware cannot."""
+    assert statuses(feature, method="POST", **request_) == {403}
