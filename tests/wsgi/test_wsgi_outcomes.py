@@ -21,10 +21,8 @@ from ratelimit_mw.wsgi import RateLimitMiddleware
 
 def test_a_queue_delays_requests() -> None:
     """A leaky-bucket queue delays each request until the earlier ones are released. A full queue rejects."""
-    app = RateLimitMiddleware(
-        listing,
-        limiter=Limiter([Rule(name="q", limits="4/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]),
-    )
+    rules = [Rule(name="queue", limits="50/s burst 2", algorithm={"name": "leaky-bucket", "mode": "queue"})]
+    app = RateLimitMiddleware(listing, limiter=Limiter(rules, clock=ManualClock(1_000_000.0)))
     began = time.monotonic()
     codes: list[int] = []
     threads = [threading.Thread(target=lambda: codes.extend(statuses(app, 1))) for _ in range(3)]
