@@ -21,6 +21,7 @@ from ..receipt import Correction
 from ..stores import MemoryStore, Store
 from .breaker import BreakerStore, NotAskedError
 from .link import ChainLink
+from .tally import Tally
 
 if TYPE_CHECKING:
     from ..settings import Settings
@@ -56,6 +57,7 @@ class FailoverStore(ChainLink):
         self.breaker = BreakerStore(store, self._policy, settings.fleet_size, settings.fallback_keys)
         super().__init__(self.breaker)
         self.local = MemoryStore(settings.fallback_keys, clock)
+        self.tally = Tally(self.breaker.name)
         self._now = now
         self._lose = lose
         self._lock = create_lock(self, "_lock", threading.Lock)
@@ -63,12 +65,18 @@ class FailoverStore(ChainLink):
         self._is_warned = False
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        self.tally.decisions += len(hits)
+        if self.tally.report_at:
+            self.tally.report()
         try:
             return self.store.apply(hits, now, consume)
         except StoreError as error:
             return self._decide_by_policy(hits, now, consume, error)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        self.tally.decisions += len(hits)
+        if self.tally.report_at:
+            self.tally.report()
         try:
             return await self.store.aapply(hits, now, consume)
         except StoreError as error:
@@ -88,16 +96,19 @@ class FailoverStore(ChainLink):
             with suppress(RateLimitError):  # then the announcement expires
                 self.breaker.correct(leaving, self._now())
         super().close()
+        self.tally.report(is_last=True)
 
     async def aclose(self) -> None:
         if leaving := self.breaker.fleet.leave():
             with suppress(RateLimitError):
                 await self.breaker.acorrect(leaving, self._now())
         await super().aclose()
+        self.tally.report(is_last=True)
 
     def _decide_by_policy(
         self, hits: Sequence[Hit], now: int | None, consume: bool, error: StoreError
     ) -> list[Decision]:
+        self.tally.add_local(len(hits))
         if consume and not isinstance(error, NotAskedError):
             self._lose(hits)
         local: list[Hit] = []

@@ -105,6 +105,11 @@ class Limiter(Settlement):
         loaded = settings if isinstance(settings, Settings) else load_settings(settings)
         return cls(loaded.rules, loaded.store, clock, loaded)
 
+    @property
+    def local_decisions(self) -> int:
+        """How many decisions were made without the store, because it could not be reached."""
+        return self._failover.tally.local if self._failover else 0
+
     def adopt(self, marks: Iterable[Mark]) -> None:
         """Add the rules of decorators. Adapters call it at the start, once they know the views.
 

@@ -360,3 +360,52 @@ def test_a_decision_knows_that_it_is_local(hit: Hit) -> None:
         assert not hit(mine).decisions[0].local
         store.down = True
         assert hit(mine).decisions[0].local
+
+
+class Minutes:
+    """The time of the tally."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("ratelimit_mw.limiter.tally.monotonic", lambda: self.now)
+
+
+def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if " of " in message]
+
+
+@both
+@pytest.mark.parametrize("policy", ["local", "allow", "deny"])
+def test_decisions_without_the_store_are_counted_and_logged(
+    hit: Hit, policy: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line a minute has their number and that of all decisions. It has no keys."""
+    store, time = SharedStore(), Minutes(monkeypatch)
+    mine = limiter(store, [rule(policy, "1000/hour; 9000/day")])
+    for store.down in (False, True, False):
+        for _ in range(2):
+            hit(mine)
+    assert mine.local_decisions == 4
+    time.now += 59
+    assert hit(mine).decisions[0].local is False
+    assert reports(caplog) == []
+    time.now += 1
+    hit(mine)
+    hit(mine)
+    assert reports(caplog) == ["4 of 12 decisions in 60 s without the store SharedStore"]
+    time.now += 600
+    hit(mine)
+    store.down = True
+    hit(mine)
+    time.now += 10
+    mine.close()
+    asyncio.run(mine.aclose())
+    assert reports(caplog)[1:] == ["2 of 2 decisions in 10 s without the store SharedStore"]
+    assert mine.local_decisions == 6
+
+
+def test_a_limiter_in_memory_needs_no_store() -> None:
+    """No decision of it is local."""
+    mine = Limiter([rule(None)])
+    mine.hit(WHO)
+    assert mine.local_decisions == 0
