@@ -33,6 +33,7 @@ from .websocket import WebSocketConnection
 _STARTS = {"http.response.start", "websocket.accept", "websocket.http.response.start"}
 _ENDS = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _STOPS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
+_PERCENT = ord("%")  # a number, because "in" is eight times as fast as with bytes
 _ERROR = 500  # the status that servers send when an application raises
 
 
@@ -129,9 +130,12 @@ class RateLimitMiddleware:
         if self.routes.has_routes:
             self.routes.match(request)
         match, native, rules = request.match, request.native, self.limits.rules
-        # Most requests need no call for their path.
-        is_plain = not native.get("root_path") and b"%" not in (native.get("raw_path") or b"")
-        path = native["path"] or "/" if is_plain else request.sent_path
+        path = ""
+        if rules.needs_path:
+            path = native["path"]
+            encoded = not match.is_exact and _PERCENT in (native.get("raw_path") or b"")
+            if encoded or not path or native.get("root_path"):
+                path = request.sent_path
         plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
         if DECIDED in scope or self.is_outer:
             plan = self.limits.undecided(plan, scope, self.is_outer)

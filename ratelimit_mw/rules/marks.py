@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..keys.features import UNMATCHED
 from .names import class_behind, printable
 from .rule import Rule
 
@@ -65,8 +66,19 @@ class Destination:
     marks: ViewMarks | None = None
     ends: bool = True
     """Whether the route takes the whole path. False where another application routes the rest."""
+    template: str | None = field(init=False)
+    """The endpoint where it is a template of the whole path, else None."""
+    is_exact: bool = field(init=False)
+    """Whether the template has no parameters, so that it leaves no doubt about the path."""
+
+    def __post_init__(self) -> None:
+        template = self.endpoint if self.ends and self.endpoint != UNMATCHED else None
+        object.__setattr__(self, "template", template)
+        object.__setattr__(self, "is_exact", template is not None and "{" not in template)
 
 
+NOWHERE: Final = Destination()
+"""The destination of a request whose route is not known."""
 destination = functools.lru_cache(10_000)(Destination)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..keys.features import UNMATCHED
-from .marks import Destination
+from .marks import NOWHERE, Destination
 from .paths import PARAMETER, PathTree, normalize_path
 from .readings import read_path
 
@@ -29,7 +28,7 @@ class PathPatterns:
         for number, pattern in patterns:
             self._by_template.setdefault(normalize_path(PARAMETER.sub(r"{\1}", pattern)), set()).add(number)
 
-    def match(self, path: str, to: Destination | None = None, params: Mapping[str, Any] | None = None) -> set[int]:
+    def match(self, path: str, to: Destination = NOWHERE, params: Mapping[str, Any] | None = None) -> set[int]:
         """Return the numbers of the patterns that fit the path that was sent, or the route.
 
         A route without parameters leaves no doubt. Otherwise, the patterns that fit any reading of the path are in.
@@ -39,10 +38,9 @@ class PathPatterns:
             to: Where the request goes.
             params: The values of the route's parameters.
         """
-        template = to.endpoint if to is not None and to.ends and to.endpoint != UNMATCHED else None
-        if template is None:
+        if (template := to.template) is None:
             return self._match_readings(path)
-        if "{" not in template:
+        if to.is_exact:
             return {*self._tree.match(path), *self._tree.match(template)}
         filled = PARAMETER.sub(lambda name: str((params or {}).get(name[1], name[0])), template)
         found = self._match_readings(path) | self._by_template.get(normalize_path(template), set())

@@ -13,7 +13,7 @@ from ..keys.host import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
-from .marks import Destination, Mark, ViewMarks
+from .marks import NOWHERE, Destination, Mark, ViewMarks
 from .names import printable
 from .plan import CompiledRule, Plan
 from .routed import PathPatterns
@@ -63,6 +63,7 @@ class RuleSet:
         self._patterns = PathPatterns((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
         self.needs_route = self.needs_path or any(rule.matches.views for rule in rules)
+        self._needs_place = self.needs_route or self.needs_host
         self._by_request: dict[Hashable, Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
 
@@ -86,17 +87,13 @@ class RuleSet:
 
         Requests with the same rules get the same object.
         """
-        key: Hashable  # short where it can be, because each request builds one
-        if to is not None and (self.needs_route or to.marks is not None):
+        key: Hashable = method  # short where it can be, because each request builds one
+        if self._needs_place or (to is not None and to.marks is not None):
             key = to, method, path if self.needs_path else "", host if self.needs_host else ""
-        elif self.needs_host:
-            key = method, path if self.needs_path else "", host
-        else:
-            key = (method, path) if self.needs_path else method
         try:
             return self._by_request[key]
         except KeyError:
-            return self._find_plan(key, to or Destination(), method, path, host, request)
+            return self._find_plan(key, to or NOWHERE, method, path, host, request)
 
     def keys(self, name: str, features: Features) -> list[str]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
@@ -133,7 +130,8 @@ class RuleSet:
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
-        params = request.path_params if request is not None and self.needs_path and "{" in (to.endpoint or "") else {}
+        has_params = self.needs_path and to.template is not None and not to.is_exact
+        params = request.path_params if has_params and request is not None else {}
         numbers = sorted({*self._pathless, *self._patterns.match(path, to, params)})
         numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += [self._of_mark[mark] for mark in to.marks.marks] if to.marks else []
