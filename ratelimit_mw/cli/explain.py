@@ -92,7 +92,7 @@ def explain(
     values |= {f"path:{name}": value for name, value in params.items()}
     if to.endpoint is not None:
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
-    place = request.method, request.sent_path, request.host, to, params
+    place = request.method, request.sent_path, _host(request), to, params
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
     list_name = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
     if as_json:
@@ -127,7 +127,12 @@ def _features(
     names = (*(request.query_values or ()), *(name.removeprefix(_QUERY) for name in needs if name.startswith(_QUERY)))
     values = ((name, request.query_field(name)) for name in names)
     query = {f"{_QUERY}{name}": value for name, value in values if value is not None}
-    return {**query, **features, "ip": ip, "method": request.method, "path": request.path, "host": request.host}
+    return {**query, **features, "ip": ip, "method": request.method, "path": request.path, "host": _host(request)}
+
+
+def _host(request: ASGIRequest) -> Any:
+    """Return the host as the middleware reads it; "" without one, so that no rule of a host applies."""
+    return request.host if request.header("host") else ""
 
 
 def _explain(rule: CompiledRule, features: Features, reason: str) -> dict[str, Any]:

@@ -91,9 +91,8 @@ class Request(Mapping[str, Any]):
 
     @property
     def host(self) -> Any:
-        """Normalized, "" when there is none; ``INVALID`` for lines that differ or are no host."""
-        lines = self.header_lines("host")
-        return only_value(list(map(normalize_host, lines))) if lines else ""
+        """Normalized; ``INVALID`` for lines that differ or are no host, and without any: frameworks show one."""
+        return only_value(list(map(normalize_host, self.header_lines("host")))) or INVALID
 
     def header(self, name: str) -> Any:
         """Return a header as a feature. Several lines are ``INVALID``: frameworks show one of them, or all."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from .features import INVALID
 
 _LONGEST: Final = 270  # characters of the longest name, with a dot and a port
-_HOST = re.compile(r"(?:([a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_-])?)\.*|\[([0-9a-f:.]{2,45})\])(?::[0-9]*)?", re.ASCII)
+_HOST = re.compile(r"(?:([a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_-])?)\.*|\[([0-9a-f:.]{2,45})\])(?::[0-9]+)?", re.ASCII)
 
 
 def normalize_host(text: Any) -> Any:
@@ -24,8 +24,7 @@ def normalize_host(text: Any) -> Any:
 
 @lru_cache(1024)
 def _normalize(text: str) -> Any:
-    text = text.strip(" \t").lower()
-    match = _HOST.fullmatch(text)
+    match = _HOST.fullmatch(text.lower())
     if match is None:
         return INVALID if text else ""
     if match[1]:

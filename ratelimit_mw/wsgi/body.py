@@ -15,15 +15,15 @@ def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
     header = environ.get("CONTENT_LENGTH") or ""
     has_end = environ.get("wsgi.input_terminated", False)
     if has_end and (not header or "HTTP_TRANSFER_ENCODING" in environ):
-        content = _read(environ["wsgi.input"], limit + 1)
-        complete = len(content) <= limit
+        content, complete = _read(environ["wsgi.input"], limit + 1)
+        complete = complete and len(content) <= limit
     else:
         length = int(header) if header.isascii() and header.isdigit() and len(header) < 20 else None
         if not header or length == 0:
             return None
         if length is None or length > limit:
             return INVALID
-        content = _read(environ["wsgi.input"], length)
+        content, _ = _read(environ["wsgi.input"], length)
         complete = len(content) == length
     environ["wsgi.input"] = io.BytesIO(content) if complete else ReplayedInput(content, environ["wsgi.input"])
     return (content or None) if complete else INVALID
@@ -65,10 +65,16 @@ class ReplayedInput:
         return iter(self.readline, b"")
 
 
-def _read(stream: Any, size: int) -> bytes:
-    """Read ``size`` bytes, fewer only at the end: one read may return less than it is asked for."""
+def _read(stream: Any, size: int) -> tuple[bytes, bool]:
+    """Read ``size`` bytes, fewer only at the end: one read may return less than it is asked for.
+
+    Also return whether the server could read them. The application meets the error of the server again.
+    """
     parts: list[bytes] = []
-    while size > 0 and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    try:
+        while size > 0 and (part := stream.read(size)):
+            parts.append(part)
+            size -= len(part)
+    except OSError:
+        return b"".join(parts), False
+    return b"".join(parts), True

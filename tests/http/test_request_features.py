@@ -144,11 +144,11 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
 @pytest.mark.parametrize(
     ("lines", "host"),
     [
-        ([], ""),
+        ([], INVALID),
         (["Example.COM"], "example.com"),
         (["example.com:8080"], "example.com"),
         (["example.com."], "example.com"),
-        ([" example.com "], "example.com"),
+        (["example.com "], INVALID),
         (["[2001:DB8::1]:80"], "[2001:db8::1]"),
         (["[2001:DB8:0:0::1]"], "[2001:db8::1]"),
         (["[2001:db8::1"], INVALID),
@@ -159,11 +159,12 @@ def test_headers_are_a_case_insensitive_mapping() -> None:
         (["user@a.example"], INVALID),
         (["a" * 300], INVALID),
         ([":80"], INVALID),
-        ([" "], ""),
+        ([" "], INVALID),
+        (["a.example:"], INVALID),
     ],
 )
 def test_the_host_is_normalized(lines: list[str], host: object) -> None:
-    """The host is lower case without port and final dot. Lines that differ, and text that is no host, are invalid."""
+    """The host is lower case without port and final dot. Lines that differ, text that is no host, and none: invalid."""
     assert asgi(headers=[(b"host", line.encode()) for line in lines]).host == host
 
 

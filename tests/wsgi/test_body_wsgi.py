@@ -228,15 +228,28 @@ def test_a_truncated_body_reaches_the_application() -> None:
     assert app.found == ANN
 
 
-def test_an_error_of_the_stream_reaches_the_application() -> None:
-    """The application sees an error of the stream at the point where the error occurs."""
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_error_of_the_stream_reaches_the_application(chunked: bool) -> None:
+    """The body is invalid for the limit, which counts the request. The application reads up to the error."""
 
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
+            if found := super().read(size):
+                return found
             raise OSError("connection lost")
 
+    read: list[bytes] = []
+
+    def app(environ: Any, start_response: Any) -> Any:
+        read.append(environ["wsgi.input"].read(4))
+        return environ["wsgi.input"].read(100)
+
+    framing: dict[str, Any] = {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True} if chunked else {}
+    limited = with_middleware(app)
     with pytest.raises(OSError, match="connection lost"):
-        status(with_middleware(listing), post(ANN, **{"wsgi.input": Broken()}))
+        status(limited, post(ANN, 100, **framing, **{"wsgi.input": Broken(b"half")}))
+    assert read == [b"half"]
+    assert status(limited, post(ANN, 100, **framing, **{"wsgi.input": Broken(b"more")})) == "429"
 
 
 def test_wsgiref_validate_accepts_both_sides() -> None:
