@@ -171,7 +171,7 @@ class CombinedVerdict(Verdict):
     __slots__ = ("_parts",)
 
     def __init__(self, verdicts: Sequence[Verdict]) -> None:
-        self._parts = tuple(part for verdict in verdicts for part in verdict.parts)
+        self._parts = tuple(dict.fromkeys(part for verdict in verdicts for part in verdict.parts))
         super().__init__([decision for part in self._parts for decision in part.decisions], all(self._parts))
 
     @property

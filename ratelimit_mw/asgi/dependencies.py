@@ -58,7 +58,7 @@ class DependencyDecisions:
         verdict = self._admission.add(plan, await adecide(limits, plan, request, provided))
         verdict.raise_for_limit()
         self._decided[limit.mark] = verdict
-        self._admission.native["state"]["ratelimit"] = self._admission.verdict
+        self._admission.native["state"]["ratelimit"] = self._admission.shown
         if verdict.delay:
             await asyncio.sleep(verdict.delay)
         return verdict

@@ -41,7 +41,7 @@ class DjangoAdmission(Admission):
             self.verdicts = self.verdicts[:1]
         self.verdict = CombinedVerdict([before, verdict])
         if verdict.decisions or not verdict:
-            self._shown["ratelimit"] = self.verdict
+            self._shown["ratelimit"] = self.shown
         self.is_throttled = not verdict
         return verdict
 

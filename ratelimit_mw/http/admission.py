@@ -33,8 +33,8 @@ class Admission:
     """Decides a request, writes the headers of its response, and settles it when the response ends.
 
     ``verdict`` has all decisions so far, or only those of the rejection. ``verdicts`` are the ones to settle. Other
-    middleware finds the verdict in ``native``, the application in ``shown[name]``. The application keeps the verdict of
-    an outer middleware where no rule applied here.
+    middleware finds the verdict in ``native``, the application in ``shown[name]``, together with the verdicts of outer
+    middleware.
     """
 
     verdicts: tuple[Verdict, ...] = ()
@@ -49,6 +49,7 @@ class Admission:
     """Whether a middleware with the same rules is inside. Its headers show the decisions of both."""
     _has_ended = False
     _before: tuple[Verdict, ...] = ()  # those of outer middleware with the same rules
+    _outer: tuple[Verdict, ...] = ()  # those of all outer middleware
 
     def __init__(
         self,
@@ -69,14 +70,20 @@ class Admission:
             self._before = (before[-1],)  # it has those of all before it
             self.verdict = CombinedVerdict((*self._before, verdict))
             self.counts_outcomes = True
-        if decided is None or verdict.decisions or not verdict.allowed or name not in shown:
-            shown[name] = self.verdict
+        if decided is not None:
+            self._outer = tuple(decided.values())
+        shown[name] = self.shown
         native[DECIDED] = {limits.limiter: verdict} if decided is None else {**decided, limits.limiter: self.verdict}
         if verdict.allowed:
             self.verdicts = (verdict,)
             verdict.settler = limits
             if plan.needs_settlement:
                 self._hold(plan, verdict)
+
+    @property
+    def shown(self) -> Verdict:
+        """The verdict for the application: a rejection, or all verdicts so far."""
+        return CombinedVerdict((*self._outer, self.verdict)) if self._outer and self.verdict.allowed else self.verdict
 
     def add(self, plan: Plan, verdict: Verdict) -> Verdict:
         """Add another verdict. A rejection refunds nothing, because code of the application has run in between."""
