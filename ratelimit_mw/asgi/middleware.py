@@ -17,7 +17,7 @@ from ..http.headers import with_headers
 from ..http.layers import has_inner
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
-from ..http.views import check_no_views
+from ..http.route_checks import check_no_views
 from ..limiter.limiter import Limiter
 from ..rules.decorators import mark_decided
 from ..rules.plan import Plan

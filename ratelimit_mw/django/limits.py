@@ -26,7 +26,7 @@ from django.utils.module_loading import import_string
 from ..errors import ConfigError, error_path
 from ..http.limiter import HttpLimiter, plan_without
 from ..http.rejection import Rejection
-from ..http.views import check_parameters
+from ..http.route_checks import check_parameters, check_routes
 from ..limiter.limiter import Limiter
 from ..rules.names import class_behind
 from ..rules.plan import Plan
@@ -143,6 +143,7 @@ class ProjectLimits:
         routes = URLRoutes(resolver)
         self.limits.adopt(routes.views)
         check_parameters(routes.all, self.limits.rules, resolver is get_resolver())
+        check_routes(routes.all if resolver is get_resolver() else (), self.limits.rules)
         for route in routes.all:
             for scope in scopes_of(route.callback):
                 self.rules_of(scope, class_behind(route.callback))

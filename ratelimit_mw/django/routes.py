@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import django.conf
 from django.urls import URLResolver
+from django.urls.converters import IntConverter, SlugConverter, StringConverter, UUIDConverter
 from django.urls.resolvers import LocalePrefixPattern, RegexPattern, RoutePattern
 from django.utils import translation
 from django.views import View
@@ -25,6 +26,7 @@ from ..rules.describe import Route
 from ..rules.marks import Destination, ViewMarks, destination, marked_form, own_marks
 from ..rules.match import METHODS
 from ..rules.names import class_behind
+from ..rules.paths import deepen
 
 _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _NO_METHOD: Final = "django.utils.decorators."
@@ -33,6 +35,8 @@ _LANGUAGE: Final = "<language>/"
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.
 _PARAMETER: Final = re.compile(r"(?<!\(\?P)<(?:[^>:]+:)?([^>]+)>")
 _REGEX: Final = re.compile(r"^\^|\(\?|\\|\$$")
+_SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[{]")
+_WITHIN_SEGMENT: Final = (IntConverter, SlugConverter, StringConverter, UUIDConverter)
 _REGEX_PART: Final = re.compile(
     r"(?P<start>\((?:\?P<(?P<name>\w+)>|\?:?)?)|(?P<end>\))|\\[AZzbB]|[\^$]|(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?"
     r"|(?P<text>\[\^?\]?(?:\\.|[^\]\\])*\]?|\\?.)",
@@ -65,7 +69,7 @@ class URLRoutes:
     def __init__(self, resolver: Any) -> None:
         self.all: list[DjangoRoute] = []
         with translation.override(django.conf.settings.LANGUAGE_CODE):
-            self._top = _Pattern(resolver, "", frozenset(), self.all, "")
+            self._top = _Pattern(resolver, "", "/", frozenset(), self.all, "")
         self.views = [view for route in self.all for view in route.marked.all()]
         self.has_marks = any(view.every or view.exempt is not None for view in self.views)
 
@@ -78,7 +82,13 @@ class _Pattern:
     """A route, or an ``include`` with its children. These keep their position, because the first match wins."""
 
     def __init__(
-        self, pattern: Any, template: str, parameters: frozenset[str], routes: list[DjangoRoute], namespace: str
+        self,
+        pattern: Any,
+        template: str,
+        paths: str,
+        parameters: frozenset[str],
+        routes: list[DjangoRoute],
+        namespace: str,
     ) -> None:
         is_include = isinstance(pattern, URLResolver)
         if is_include and pattern.namespace:
@@ -87,7 +97,7 @@ class _Pattern:
         self._match = pattern.pattern.match
         self._defaults = pattern.default_kwargs if is_include else pattern.default_args
         parameters |= {*getattr(getattr(pattern.pattern, "regex", None), "groupindex", ()), *self._defaults}
-        self._route = None if is_include else _route(pattern.callback, template, parameters, name)
+        self._route = None if is_include else _route(pattern.callback, template, paths, parameters, name)
         self._anywhere: list[tuple[int, _Pattern]] = []
         self._by_segment: dict[str, list[tuple[int, _Pattern]]] = {}
         routes += [self._route] if self._route else []
@@ -96,7 +106,9 @@ class _Pattern:
             segment = _segment_of(child.pattern)
             children = self._anywhere if segment is None else self._by_segment.setdefault(segment, [])
             template_of_child = template + part.removeprefix("^" if template else "")
-            children.append((position, _Pattern(child, template_of_child, parameters, routes, namespace)))
+            paths_of_child = paths + _paths_of(child.pattern)
+            location = (template_of_child, paths_of_child, parameters)
+            children.append((position, _Pattern(child, *location, routes, namespace)))
 
     def find(self, path: str) -> _Match | None:
         """Resolve as ``URLResolver.resolve`` does, without its data for reverse and error pages."""
@@ -112,13 +124,24 @@ class _Pattern:
         return None
 
 
-def _route(view: Any, template: str, parameters: frozenset[str], name: str) -> DjangoRoute:
+def _route(view: Any, template: str, paths: str, parameters: frozenset[str], name: str) -> DjangoRoute:
     _name_marks(view)
     marked = ViewMarksByMethod(view, marks=_marks_of, handlers=_handlers_of)
     if _answers_options(view):
         marked.by_method["OPTIONS"] = replace(marked.for_method("OPTIONS"), answers_options=True)
     views = {method: marked.for_method(method) for method in _methods_of(view)}
-    return DjangoRoute(route_template(template), views, parameters, name, callback=view, marked=marked)
+    return DjangoRoute(route_template(template), views, parameters, name, paths, callback=view, marked=marked)
+
+
+def _paths_of(pattern: Any) -> str:
+    """Return the part of a route as a pattern that matches at least its paths. An expression may match any rest."""
+    if isinstance(pattern, LocalePrefixPattern):
+        return "{language:path}/"  # none for the default language
+    if isinstance(pattern, RoutePattern):
+        deep = {name for name, converter in pattern.converters.items() if type(converter) not in _WITHIN_SEGMENT}
+        return deepen(_PARAMETER.sub(r"{\1}", str(pattern)), deep)
+    start = _SPECIAL.split(str(pattern).removeprefix("^"), maxsplit=1)[0]
+    return f"{start.rpartition('/')[0]}/{{rest:path}}/"
 
 
 def _methods_of(callback: Any) -> tuple[str, ...]:

@@ -15,11 +15,13 @@ from ..errors import ConfigError, MissingMiddlewareError, add_hint
 from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
-from ..http.views import ViewMarksByMethod, check_parameters
+from ..http.route_checks import check_parameters, check_routes
+from ..http.views import ViewMarksByMethod
 from ..rules.decorators import decided, mark_decided
 from ..rules.describe import Route
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of
 from ..rules.match import METHODS
+from ..rules.paths import deepen
 from ..settings.framework import SETTING
 from ..verdict import Verdict
 from ..wsgi.request import VERDICT
@@ -48,8 +50,10 @@ class FlaskHooks:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self.limits.adopt(marks for view in views.values() for marks in view.all())
+        routes = routes_of(self._app, views)
         if not self._app.url_value_preprocessors:  # these may add parameters
-            check_parameters(routes_of(self._app, views), self.limits.rules)
+            check_parameters(routes, self.limits.rules)
+        check_routes(routes, self.limits.rules)
         return views
 
     def _current_views(self) -> dict[str, ViewMarksByMethod]:
@@ -158,5 +162,7 @@ def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]
     for rule in app.url_map.iter_rules():
         if view := views.get(rule.endpoint):
             by_method = {method: marks_for(view, method, rule) for method in sorted(rule.methods or METHODS)}
-            routes.append(Route(route_template(rule.rule), by_method, rule.arguments, rule.endpoint))
+            template = route_template(rule.rule)
+            deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
+            routes.append(Route(template, by_method, rule.arguments, rule.endpoint, deepen(template, deep)))
     return routes

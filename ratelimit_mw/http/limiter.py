@@ -20,7 +20,7 @@ from .client_ip import ClientIP
 from .features import FeatureReader, Read
 from .headers import HeaderWriter
 from .region import Region
-from .views import check_no_views
+from .route_checks import check_no_views
 
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""

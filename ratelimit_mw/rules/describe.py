@@ -22,12 +22,16 @@ _line: Final = "; ".join
 
 @dataclass(frozen=True)
 class Route:
-    """One route of an application: its template, its views' marks by method, its parameters' names, its own name."""
+    """One route of an application: its template, its views' marks by method, its parameters' names, its own name.
+
+    ``pattern`` matches at least its paths, where the template does not.
+    """
 
     template: str
     views: Mapping[str, ViewMarks]
     parameters: Collection[str] = ()
     name: str = ""
+    pattern: str = ""
 
     def describe(self, methods: Collection[str]) -> str:
         """The route in words, with its methods when they are not all."""

@@ -80,6 +80,7 @@ class RuleOptions(TypedDict, total=False):
     hold_at_most: Annotated[
         str | float | None, option("The longest time that a request holds a slot. Default: no limit.")
     ]
+    unrouted: Annotated[bool, option("Whether no route has to have the path, the view and the methods.", False)]
     lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
 
 

@@ -8,7 +8,7 @@ missing, because some frameworks route such a path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
@@ -48,7 +48,7 @@ def checked_pattern(pattern: object) -> str:
         raise ConfigError(f"expected parameters as {{name}}; got {pattern!r}. Write {native!r}")
     if re.search(r"[{}]", PARAMETER.sub("", pattern)):
         raise ConfigError(f"unbalanced braces in {pattern!r}. Write a parameter as {{name}}")
-    for segment in _pattern_segments(pattern):
+    for segment in pattern_segments(pattern):
         if segment != _DEEP and _DEEP in segment:
             raise ConfigError(f"** must be a whole segment; got {segment!r} in {pattern!r}")
     return pattern
@@ -58,6 +58,15 @@ def _parameter(foreign: re.Match[str]) -> str:
     """Rewrite a parameter: "<int:id>" and ":id" become {id}, "<path:rest>" becomes {rest:path}."""
     name = foreign[2] or foreign[4]
     return f"{{{name}:path}}" if foreign[1] == "path" else f"{{{name}}}"
+
+
+def deepen(template: str, names: Collection[str]) -> str:
+    """Return a template as the pattern of its paths. The parameters with these names may have slashes in their values.
+
+    >>> deepen("/files/{rest}", ["rest"])
+    '/files/{rest:path}'
+    """
+    return PARAMETER.sub(lambda found: f"{{{found[1]}:path}}" if found[1] in names else found[0], template)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +112,7 @@ class PathTree:
         self._has_deep = False
         for number, pattern in patterns:
             node = root
-            for segment in _pattern_segments(pattern):
+            for segment in pattern_segments(pattern):
                 node = node.child(segment)
                 self._has_deep = self._has_deep or node.repeats
             node.numbers.append(number)
@@ -137,7 +146,7 @@ def _with_deep(nodes: Iterable[_Node]) -> list[_Node]:
     return list(unique.values())
 
 
-def _pattern_segments(pattern: str) -> list[str]:
+def pattern_segments(pattern: str) -> list[str]:
     """The segments of a pattern, with stars for parameters: "/a/{x}/{y:path}" -> a, *, **."""
     return _segments(PARAMETER.sub(lambda parameter: _DEEP if parameter[2] == "path" else "*", pattern))
 
@@ -145,6 +154,12 @@ def _pattern_segments(pattern: str) -> list[str]:
 def _segments(path: str) -> list[str]:
     path = normalize_path(path)
     return path[1:].split("/") if len(path) > 1 else []
+
+
+def is_glob_match(pattern: str, segment: str) -> bool:
+    """Return whether a segment with stars matches one without."""
+    glob = _glob(pattern) if "*" in pattern else re.compile(re.escape(pattern))
+    return glob is None or glob.fullmatch(segment) is not None
 
 
 def _glob(segment: str) -> re.Pattern[str] | None:

@@ -56,6 +56,7 @@ class Rule:
     matches: Match = field(compare=False)
     tables: Tables = field(compare=False)
     hold_us: int | None = field(compare=False)
+    unrouted: bool = field(compare=False)
     lease_percent: int = field(compare=False)
     statuses: frozenset[int] | None = field(compare=False)
     is_marked: bool = field(compare=False)
@@ -81,6 +82,7 @@ class Rule:
             "on_store_error": ("on_store_error", lambda value: value and one_of(value, "allow", "deny", "local")),
             "count_when": ("statuses", counted_statuses),
             "count_unless": ("statuses", lambda value: without_statuses(self.statuses, value)),
+            "unrouted": ("unrouted", _flag),
             "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
             "lease": ("lease_percent", self._lease_percent),
         }
@@ -158,6 +160,12 @@ def _cost(cost: object) -> object:
     if inspect.iscoroutinefunction(cost):
         raise ConfigError(f"expected a function that is not async; got {cost!r}")
     return checked_call(cost, "the request")
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"expected true or false; got {value!r}")
+    return value
 
 
 def _hold(duration: object) -> int:

@@ -67,7 +67,12 @@ def shop() -> Flask:
 
 RULES = [
     {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
-    {"name": "login", "limits": ["5/minute", "20/hour"], "match": {"path": "/login", "host": "example.com"}},
+    {
+        "name": "login",
+        "limits": ["5/minute", "20/hour"],
+        "match": {"path": "/login", "host": "example.com"},
+        "unrouted": True,
+    },
 ]
 
 

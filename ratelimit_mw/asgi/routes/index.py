@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError, add_hint
 from ...http.limiter import HttpLimiter
-from ...http.views import check_parameters
+from ...http.route_checks import check_parameters, check_routes
 from ...rules.marks import Destination, ViewMarks
 from ..error_handlers import RejectionHandler, find_handler, handles_status
 from ..openapi import OpenAPIWithLimits, describe_response
@@ -182,7 +182,9 @@ def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:
     views = [marks for node in reader.nodes for marks in node.views.all()]
     views.append(ViewMarks(tuple(limit.mark for limit in reader.limits)))
     limits.adopt(views, {limit.mark: limit.provides for limit in reader.limits if limit.provides})
-    check_parameters(list(reader.routes()), limits.rules)
+    routes = list(reader.routes())
+    check_parameters(routes, limits.rules)
+    check_routes(routes, limits.rules)
     limited = frozenset(
         (node.endpoint, method)
         for node in reader.nodes

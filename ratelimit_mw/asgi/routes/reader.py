@@ -14,16 +14,19 @@ from typing import Any, Final, NamedTuple
 from ...errors import ConfigError
 from ...http.views import ViewMarksByMethod
 from ...keys.annotations import types_in
+from ...keys.features import UNMATCHED
 from ...keys.values import CANONICAL, canonical
 from ...rules.describe import Route
 from ...rules.marks import ViewMarks, marked_form, marks_of
 from ...rules.match import METHODS
+from ...rules.paths import deepen
 from ..dependencies import DependencyLimit, share_mark
 from .tree import FULL, NO_ROUTE, NONE, OPAQUE, PARTIAL, CustomMatch, RouteMatch, RouteNode, RouteTree, Scope
 
 _FRAMEWORKS: Final = ("starlette", "fastapi")
 _MAX_DEPTH: Final = 32
 _QUALITIES: Final = {"NONE": NONE, "PARTIAL": PARTIAL, "FULL": FULL}
+_NOT_FOUND: Final = "not_found"  # the name of the default of a router, unless an application replaces it
 _REST: Final = "/{path}"
 _PARAMETER: Final = re.compile(r"\{([a-zA-Z_][a-zA-Z0-9_]*)\}")
 # Starlette's own convertors without a slash in their values. Other convertors may match any path.
@@ -41,13 +44,17 @@ def application_behind(app: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Location:
-    """The location of a router: its template, its parameters, the applications passed, the routers above, its name."""
+    """The location of a router: its template, its parameters, the applications passed, the routers above, its name.
+
+    ``paths`` is a pattern that matches at least the start of its paths.
+    """
 
     prefix: str = ""
     parameters: frozenset[str] = frozenset()
     passed: tuple[object, ...] = ()
     above: tuple[int, ...] = ()
     name: str = ""
+    paths: str = ""
 
 
 class RouteReader:
@@ -63,6 +70,8 @@ class RouteReader:
         self.nodes: list[RouteNode] = []
         self.limits: list[DependencyLimit] = []
         self.by_host = False
+        self.has_fallback = False
+        """Whether a path without a route may have a response."""
         self.top = self._tree(app, _Location(), NO_ROUTE)
         _read_marks(self.nodes)
 
@@ -75,7 +84,9 @@ class RouteReader:
         for node in self.nodes:
             methods = ("GET",) if node.kind == "websocket" else sorted(node.methods or METHODS)
             views = {method: node.match_for(method, FULL).all_marks for method in methods}
-            yield Route(node.endpoint, views, node.parameters, node.name)
+            yield Route(node.endpoint, views, node.parameters, node.name, node.paths)
+        if self.has_fallback:
+            yield Route(UNMATCHED, dict.fromkeys(METHODS, ViewMarks()), pattern="/**")
 
     def _tree(self, owner: Any, location: _Location, missed: RouteMatch) -> RouteTree:
         router = _router_of(owner)
@@ -83,7 +94,9 @@ class RouteReader:
         self._watch(router)
         inside = replace(location, above=(*location.above, id(router)))
         nodes = [self._node(entry, route, inside) for entry, route in _entries(router)]
-        calls = [call for route in _fallbacks(router) for call in _calls_of(getattr(route, "dependant", None))]
+        fallbacks = list(_fallbacks(router))
+        self.has_fallback |= bool(fallbacks) or getattr(router.default, "__name__", "") != _NOT_FOUND
+        calls = [call for route in fallbacks for call in _calls_of(getattr(route, "dependant", None))]
         return RouteTree(nodes, missed.with_marks(ViewMarks(), self._limits(calls)))
 
     def _watch(self, router: Any) -> None:
@@ -101,7 +114,8 @@ class RouteReader:
         """Return the node of a route; of a mount, with the routes of the application below it."""
         custom = _custom_match(entry, route)
         if not hasattr(entry, "param_convertors"):
-            return RouteNode("/**", str(NO_ROUTE.endpoint), OPAQUE, location.passed, custom_match=custom)
+            paths = f"{location.paths}/**"
+            return RouteNode("/**", str(NO_ROUTE.endpoint), OPAQUE, location.passed, custom_match=custom, paths=paths)
         host = getattr(entry, "host_regex", None)
         is_mount = not hasattr(entry, "endpoint")
         methods = getattr(entry, "methods", None)
@@ -119,6 +133,7 @@ class RouteReader:
             custom,
             is_mount,
             name=location.name + (getattr(entry, "name", None) or ""),
+            paths=location.paths + ("/**" if host else _paths_of(entry)),
         )
         if is_mount and self._enter_mount(node, entry, location):
             return node
@@ -135,7 +150,8 @@ class RouteReader:
             return False
         passed = (*location.passed, entry.app)
         name = f"{node.name}:" if getattr(entry, "name", None) else location.name
-        below = _Location(node.endpoint.removesuffix(_REST), node.parameters, passed, location.above, name)
+        paths = node.paths.removesuffix("/**").removesuffix("/{path:path}")
+        below = _Location(node.endpoint.removesuffix(_REST), node.parameters, passed, location.above, name, paths)
         node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, target=entry.app, passed=passed))
         return True
 
@@ -196,6 +212,12 @@ def _path_shape(template: str, convertors: Mapping[str, object]) -> str:
             return "/".join([*segments, "**"])
         segments.append(segment)
     return template
+
+
+def _paths_of(entry: Any) -> str:
+    """Return the template of a route as a pattern that matches at least its paths."""
+    deep = {name for name, convertor in entry.param_convertors.items() if not _is_within_segment(convertor)}
+    return deepen(entry.path_format, deep)
 
 
 def _is_within_segment(convertor: object) -> bool:

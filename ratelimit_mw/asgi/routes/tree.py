@@ -107,6 +107,8 @@ class RouteNode:
     below: RouteTree | None = None
     name: str = ""
     """The name of the route, after those of its mounts, as the framework builds URLs from it."""
+    paths: str = "/**"
+    """A pattern that matches at least the paths of the route, with those of its mounts."""
     views: ViewMarksByMethod = _NO_VIEWS
     calls: list[object] = field(default_factory=list)
     """The dependencies of the route. ``limits`` are those that carry a limit."""

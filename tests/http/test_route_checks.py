@@ -1,0 +1,278 @@
+"""A rule of the settings whose path, view or method no route has stops the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flask
+import pytest
+from calls import ask
+from django.conf.urls.i18n import i18n_patterns
+from django.urls import include, path, re_path
+from django.urls.converters import register_converter
+from django.views import View
+from django_calls import hello, project
+from fastapi import APIRouter, FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.endpoints import HTTPEndpoint
+from starlette.responses import PlainTextResponse
+from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette_apps import application
+
+from ratelimit_mw import ConfigError, Rule
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.http.route_checks import check_routes
+from ratelimit_mw.rules.describe import Route as Described
+from ratelimit_mw.rules.marks import ViewMarks
+from ratelimit_mw.rules.match import METHODS
+from ratelimit_mw.rules.overlap import overlap
+from ratelimit_mw.rules.paths import PathTree
+from ratelimit_mw.rules.ruleset import RuleSet
+
+
+def problem(match: dict[str, Any], *routes: Described, **options: Any) -> str:
+    """Return the error about a rule, "" for none."""
+    try:
+        check_routes(routes, RuleSet([Rule(name="r", limits="1/s", match=match, **options)]))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def route(template: str, *methods: str, name: str = "") -> Described:
+    return Described(template, dict.fromkeys(methods or METHODS, ViewMarks()), name=name)
+
+
+LOGIN, ITEM = route("/login", "GET", "HEAD", name="auth.login"), route("/items/{id}", name="item")
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        ({"path": "/login"}, ""),
+        ({"path": ["/login/", "/items/7", "/items/**", "/**", "/{any}", "/items/{id}"]}, ""),
+        ({"path": "/items/7", "methods": ["PURGE"]}, ""),
+        ({"view": "auth.login"}, ""),
+        ({"view": ""}, ""),
+        ({"methods": ["GET"]}, ""),
+        ({"region": "DE"}, ""),
+        ({"path": ["/login", "/logn"]}, "match.path: no route has the path '/logn'. Did you mean '/login'?"),
+        ({"path": "/zzz/**"}, "match.path: no route has the path '/zzz/**'."),
+        ({"view": "auth.logn"}, "match.view: no route has the view 'auth.logn'. Did you mean 'auth.login'?"),
+        (
+            {"path": "/login", "methods": ["POST", "PUT"]},
+            "match.methods: the route of '/login' has GET or HEAD, and not POST or PUT.",
+        ),
+        (
+            {"view": "auth.login", "methods": "PUT"},
+            "match.methods: the route of 'auth.login' has GET or HEAD, and not PUT.",
+        ),
+    ],
+)
+def test_the_error_names_field_value_and_the_nearest_one(match: dict[str, Any], expected: str) -> None:
+    """The message ends with the way out: ``unrouted = true``, which silences it."""
+    hint = " If this is on purpose, set unrouted = true in the rule"
+    assert problem(match, LOGIN, ITEM) == (f"rule 'r': {expected}{hint}" if expected else "")
+    assert not problem(match, LOGIN, ITEM, unrouted=True)
+    assert not problem(match)  # no routes are known
+
+
+def test_a_method_that_no_route_has_is_an_error() -> None:
+    """A rule may have only methods."""
+    assert problem({"methods": "PUT"}, LOGIN).startswith("rule 'r': match.methods: no route has the method PUT.")
+
+
+def test_unrouted_is_true_or_false() -> None:
+    """The option takes no other value."""
+    with pytest.raises(ConfigError, match="unrouted: expected true or false; got 'yes'"):
+        Rule(limits="1/s", unrouted="yes")  # type: ignore[arg-type]
+
+
+# -- patterns ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("/a*", "/*b", True),
+        ("/a*", "/b*", False),
+        ("/*.png", "/*.jpg", False),
+        ("/a*c", "/abc", True),
+        ("/**/end", "/start/**", True),
+        ("/a/**", "/b/**", False),
+        ("/", "/**", True),
+        ("/files/x{rest:path}", "/files/a/b", True),
+    ],
+)
+def test_patterns_overlap(one: str, other: str, expected: bool) -> None:
+    """Two patterns overlap when a path may match both."""
+    assert overlap(one, other) is overlap(other, one) is expected
+
+
+SEGMENTS = st.sampled_from(["a", "b", "ab", "*", "a*", "*b", "{x}", "**"])
+PATTERNS = st.lists(SEGMENTS, max_size=4).map(lambda parts: "/" + "/".join(parts))
+
+
+@given(
+    PATTERNS, PATTERNS, st.lists(st.sampled_from(["a", "b", "ab", "c"]), max_size=5).map(lambda p: "/" + "/".join(p))
+)
+def test_a_path_that_matches_both_patterns_is_found(one: str, other: str, asked: str) -> None:
+    """``overlap`` is never false for two patterns that the path tree matches with one path."""
+    if len(PathTree([(0, one), (1, other)]).match(asked)) == 2:
+        assert overlap(one, other)
+
+
+# -- frameworks --------------------------------------------------------------------------------------------
+
+
+async def shown(request: Any) -> PlainTextResponse:
+    return PlainTextResponse("shown")
+
+
+class Foreign(BaseRoute):
+    """A route that decides by itself which requests it matches."""
+
+    def matches(self, scope: Any) -> Any:
+        return Match.NONE, {}
+
+
+def starlette(routes: list[BaseRoute], **match: Any) -> None:
+    ask(application(routes, Rule(name="r", limits="1/s", match=match)), "/nowhere")
+
+
+DEEP: list[BaseRoute] = [
+    Mount("/{shop}/in", routes=[Route("/items/{id:int}", shown, methods=["PUT"]), Route("/{rest:path}/end", shown)]),
+    Mount("/static", app=StaticFiles(directory=".")),
+    Host("files.example.com", app=StaticFiles(directory=".")),
+    WebSocketRoute("/ws", shown),
+]
+
+
+@pytest.mark.parametrize("where", ["/a/in/items/7", "/a/in/b/c/end", "/static/a/b.css", "/{shop}/in/items/{id}", "/ws"])
+def test_paths_of_starlette_are_found(where: str) -> None:
+    """Mounts, convertors, applications without routes and WebSockets: their paths are known or left open."""
+    starlette(DEEP[:2] + DEEP[3:], path=where)
+
+
+def test_paths_that_cannot_be_known_are_no_error() -> None:
+    """A host, a foreign route, a default of the router and a foreign application may serve any path."""
+    starlette(DEEP, path="/anything")
+    starlette([Foreign()], path="/anything", methods="PUT")
+    starlette([Mount("/in", routes=[Mount("/", app=Router(default=shown)), Route("/", shown)])], path="/anything")
+    starlette([Route("/class", HTTPEndpoint)], path="/class", methods="PUT")
+
+
+@pytest.mark.parametrize("match", [{"path": "/a/in/item"}, {"path": "/a/in/items/7", "methods": "GET"}, {"view": "no"}])
+def test_starlette_does_not_start_with_an_unrouted_rule(match: dict[str, Any]) -> None:
+    """The routes are read when the server starts, and without a lifespan at the first request."""
+    with pytest.raises(ConfigError, match="rule 'r': match"):
+        starlette(DEEP[:2], **match)
+
+
+def test_fastapi_does_not_start_with_an_unrouted_rule() -> None:
+    """Included routers have their prefixes."""
+    router = APIRouter(prefix="/items")
+    router.get("/{id}")(lambda id: id)  # noqa: A006 - the name of the parameter
+    for where, is_found in {"/v1/items/7": True, "/docs": True, "/items/7": False}.items():
+        app = FastAPI()
+        app.include_router(router, prefix="/v1")
+        app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": where}}]})
+        if is_found:
+            assert ask(app, "/v1/items/7").status_code == 200
+        else:
+            with pytest.raises(ConfigError, match="no route has the path '/items/7'"):
+                ask(app, "/v1/items/7")
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        ({"path": "/items/7"}, ""),
+        ({"path": "/files/a/b", "methods": "GET"}, ""),
+        ({"path": "/static/a.css"}, ""),
+        ({"view": "item"}, ""),
+        ({"path": "/items/7/a"}, "no route has the path '/items/7/a'"),
+        ({"path": "/items/7", "methods": "DELETE"}, "has GET or HEAD or OPTIONS, and not DELETE"),
+        ({"view": "itm"}, "Did you mean 'item'"),
+    ],
+)
+def test_flask_does_not_serve_with_an_unrouted_rule(match: dict[str, Any], expected: str) -> None:
+    """``RateLimiter.check`` and the first request find it."""
+    app = flask.Flask("app")
+    limiter = RateLimiter(app, {"rules": [{"limits": "1/s", "match": match}]})
+    app.add_url_rule("/items/<int:id>", "item", lambda **_: "item")
+    app.add_url_rule("/files/<path:name>", "file", lambda **_: "file")
+    if not expected:
+        limiter.check(app)
+        return
+    with pytest.raises(ConfigError, match=expected):
+        limiter.check(app)
+
+
+class Wide:
+    """A converter whose values have slashes."""
+
+    regex = r"\w+/\w+"
+    to_python = to_url = staticmethod(str)
+
+
+class Items(View):
+    def get(self, request: Any) -> Any:
+        """Respond."""
+
+
+register_converter(Wide, "wide_of_tests")
+PATTERNS_OF_DJANGO = [
+    path("items/<int:id>/", hello, name="item"),
+    path("files/<path:name>", hello),
+    path("wide/<wide_of_tests:name>/", hello),
+    path("shop/", include(([re_path(r"^articles/(?P<year>[0-9]{4})/$", hello, name="year")], "shop"))),
+    re_path(r"^old/(.*)$", include([path("page", hello)])),
+    path("class", Items.as_view()),
+]
+
+
+@pytest.mark.parametrize(
+    ("match", "expected"),
+    [
+        ({"path": "/items/7"}, ""),
+        ({"path": "/files/a/b"}, ""),
+        ({"path": "/wide/a/b"}, ""),
+        ({"path": "/shop/articles/2024"}, ""),
+        ({"path": "/shop/articles/{year}"}, ""),
+        ({"path": "/old/a/page"}, ""),
+        ({"view": "shop:year"}, ""),
+        ({"path": "/class", "methods": "HEAD"}, ""),
+        ({"path": "/items/7/a"}, "no route has the path"),
+        ({"path": "/shop/article"}, "no route has the path"),
+        ({"path": "/class", "methods": "POST"}, "and not POST"),
+        ({"view": "shop:yaer"}, "Did you mean 'shop:year'"),
+    ],
+)
+def test_django_does_not_start_with_an_unrouted_rule(match: dict[str, Any], expected: str) -> None:
+    """Converters, expressions and includes: paths that cannot be known are left open."""
+    with project({"rules": [{"limits": "9/s", "match": match}]}, *PATTERNS_OF_DJANGO) as served:
+        if not expected:
+            assert served.ask("/items/7/").status_code == 200
+            return
+        with pytest.raises(ConfigError, match=expected):
+            served.ask("/items/7/")
+
+
+def test_a_rule_may_name_the_paths_of_one_language() -> None:
+    """The language of a URL is known with the request only, and the default language may have no prefix."""
+    for where in ("/de/page", "/page"):
+        patterns = i18n_patterns(path("page", hello), prefix_default_language=False)
+        with project({"rules": [{"limits": "9/s", "match": {"path": where}}]}, *patterns) as served:
+            assert served.ask("/page").status_code == 200
+
+
+def test_routes_are_not_checked_where_they_are_not_known() -> None:
+    """An application of Starlette without any route does not say which paths it has."""
+    app = Starlette()
+    app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": "/a"}}]})
+    assert ask(app, "/a").status_code == 404
