@@ -33,7 +33,7 @@ def comparison_form(text: str) -> Any:
     ('ann', 'ann')
     """
     if text.isascii():
-        return text if text.isprintable() and text == text.lower().strip() else _CONTROL.sub("", text).lower().strip()
+        return (text if text.isprintable() else _CONTROL.sub("", text)).lower().strip()
     return _folded(text) if len(text) <= _LONGEST else INVALID
 
 

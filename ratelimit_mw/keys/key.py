@@ -76,24 +76,27 @@ class KeyMaker:
             if type(value) is str and value and len(value) <= LONGEST and value.isascii():
                 if is_ip:
                     return start + (value if ":" not in value else canonical_ip(value))
-                if is_exact or (value.isprintable() and value == value.lower().strip()):  # as comparison_form does
+                if is_exact:
                     return start + value
+                if value.isprintable():
+                    return start + value.lower().strip()  # as comparison_form does
             key = self.build(features)
             return None if key is None else prefix + key
 
         return build
 
-    def build(self, features: Features) -> str | None:
+    def build(self, features: Features) -> str | None:  # noqa: C901 - on the path of every request, so one function
         """Build the key part; None when all alternatives of an entry are missing."""
         key = ""
         for parts, fallback, last in self._entries:
             for part in parts:
-                name, feature, attribute, form, personal = part
+                name, feature, attribute, shape, form, personal = part
                 value = features.get(feature)
                 if attribute:
                     value = inner(value, feature, attribute)
                 if value is not None and value != "":
-                    value = form(value)
+                    if shape != "exact" or type(value) is not str:
+                        value = form(value)
                     break
             else:
                 if fallback is None:
@@ -114,19 +117,19 @@ class KeyMaker:
         return key
 
 
-_Compiled = tuple[str, str, str, Callable[[Any], Any], bool]
+_Compiled = tuple[str, str, str, str, Callable[[Any], Any], bool]
 _Fallback = tuple[str, str, bool]
 
 
 def _entry(names: tuple[str, ...], endpoint: str, secret: Secret) -> tuple[tuple[_Compiled, ...], _Fallback | None]:
     """The alternatives up to ``endpoint``, which is never missing, and the part to use when all are missing.
 
-    An alternative is its name, its feature, its attribute, its form, and whether it is digested. The other part
-    is its name, its value, and whether it is an unknown client.
+    An alternative is its name, feature, attribute, shape, form, and whether it is digested. The other part is its name,
+    its value, and whether it is an unknown client.
     """
     parts = [part_of(name) for name in names]
     features = [part.feature for part in parts]
-    compiled = tuple((p.name, p.feature, p.attribute, p.form, p.feature in secret.names) for p in parts)
+    compiled = tuple((p.name, p.feature, p.attribute, p.shape, p.form, p.feature in secret.names) for p in parts)
     if "endpoint" in features:
         return compiled[: features.index("endpoint") + 1], ("endpoint", endpoint, False)
     return compiled, (parts[features.index("ip")].name, UNKNOWN_IP, True) if "ip" in features else None

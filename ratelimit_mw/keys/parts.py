@@ -167,8 +167,9 @@ def _exact(name: str, value: Any) -> Any:
 
 
 def _compared(name: str, value: Any) -> Any:
-    text = _exact(name, value)
-    return text if text is INVALID else comparison_form(text)
+    if type(value) is not str and (value := _exact(name, value)) is INVALID:
+        return INVALID
+    return comparison_form(value)
 
 
 def _canonical(name: str, kind: type, value: Any) -> Any:
@@ -178,9 +179,10 @@ def _canonical(name: str, kind: type, value: Any) -> Any:
 
 def _client(name: str, value: Any) -> Any:
     """Return the text of a client: an IPv4 address in IPv6 form becomes IPv4, or a network with ``ip/24``."""
-    text = _exact(name, value)
-    if text is INVALID or len(text) > LONGEST:
-        return text
+    if type(value) is not str and (value := _exact(name, value)) is INVALID:
+        return INVALID
+    if len(value) > LONGEST:
+        return value
     if name != "ip":
-        return widened(text, *ip_prefixes(name))
-    return canonical_ip(text) if ":" in text else text
+        return widened(value, *ip_prefixes(name))
+    return canonical_ip(value) if ":" in value else value

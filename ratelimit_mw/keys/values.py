@@ -24,6 +24,8 @@ def text_of(name: str, value: object) -> Any:
     >>> text_of("user", 7), text_of("user", True), text_of("user", b"ann"), text_of("user", Decimal("7.0"))
     ('7', 'true', 'ann', '7')
     """
+    if text := _TEXTS.get(type(value)):
+        return text(value)
     for kind, text in _TEXTS.items():
         if isinstance(value, kind):
             return text(value)
