@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import INVALID, ConfigError, FeatureTypeError, Limiter, Rule
-from ratelimit_mw.keys.annotations import check_return, returned_types
+from ratelimit_mw.keys.annotations import check_return, returned_types, types_in
 from ratelimit_mw.keys.comparison import comparison_form
 from ratelimit_mw.keys.key import KeyMaker, parse_key
 from ratelimit_mw.keys.parts import part_of
@@ -301,3 +301,4 @@ def test_annotations_of_dependencies() -> None:
     assert returned_types(User, provides=True) == returned_types(User) == [User]
     assert returned_types(returning(AsyncIterator[str]), provides=True) == [str]
     assert returned_types(len) == []
+    assert types_in(Annotated[int | None, "id"]) == [int, type(None)]

@@ -190,10 +190,10 @@ def test_a_long_or_unusual_value_has_a_key_of_bounded_length(value: str) -> None
 
 def test_the_fast_path_makes_the_same_keys() -> None:
     """One short ASCII part takes a fast path, which makes the same key."""
-    for entries in (["user"], ["ip"], ["user|ip"], ["user", "ip"], [], ["endpoint"]):
+    for entries in (["user"], ["ip"], ["user|ip"], ["user", "ip"], [], ["endpoint"], ["user as raw"], ["user as int"]):
         maker = KeyMaker(parse_key(entries), "/login")
         short = maker.with_prefix("prefix|")
-        for value in (None, "", "ann", "x" * 64, "x" * 65, "\u00e9" * 33, INVALID, 7):
+        for value in (None, "", "ann", " Ann", "a\tnn", " ", "x" * 64, "x" * 65, "\u00e9" * 33, INVALID, 7):
             features = {"user": value, "ip": value, "endpoint": value}
             expected = maker.build(features)
             assert short(features) == (None if expected is None else "prefix|" + expected)
