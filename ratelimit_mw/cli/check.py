@@ -11,6 +11,7 @@ from ..errors import ConfigError, error_path
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
 from ..http.region import Region
+from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
 from ..rules.describe import describe_overrides
 from ..rules.plan import CompiledRule
@@ -101,7 +102,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     for name, users in required.items():
         hint = f". {HINTS[name]}it in features" if name in HINTS else ""
         yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"
-    counted = {name for rule in rules for names in rule.source.entries for name in names}
+    counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
         yield f"keyed has {name}, but no key of these rules does"
     if settings.region_header and not settings.trusted_proxies:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from ..errors import ConfigError
+from ..keys.parts import feature_of
 from ..rules.describe import Route
 from ..rules.marks import Mark
 from ..rules.match import METHODS
@@ -69,7 +70,9 @@ def check_parameters(routes: Collection[Route], rules: RuleSet, complete: bool =
             raise ConfigError(f"{paths} has no parameter {_quote_names(missing)}", "key", f"the limit on {mark.view}")
     for rule in rules.everywhere if routes and complete else ():
         missing = _missing_parameters(rule.source, routes)
-        if rule.source.when_missing == "skip" and any(missing.issuperset(entry) for entry in rule.source.entries):
+        if rule.source.when_missing == "skip" and any(
+            missing.issuperset(map(feature_of, entry)) for entry in rule.source.entries
+        ):
             message = f"the rule never applies: no route has the parameter {_quote_names(missing)}"
             raise ConfigError(message, "key", f"rule {rule.name!r}")
 

@@ -95,6 +95,13 @@ def test_check_notes(settings: Any, text: str, note: str) -> None:
     assert note in result.stdout
 
 
+@pytest.mark.parametrize("part", ["tel", "tel.number", "tel as raw"])
+def test_check_has_no_note_about_a_keyed_feature_in_use(settings: Any, part: str) -> None:
+    """Each part of a key that is read from the feature is digested."""
+    text = f'secret = "{"s" * 32}"\nkeyed = ["tel"]\n[[rules]]\nkey = "{part}"\nlimits = "5/s"'
+    assert "keyed has" not in run("check", settings(text)).stdout
+
+
 def test_check_counts_overrides_as_rules(settings: Any) -> None:
     """A file that only changes rules of decorators limits requests."""
     result = run("check", settings('[[rules]]\noverrides = "login"\nlimits = "1/s"'), "--json")

@@ -74,6 +74,12 @@ MISTAKES = [
         {"rules": [{"name": "x", "key": ["path:id"], "limits": "1/s"}]},
         "rule .x.: key: the rule never",
     ),
+    (
+        [Route("/", hello)],
+        {"rules": [{"name": "x", "key": ["path:id as int"], "limits": "1/s"}]},
+        "rule .x.: key: the rule never",
+    ),
+    ([Route("/", limit("1/s", key=["user.id"])(hello))], {}, "built-in feature 'user' is a text. Write 'user'"),
 ]
 
 
