@@ -91,7 +91,7 @@ class ASGIRequest(Request):
             raise RuntimeError("a rule needs a field of the body, but the body was not read ahead") from None
 
 
-def asgi_user(request: Request) -> str | None:
+def asgi_user(request: Request) -> Any:
     """Return the user of Starlette's AuthenticationMiddleware: its identity, else its display name."""
     user = request.native.get("user")
     if "user" not in request.native:
@@ -101,7 +101,7 @@ def asgi_user(request: Request) -> str | None:
     for name in ("identity", "display_name"):
         try:
             if value := getattr(user, name, None):
-                return str(value)
+                return value
         except NotImplementedError:
             continue  # Starlette's BaseUser leaves both to its subclasses
     return None
