@@ -19,7 +19,6 @@ from ..rules.rule import Rule
 from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
-from ..stores.base import checked_store
 from ..testmode import process_clock, testmode
 from ..verdict import EarlyVerdict, Verdict, build_verdict
 from .failover import FailoverStore
@@ -76,9 +75,7 @@ class Limiter(Settlement):
         self._marks: set[Mark] = set()
         compiled = self._compile_rules()
         with error_path("store"):
-            self.store = (
-                open_store(store, self.settings.store_timeout) if isinstance(store, str) else checked_store(store)
-            )
+            self.store = open_store(store, self.settings.store_timeout)
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
@@ -254,15 +251,11 @@ class Limiter(Settlement):
             return early.verdict(self._time())
         if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
             hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
-        if consume and plan.has_slots and self.waits:
-            hits = name_slots(hits)
-        if consume and plan.counts_outcomes:
-            hits = with_hits_before(hits)
-        return hits or Verdict()
+        hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
+        return (with_hits_before(hits) if consume and plan.counts_outcomes else hits) or Verdict()
 
     def _now(self) -> int | None:
-        clock = self._clock or testmode.clock
-        return None if clock is None else clock()
+        return clock() if (clock := self._clock or testmode.clock) else None
 
     def slot(self, features: Features, cost: int | None = None) -> Slot:
         """Hold a slot of each matching concurrency rule while a block runs. Other matching rules count the request.

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..decision import decide_all
 from ..errors import ConfigError, MissingExtraError, suggestion
-from .base import Store
+from .base import Store, checked_store
 from .memory.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ _ALIASES: Final = {
 }
 
 
-def open_store(address: str, timeout_us: int = 50_000) -> Store:
-    """Open the store of a URL.
+def open_store(address: str | Store, timeout_us: int = 50_000) -> Store:
+    """Open the store of a URL. A store is returned as it is.
 
     Args:
-        address: A store URL, for example ``memory://?max_keys=100000`` or ``redis://cache:6379/0``.
+        address: A store URL, for example ``memory://?max_keys=100000`` or ``redis://cache:6379/0``, or a store.
         timeout_us: The time that one call on the store may take, in microseconds.
 
     Returns:
@@ -73,6 +73,8 @@ def open_store(address: str, timeout_us: int = 50_000) -> Store:
         ConfigError: The scheme, an option or its value is invalid. The message shows no password.
         MissingExtraError: The library of the store is not installed. The message has the command that installs it.
     """
+    if not isinstance(address, str):
+        return checked_store(address)
     split, parsed = check_store_url(address)
     _, name, extra = _FAMILIES[_SCHEMES[split.scheme]]
     try:
