@@ -1,0 +1,126 @@
+"""The limiter reads of each request what the application reads, or INVALID: 10,000 hostile requests per pair.
+
+A pair is a framework behind a server. The requests follow from the seed, so you can repeat a failure:
+
+    DIFFERENTIAL_SEED=7 DIFFERENTIAL_REQUESTS=1000 pytest tests/differential -k uvicorn-starlette
+
+`DIFFERENTIAL_REQUESTS=100000` is the full form. The numbers of the quick form are in docs/security.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import pytest
+from differential.echo import TOTALS
+from differential.hostile import HostileRequest, as_text, hostile_request
+from differential.pipeline import responses
+from differential.shrink import shrunk
+from http_servers import free_port, running
+
+pytestmark = pytest.mark.slow
+
+QUICK = 10_000
+SEED = os.environ.get("DIFFERENTIAL_SEED", "1")
+REQUESTS = int(os.environ.get("DIFFERENTIAL_REQUESTS", QUICK))
+SHOWN = 5  # differences in the message of a failure
+
+
+class Pair(NamedTuple):
+    """A server, the application, and the header that the proxy in front of the server writes."""
+
+    command: Callable[[str, int], list[str]]
+    app: str
+    header: str = "x-forwarded-for"
+
+
+def uvicorn(parser: str) -> Callable[[str, int], list[str]]:
+    quiet = ("--log-level", "critical", "--no-proxy-headers")
+    return lambda app, port: ["uvicorn", app, "--port", str(port), "--http", parser, *quiet]
+
+
+def gunicorn(app: str, port: int) -> list[str]:
+    quiet = ("--log-level", "critical", "--worker-class", "gthread", "--threads", "2")
+    return ["gunicorn", app, "--bind", f"127.0.0.1:{port}", *quiet]
+
+
+def hypercorn(app: str, port: int) -> list[str]:
+    return ["hypercorn", app, "--bind", f"127.0.0.1:{port}", "--log-level", "critical"]
+
+
+def waitress(app: str, port: int) -> list[str]:
+    # Without this option, waitress takes the headers of proxies away.
+    return ["waitress", "--listen", f"127.0.0.1:{port}", "--threads", "2", "--no-clear-untrusted-proxy-headers", app]
+
+
+def werkzeug(app: str, port: int) -> list[str]:
+    return ["differential.wsgi_side", app, str(port)]
+
+
+PAIRS = {
+    "uvicorn-starlette": Pair(uvicorn("h11"), "differential.starlette_side:starlette"),
+    "uvicorn-fastapi": Pair(uvicorn("httptools"), "differential.starlette_side:fastapi", "forwarded"),
+    "uvicorn-asgi": Pair(uvicorn("httptools"), "differential.starlette_side:plain"),
+    "uvicorn-django": Pair(uvicorn("h11"), "differential.django_side:asgi", "forwarded"),
+    "hypercorn-starlette": Pair(hypercorn, "differential.starlette_side:starlette", "forwarded"),
+    "gunicorn-flask": Pair(gunicorn, "differential.wsgi_side:in_flask"),
+    "gunicorn-django": Pair(gunicorn, "differential.django_side:wsgi"),
+    "gunicorn-wsgi": Pair(gunicorn, "differential.wsgi_side:plain", "forwarded"),
+    "waitress-flask": Pair(waitress, "differential.wsgi_side:in_flask", "forwarded"),
+    "waitress-wsgi": Pair(waitress, "differential.wsgi_side:plain"),
+    "werkzeug-flask": Pair(werkzeug, "in_flask"),
+}
+# The least share of the requests in which both read the same value. Without them the suite would show nothing.
+LEAST = {"ip": 0.3, "method": 0.3, "host": 0.2, "header:x-key": 0.2, "cookie:sid": 0.1, "query:q": 0.1, "form:q": 0.02}
+
+
+@contextmanager
+def serving(pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    port = free_port()
+    monkeypatch.setenv("DIFFERENTIAL_HEADER", pair.header)
+    with running(folder / "log", port, *pair.command(pair.app, port)):
+        yield port
+
+
+def differences(port: int, requests: list[HostileRequest]) -> Iterator[tuple[HostileRequest, str]]:
+    """Yield each difference that the application reports, and each error of the server."""
+    for request, response in responses(port, requests):
+        if response is None:
+            continue
+        if response.status >= 500 and response.status != 501:
+            yield request, f"status {response.status}"
+        for difference in filter(None, unquote(response.header(b"x-differs")).split(" | ")):
+            yield request, difference
+
+
+def totals(port: int) -> Counter[str]:
+    raw = f"GET {TOTALS} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+    ((_, response),) = responses(port, [HostileRequest(0, raw, "127.0.0.1")])
+    assert response is not None
+    return Counter(json.loads(response.body))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_limiter_reads_what_the_application_reads(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Path, host, client IP, fields and route are equal or INVALID, and the rule of each view has applied."""
+    pair = PAIRS[name]
+    print(f"{name}: seed {SEED}, {REQUESTS:,} requests")
+    requests = [hostile_request(SEED, number, pair.header.encode()) for number in range(REQUESTS)]
+    with serving(pair, tmp_path, monkeypatch) as port:
+        found = list(differences(port, requests))
+        shown = [shrunk(request, text, lambda each: differences(port, [each])) for request, text in found[:SHOWN]]
+        compared = totals(port)
+    lines = "\n".join(f"{text}\n    {as_text(request)}" for request, text in shown)
+    assert not found, f"{len(found)} differences, seed {SEED}:\n{lines}"
+    for feature, share in LEAST.items():
+        assert compared[f"{feature} equal"] >= share * REQUESTS, f"too few requests have {feature}: {compared}"
+    print(f"{name}: {sum(compared.values()):,} comparisons, {dict(sorted(compared.items()))}")

@@ -1,0 +1,78 @@
+"""Flask and a plain WSGI application that report differences, and the servers that have no command of their own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import flask
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.wsgi import RateLimitMiddleware
+
+from .echo import TOTALS, each_alone, report, settings, templates_of, totals
+from .readings import by_hand, in_werkzeug, merged, paths_by_hand
+
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+# The rule of Flask and the template as the limiter writes it.
+TEMPLATES = {
+    "/login": "/login",
+    "/items/<id>": "/items/{id}",
+    "/files/<path:rest>": "/files/{rest}",
+    "/<path:rest>": "/{rest}",
+    "/": "/",
+}
+
+
+_app = flask.Flask("differential")
+
+
+def flask_view(template: str) -> Any:
+    pattern = "/files/**" if template.startswith("/files") else template
+
+    def view(**parameters: str) -> Any:
+        if flask.request.path == TOTALS:
+            return totals()
+        readings = in_werkzeug(flask.request)
+        readings["endpoint"] = [template]
+        if "id" in parameters:
+            readings["path:id"] = [parameters["id"]]
+        return "", 200, report([pattern], flask.request.method, readings)
+
+    return view
+
+
+for _rule, _template in TEMPLATES.items():
+    _app.add_url_rule(_rule, _template, flask_view(_template), methods=METHODS)
+RateLimiter(_app, settings=settings())
+in_flask = each_alone(_app)
+
+
+@Request.application
+def _plain(request: Request) -> Response:
+    if request.path == TOTALS:
+        return Response(totals())
+    environ = request.environ
+    headers = {
+        name: [environ[key]] for name, key in (("cookie", "HTTP_COOKIE"), ("x-key", "HTTP_X_KEY")) if key in environ
+    }
+    readings = merged(in_werkzeug(request).items(), by_hand(headers, environ["QUERY_STRING"]).items())
+    paths = paths_by_hand(environ["PATH_INFO"].encode("latin-1"))
+    del readings["path"]
+    return Response(headers=report(templates_of(paths), request.method, readings))
+
+
+plain = each_alone(RateLimitMiddleware(_plain, settings=settings(routes=False)))
+
+
+class KeepAlive(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log(self, *_: Any) -> None: ...
+
+
+if __name__ == "__main__":  # APP PORT
+    _served = {"in_flask": in_flask, "plain": plain}[sys.argv[1]]
+    make_server("127.0.0.1", int(sys.argv[2]), _served, threaded=True, request_handler=KeepAlive).serve_forever()
