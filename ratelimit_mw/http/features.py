@@ -10,10 +10,10 @@ from ..errors import ConfigError, error_path
 from ..keys.annotations import check_return
 from ..keys.features import BUILT_IN, checked_name
 from ..keys.parts import Part, part_of
+from ..keys.path import path_feature
 from ..keys.values import parameter
 from ..rules.declaration import checked_call
 from ..rules.plan import Plan
-from ..rules.readings import path_feature
 from .client_ip import ClientIP
 from .region import Region
 from .request import Request

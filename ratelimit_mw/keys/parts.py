@@ -12,14 +12,17 @@ from uuid import UUID
 from ..errors import ConfigError, FeatureTypeError
 from .comparison import comparison_form
 from .features import INVALID, Features, checked_name
+from .host import normalize_host
 from .networks import canonical_ip, widened
+from .path import path_feature
 from .values import canonical, text_of
 
 LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
 _KINDS: Final[dict[str, type]] = {"int": int, "uuid": UUID}
 _RAW: Final = "raw"
+_NORMAL: Final[dict[str, Callable[[str], Any]]] = {"path": path_feature, "host": normalize_host}
 # The middleware writes these itself. Paths, methods and templates that differ by case are different.
-_EXACT: Final = ("method", "path", "host", "endpoint", "region")
+_EXACT: Final = ("method", *_NORMAL, "endpoint", "region")
 _TEXT_ONLY: Final = ("ip", "email", *_EXACT)
 
 _AS = re.compile(r"(.*?)\s+as\s+(.*)", re.DOTALL)
@@ -90,6 +93,8 @@ def part_of(text: str) -> Part:
     exact, form, shape = partial(_exact, name), partial(_compared, name), "text"
     if feature == "ip":
         exact, shape = partial(_client, name), "ip" if name == "ip" else ""
+    elif feature in _NORMAL:
+        exact, shape = partial(_normal, name), ""
     elif kind in _KINDS:
         exact, shape = partial(_canonical, name, _KINDS[kind]), ""
     elif kind == _RAW or feature in _EXACT:
@@ -164,6 +169,11 @@ def ip_prefixes(part: str) -> tuple[int, int]:
 
 def _exact(name: str, value: Any) -> Any:
     return value if type(value) is str or value is INVALID else text_of(name, value)
+
+
+def _normal(name: str, value: Any) -> Any:
+    text = _exact(name, value)
+    return text if text is INVALID else _NORMAL[name](text)
 
 
 def _compared(name: str, value: Any) -> Any:

@@ -14,25 +14,13 @@ from typing import Final
 from urllib.parse import unquote
 
 from ..errors import ConfigError
+from ..keys.path import normalize_path
 
 PARAMETER: Final = re.compile(r"\{([^{}:]*)(?::([^{}]*))?\}")
 _ENCODED = re.compile("%[0-9A-Fa-f]{2}")
 # Parameters as Flask and Django write them, and as many others do at the start of a segment.
 _FOREIGN = re.compile(r"<(?:(\w+)(?:\([^<>]*\))?:)?(\w+)>|(?<=/):()([A-Za-z_]\w*)")
 _DEEP = "**"
-
-
-def normalize_path(path: str) -> str:
-    """Return the path in the form in which paths are compared.
-
-    >>> normalize_path("//a//b/"), normalize_path("/"), normalize_path("a")
-    ('/a/b', '/', '/a')
-    """
-    if path[:1] != "/":
-        path = "/" + path
-    if "//" in path:
-        path = re.sub("/{2,}", "/", path)
-    return path[:-1] if len(path) > 1 and path[-1] == "/" else path
 
 
 def checked_pattern(pattern: object) -> str:

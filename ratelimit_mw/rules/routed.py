@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..keys.path import normalize_path, read_path
 from .marks import NOWHERE, Destination
-from .paths import PARAMETER, PathTree, normalize_path
-from .readings import read_path
+from .paths import PARAMETER, PathTree
 
 
 class PathPatterns:

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError
-from ratelimit_mw.rules.paths import PathTree, checked_pattern, normalize_path
+from ratelimit_mw.keys.path import normalize_path
+from ratelimit_mw.rules.paths import PathTree, checked_pattern
 
 LITERALS = ["a", "b", "ab", "aa", ".", "a.b", "é", "%"]
 SEGMENTS = [

@@ -1,4 +1,4 @@
-"""All readings of a path that two readers may route to different places. Pure.
+"""The form in which paths are compared, and all readings of a path that readers may route to different places. Pure.
 
 Some servers, frameworks and proxies drop control characters and invalid bytes, or end the path there. Some resolve dot
 segments, or decode twice. Some take a backslash or an encoded slash for a slash.
@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
-from ..keys.features import INVALID
-from .paths import normalize_path
+from .features import INVALID
 
 _MAX_READINGS: Final = 32
 _MAX_CHARACTERS: Final = 16_384
@@ -30,6 +29,19 @@ _ESCAPES = re.compile("(?:%(?!2[fF])[0-9A-Fa-f]{2})+")
 _TWICE: Final = "%(?:2[5EeFf]|5[Cc]|[01][0-9A-Fa-f]|7[Ff])"
 """A percent sign, dot, slash, backslash or control character that is still encoded."""
 _AMBIGUOUS = re.compile(rf"[{_CONTROL}{_INVALID}?#\\]|{_TWICE}|(?:\A|/)\.\.?(?:/|\Z)")
+
+
+def normalize_path(path: str) -> str:
+    """Return the path in the form in which paths are compared.
+
+    >>> normalize_path("//a//b/"), normalize_path("/"), normalize_path("a")
+    ('/a/b', '/', '/a')
+    """
+    if path[:1] != "/":
+        path = "/" + path
+    if "//" in path:
+        path = re.sub("/{2,}", "/", path)
+    return path[:-1] if len(path) > 1 and path[-1] == "/" else path
 
 
 def is_ambiguous(path: str) -> bool:

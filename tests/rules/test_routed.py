@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import INVALID
-from ratelimit_mw.rules import paths, readings
+from ratelimit_mw.keys import path as readings
+from ratelimit_mw.keys.path import is_ambiguous, normalize_path, path_feature, read_path
+from ratelimit_mw.rules import paths
 from ratelimit_mw.rules.marks import Destination
 from ratelimit_mw.rules.paths import PathTree
-from ratelimit_mw.rules.readings import is_ambiguous, path_feature, read_path
 from ratelimit_mw.rules.routed import PathPatterns
 
 HOSTILE = ["a", "/", ".", "..", "%2F", "%252f", "%25", "\\", "\n", "\x00", "\ufffd", "\udcff", "\udfff", "é", "?", "#"]
@@ -124,7 +125,7 @@ def test_readings_are_bounded_and_normalized(path: str) -> None:
     """Every reading is a normalized path, and there are at most 32 of them."""
     found = read_path(path) or set()
     assert len(found) <= 32
-    assert all(paths.normalize_path(reading) == reading for reading in found)
+    assert all(normalize_path(reading) == reading for reading in found)
 
 
 @pytest.mark.parametrize("piece", ["/..", "%2F", "%25", "\\", "\n", "\ufffd", chr(0xDCFF), "//", "/a", "a", "?", "/./"])

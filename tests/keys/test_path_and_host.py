@@ -1,0 +1,71 @@
+"""Paths and hosts have one form in keys, lists, ``match`` and tables, with a middleware and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ratelimit_mw import ConfigError, Limiter, Rule
+from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.keys.host import normalize_host
+
+
+def allowed(limiter: Limiter, *requests: dict[str, Any]) -> list[bool]:
+    return [limiter.hit(features).allowed for features in requests]
+
+
+def test_spellings_of_a_path_share_a_count() -> None:
+    """Doubled slashes and a final slash do not matter; all ambiguous paths have one count."""
+    limiter = Limiter([Rule(limits="1/minute", key=["path"])])
+    spellings = ["/login", "/login/", "//login", "login", "/login\n", "/x/../login", "/Login"]
+    assert allowed(limiter, *({"path": path} for path in spellings)) == [True] + [False] * 3 + [True, False, True]
+
+
+def test_spellings_of_a_host_share_a_count() -> None:
+    """Case, port and final dot do not matter; text that is no host has one count."""
+    limiter = Limiter([Rule(limits="1/minute", key=["host"])])
+    spellings = ["a.example", "A.example.:80", "[::1]:80", "[0:0::1]", "a b", "a,b"]
+    assert allowed(limiter, *({"host": host} for host in spellings)) == [True, False, True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("host", "applies"),
+    [
+        ("example.com", True),
+        ("EXAMPLE.com.:8000", True),
+        ("shop.example.com", False),
+        ("[2001:DB8:0:0::1]:80", True),
+        (INVALID, True),
+        ("example.com, other", True),
+        ("", False),
+    ],
+)
+def test_a_rule_matches_a_host_in_any_spelling(host: object, applies: bool) -> None:
+    """A host that is invalid may be any host, so the rule applies."""
+    limiter = Limiter([Rule(limits="1/minute", key=[], match={"host": ["Example.COM.", "[2001:db8::1]"]})])
+    assert bool(limiter.match({"host": host}).rules) == applies
+
+
+@pytest.mark.parametrize("host", ["example.com:80", "[::1]:80", "a b", "*.", "*", "[::g]", "é.example", 7, ""])
+def test_a_pattern_that_is_no_host_is_an_error(host: object) -> None:
+    """The error shows the expected form."""
+    with pytest.raises(ConfigError, match=r"match\.host: expected a host without port"):
+        Rule(limits="1/minute", match={"host": host})
+
+
+@pytest.mark.parametrize("text", [None, 7, "a" * 300, "[::1", "[1::2::3]", "-", "a:b"])
+def test_text_that_is_no_host_is_invalid(text: object) -> None:
+    assert normalize_host(text) is INVALID
+
+
+def test_an_ambiguous_path_is_denied_and_never_allowed() -> None:
+    """It may be any path: the deny list holds for it, and the allow list does not."""
+    rules = [{"limits": "1/minute", "key": []}]
+    lists = {"allow": {"path": ["/health/"]}, "deny": {"path": ["/admin"]}}
+    limiter = Limiter.from_settings({"rules": rules, "lists": lists})
+    denied = {path: limiter.hit({"path": path}).denied for path in ("/admin/", "/admin\n", "/x/../health", "/health")}
+    assert denied == {"/admin/": True, "/admin\n": True, "/x/../health": True, "/health": False}
+    allow = Limiter.from_settings({"rules": rules, "lists": {"allow": {"path": ["/health"]}}})
+    requests = [{"path": path} for path in ("/health", "/health/", "/x/../health", "/health\n", "/health")]
+    assert allowed(allow, *requests) == [True, True, True, False, True]
