@@ -50,14 +50,15 @@ def _parse_features(_ctx: click.Context, _param: click.Parameter, texts: tuple[s
     return features
 
 
-def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> RequestTarget:
+def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> tuple[RequestTarget, str]:
+    """Return the target, and the path as it is sent."""
     try:
         target = parse_target(text)
     except InvalidLineError as error:
         raise click.BadParameter(str(error)) from None
     if not target.path.startswith("/") and text != "*":
         raise click.BadParameter(f"expected a path that starts with /; got {text!r}")
-    return target
+    return target, text.partition("?")[0]
 
 
 @command(
@@ -75,7 +76,7 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> Requ
 @click.option("--host", default="", help="The host of the request.")
 @json_option
 def explain(
-    source: Source, method: str, path: RequestTarget, features: dict[str, Any], host: str, as_json: bool
+    source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any], host: str, as_json: bool
 ) -> None:
     """Show which rules in FILE apply to a request for METHOD and PATH, with the key of each rule.
 
@@ -86,7 +87,7 @@ def explain(
     settings, overview, rules = source.settings, source.overview, source.rules.rules
     if "ip" not in features and "ip" in source.rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
-    request = _request(method, path, host)
+    request = _request(method, *path, host)
     to, params = source.route(request)
     values = _features(request, features, settings, source.rules.needs)
     values |= {f"path:{name}": value for name, value in params.items()}
@@ -109,10 +110,10 @@ def explain(
         raise click.exceptions.Exit(1)
 
 
-def _request(method: str, target: RequestTarget, host: str) -> ASGIRequest:
+def _request(method: str, target: RequestTarget, sent: str, host: str) -> ASGIRequest:
     headers = [(b"host", (host or target.host).encode("latin-1", "replace"))]
-    query = {"query_string": target.query.encode("utf-8", "replace")}
-    return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **query})
+    texts = {"query_string": target.query.encode("utf-8", "replace"), "raw_path": sent.encode("utf-8", "replace")}
+    return ASGIRequest({"type": "http", "method": method, "path": target.path, "headers": headers, **texts})
 
 
 def _features(

@@ -146,7 +146,8 @@ class Overview:
         if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, params):
             return f"path: not {_either(match.paths)}"
         if not match.takes_view(to.view):
-            return f"view: {to.view or 'none'}, not {_either(map(repr, match.views))}"
+            view_name = to.view or ("unknown" if to.endpoint is None else "without a name")
+            return f"view: {view_name}, not {_either(name or repr(name) for name in match.views)}"
         if not match.takes_method(method, view.answers_options and method == "OPTIONS"):
             expected = f"not {_either(sorted(match.methods))}" if match.methods else "the framework answers OPTIONS"
             return f"method: {expected}"

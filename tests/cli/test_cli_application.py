@@ -60,6 +60,11 @@ async def chat(socket):
 routes = [Route("/hello", hello), WebSocketRoute("/chat", chat)]
 wrapped = RateLimitMiddleware(Starlette(routes=[Mount("/below", routes=routes)]), settings=SETTINGS)
 around = RateLimitMiddleware(lambda scope, receive, send: None, settings=SETTINGS)
+login = {"name": "login", "limits": "5/minute", "match": {"view": "below:hello"}}
+only_checked = {"name": "checked", "limits": "5/minute", "match": {"view": ""}}
+named = RateLimitMiddleware(
+    Starlette(routes=[Mount("/below", routes=routes, name="below")]), settings={"rules": [login, only_checked]}
+)
 bare = FastAPI()
 wrong = FastAPI()
 wrong.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "5/minit"}]})
@@ -118,6 +123,27 @@ def test_explain_knows_routes_and_parameters() -> None:
     assert looking(answer) == ["site", "big", "outer", "item"]
     assert {rule["rule"]: rule.get("key") for rule in answer["rules"]}["item"] == "path:number=7"
     assert [rule["reason"] for rule in answer["rules"] if not rule["applies"]] == ["it is on /v1/outer/inner/late"]
+
+
+def test_explain_and_check_show_names_of_views() -> None:
+    """A rule may name a view, which explain finds in the routes. Without the application, views are not known."""
+    answer = explained("shop:named", "GET", "/below/hello")
+    assert (answer["features"]["view"], looking(answer)) == ("below:hello", ["login", "hello"])
+    other = explained("shop:named", "GET", "/elsewhere")
+    assert other["rules"][0]["reason"] == "view: without a name, not below:hello"
+    assert other["rules"][1]["reason"] == "view: without a name, not ''"
+    rows = run("check", "--app", "shop:named").stdout
+    assert "view below:hello" in rows
+    assert "view ''" in rows
+    Path("rules.toml").write_text('[[rules]]\nname = "login"\nlimits = "1/s"\nmatch = {view = "below:hello"}\n')
+    assert "view: unknown, not below:hello" in run("explain", "rules.toml", "GET", "/below/hello").stdout
+
+
+def test_explain_reads_an_ambiguous_path_in_every_way() -> None:
+    """PATH is as the client sends it, so an encoded slash is shown to the rules."""
+    Path("rules.toml").write_text('[[rules]]\nname = "file"\nlimits = "1/s"\nmatch = {path = "/files/*"}\n')
+    for path, code in (("/files/a%2Fb", 0), ("/files/a/b", 1), ("/x/..%2Ffiles/a", 0)):
+        assert run("explain", "rules.toml", "GET", path, "--feature", "ip=192.0.2.7").exit_code == code
 
 
 def test_explain_includes_deferred_dependencies() -> None:
