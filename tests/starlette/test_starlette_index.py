@@ -10,6 +10,7 @@ from calls import http_scope
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from starlette import routing
 from starlette.applications import Starlette
 from starlette.endpoints import HTTPEndpoint
 from starlette.responses import PlainTextResponse
@@ -101,7 +102,7 @@ tables = st.lists(st.one_of(leaves, leaves, mounts, hosts), max_size=6)
     st.lists(asked, min_size=1, max_size=6),
     st.sampled_from(["GET", "HEAD", "POST", "OPTIONS", "get", "BREW"]),
     st.sampled_from(["http", "websocket"]),
-    st.sampled_from(["testserver", "api.example.org", "api.example.org:80"]),
+    st.sampled_from(["testserver", "api.example.org:80", "API.example.org", "api.example.org.", "[::1]:80", "a b"]),
     st.sampled_from(["", "/root", "/a"]),
 )
 def test_the_index_agrees_with_the_router_of_starlette(
@@ -217,3 +218,24 @@ def test_a_new_path_is_compared_with_few_routes(count: int, monkeypatch: pytest.
     app = Starlette(routes=[Route(f"/r{i}/{{x}}", endpoint(str(i))) for i in range(count)])
     assert find_route(app, f"/r{count - 1}/7").endpoint == f"/r{count - 1}/{{x}}"
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "newer", "older"),
+    [
+        (["api.example.org:80"], "/{path}", "/{path}"),
+        (["a b"], "unmatched", "unmatched"),
+        (["api.example.org", "b.example"], "/{path}", "/{path}"),
+        ([], "unmatched", "unmatched"),
+    ],
+)
+def test_hosts_are_read_as_this_version_of_starlette_does(
+    lines: list[str], newer: str, older: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions before 1.0 compare the first line as it is, up to the first colon."""
+    app = Starlette(routes=[Host("api.example.org", app=opaque)])
+    headers = [(b"host", line.encode()) for line in lines]
+    has_parser = hasattr(routing, "parse_host_header")
+    assert find_route(app, "/", headers=headers).endpoint == (newer if has_parser else older)
+    monkeypatch.delattr(routing, "parse_host_header", raising=False)
+    assert find_route(app, "/", headers=headers).endpoint == older

@@ -6,6 +6,7 @@ A path that was requested before is found in a bounded dictionary. A new path is
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -45,7 +46,7 @@ class RouteIndex:
         reader = RouteReader(self._app)
         self._adopt(reader)
         self.reader = reader
-        self._cached: dict[tuple[str, str, str], RouteMatch] = {}
+        self._cached: dict[tuple[str, str, str | None], RouteMatch] = {}
         self._routes = [route for routes in reader.lists for route in routes]
         self._count = len(self._routes)
 
@@ -71,7 +72,7 @@ class RouteIndex:
         if match is None:
             lookup = Lookup({**scope, "root_path": root}, path, host)
             match = self.reader.top.find(lookup)
-            if lookup.is_cacheable and sum(map(len, key)) <= _MAX_KEY:
+            if lookup.is_cacheable and sum(map(len, filter(None, key))) <= _MAX_KEY:
                 if len(self._cached) >= _MAX_CACHED:
                     self._cached.clear()
                 self._cached[key] = match
@@ -172,9 +173,14 @@ def _outer_router(scope: Mapping[str, Any]) -> Any:
     return None if router is getattr(scope.get("app"), "router", None) else router
 
 
-def _host_for_routes(request: ASGIRequest) -> str:
-    """Return the host as Starlette's ``Host`` reads it: the first line, in any case, up to the first colon."""
-    return next(iter(request.header_lines("host")), "").partition(":")[0]
+def _host_for_routes(request: ASGIRequest) -> str | None:
+    """Return the host as this version of Starlette reads it for its routes; None for one that no route matches."""
+    line = next(iter(request.header_lines("host")), None)
+    parse = getattr(sys.modules.get("starlette.routing"), "parse_host_header", None)
+    if parse is None:  # before 1.0: in any case, up to the first colon
+        return (line or "").partition(":")[0]
+    parsed = parse(line)
+    return parsed and parsed.host.lower()  # type: ignore[no-any-return]
 
 
 def _adopt(limits: HttpLimiter, reader: RouteReader) -> None:

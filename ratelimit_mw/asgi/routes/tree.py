@@ -69,12 +69,12 @@ ROUTES_UNKNOWN: Final = RouteMatch()
 class Lookup:
     """The search for one request's route. ``path`` is the rest of the path below the current router.
 
-    ``host`` is as Starlette's ``Host`` reads it.
+    ``host`` is as Starlette's ``Host`` reads it; None matches no host.
     """
 
     scope: Scope
     path: str
-    host: str
+    host: str | None
     is_cacheable: bool = True
     """Whether every request with this method, path and host has the same route."""
     params: dict[str, Any] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class RouteNode:
 
     def _pattern_match(self, lookup: Lookup) -> re.Match[str] | None:
         if self.host is not None:
-            return self.host.match(lookup.host)
+            return None if lookup.host is None else self.host.match(lookup.host)
         return self.pattern.match(lookup.path) if self.pattern is not None else None
 
     def enter(self, lookup: Lookup) -> None:
