@@ -28,14 +28,17 @@ from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
-RULES: dict[str, Any] = {
-    "rules": [
-        {"name": "login", "match": {"path": "/login", "methods": ["POST"]}, "key": [], "limits": "5/hour"},
-        {"name": "seven", "match": {"path": "/items/7"}, "key": [], "limits": "5/hour"},
-        {"name": "view", "match": {"view": ["accounts:reset", "accounts.reset"]}, "key": [], "limits": "5/hour"},
-    ]
+PLAIN_RULES: dict[str, Any] = {
+    "rules": [{"name": "login", "match": {"path": "/login", "methods": ["POST"]}, "key": [], "limits": "5/hour"}]
 }
-PLAIN_RULES: dict[str, Any] = {"rules": RULES["rules"][:2]}
+
+
+def rules(view: str) -> dict[str, Any]:
+    """Return rules for applications with routes, where the name of a view is known."""
+    seven = {"name": "seven", "match": {"path": "/items/7"}, "key": [], "limits": "5/hour"}
+    named = {"name": "view", "match": {"view": view}, "key": [], "limits": "5/hour"}
+    return {"rules": [*PLAIN_RULES["rules"], seven, named]}
+
 
 # -- Starlette and FastAPI -----------------------------------------------------------------------------------
 
@@ -55,7 +58,7 @@ starlette = Starlette(
         Mount("/accounts", routes=[Route("/reset/{token}", login, name="reset")], name="accounts"),
     ]
 )
-starlette.add_middleware(RateLimitMiddleware, settings=RULES)
+starlette.add_middleware(RateLimitMiddleware, settings=rules("accounts:reset"))
 
 accounts = FastAPI()
 accounts.get("/reset/{token}", name="reset")(lambda token: "login")
@@ -71,7 +74,7 @@ def fastapi_item(number: int) -> str:
 fastapi = FastAPI()
 fastapi.include_router(router)
 fastapi.mount("/accounts", accounts, name="accounts")
-fastapi.add_middleware(RateLimitMiddleware, settings=RULES)
+fastapi.add_middleware(RateLimitMiddleware, settings=rules("accounts:reset"))
 
 # -- Flask ---------------------------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ blueprint.add_url_rule("/reset/<token>", "reset", lambda token: "login")
 wflask.add_url_rule("/login", "login", lambda: "login", methods=["POST"])
 wflask.add_url_rule("/items/<int:number>", "item", lambda number: f"item {number}")
 wflask.register_blueprint(blueprint)
-RateLimiter(wflask, settings=RULES)
+RateLimiter(wflask, settings=rules("accounts.reset"))
 
 # -- Django --------------------------------------------------------------------------------------------------
 
@@ -106,7 +109,7 @@ settings.configure(
     ALLOWED_HOSTS=["*"],
     SECRET_KEY="for tests only",
     MIDDLEWARE=["ratelimit_mw.django.RateLimitMiddleware"],
-    RATELIMIT_MW=RULES,
+    RATELIMIT_MW=rules("accounts:reset"),
 )
 django.setup()
 adjango, wdjango = get_asgi_application(), get_wsgi_application()

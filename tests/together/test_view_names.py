@@ -79,12 +79,10 @@ def in_flask(*views: str) -> Ask:
         (starlette, "home", ["/"], ["/auth/other"]),
         (starlette, "auth:login", ["/auth/login/1", "/auth/login/2"], ["/", "/auth/other"]),
         (starlette, "inside", ["/unnamed/x"], ["/"]),
-        (starlette, "login", [], ["/auth/login/1"]),
         (starlette, "", [], ["/", "/nowhere", "/auth/login/1"]),
         (fastapi, "login", ["/auth/login/1", "/auth/login/2"], ["/inner/x"]),
         (fastapi, "inner:inside", ["/inner/x"], ["/auth/login/1"]),
         (in_flask, "auth.login", ["/auth/login/2", "/auth/signin"], ["/"]),
-        (in_flask, "login", [], ["/auth/login/1", "/"]),
         (in_flask, "", [], ["/", "/nowhere", "/auth/login/1"]),
     ],
 )
