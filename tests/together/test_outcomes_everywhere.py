@@ -10,6 +10,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.rules.plan import Plan
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.testing import ManualClock
 
 ALL = {
@@ -82,7 +83,8 @@ def test_a_late_mark_is_reserved_until_the_end_of_the_stream(name: str) -> None:
         return correct(*arguments)
 
     store.correct = note  # type: ignore[method-assign]
-    limiter = Limiter([Rule(name="login", limits="9/minute", **MARKED)], store, ManualClock(1_000_000.0))
+    rule = Rule(name="login", limits="9/minute", **MARKED)
+    limiter = Limiter([rule], store, ManualClock(1_000_000.0), Settings(fleet_size=1))
     for path in ("/200/late", "/200/stream"):
         BY_SETTINGS[name](limiter, {}, path, "GET")
     assert corrections.count("login") == 1
