@@ -8,6 +8,7 @@ from .errors import (
     MissingMiddlewareError,
     RateLimitError,
     RateLimitExceeded,
+    StateError,
     StoreError,
 )
 from .http.rejection import Rejection
@@ -34,6 +35,7 @@ __all__ = [
     "Rule",
     "Settings",
     "SettingsDict",
+    "StateError",
     "StoreError",
     "Verdict",
     "load_settings",

@@ -109,6 +109,19 @@ class StoreError(RateLimitError):
     """A store could not be reached, exceeded its timeout, or failed."""
 
 
+class StateError(StoreError):
+    """A store replies, but the state of a key cannot be decoded. The limiter forgets the key and asks once more.
+
+    Args:
+        message: The problem.
+        keys: The keys with such a state, as far as they are known.
+    """
+
+    def __init__(self, message: str, keys: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.keys = tuple(keys)
+
+
 class RateLimitExceeded(RateLimitError):  # noqa: N818 - the name that users of other limiters look for
     """A request was rejected.
 

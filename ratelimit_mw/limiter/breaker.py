@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, now_us
 from ..decision import Decision, Hit
-from ..errors import StoreError
+from ..errors import StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import Store
@@ -179,7 +179,7 @@ class _Call:
         self._epoch = self._breaker.epoch
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StoreError):
+        if isinstance(error, StoreError) and not isinstance(error, StateError):
             self._breaker.record_failure(error, self._epoch)
-        elif error is None and self._breaker.failures:
+        elif self._breaker.failures and (error is None or isinstance(error, StateError)):
             self._breaker.failures = 0

@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, Clock
 from ..decision import Decision, Hit
-from ..errors import RateLimitError, StoreError
+from ..errors import RateLimitError, StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import MemoryStore, Store
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _RETRY_DENIED: Final = SECOND
 _MAX_LIMITS: Final = 10_000
+_LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
 
 
@@ -63,13 +65,19 @@ class FailoverStore(ChainLink):
         self._lock = create_lock(self, "_lock", threading.Lock)
         self._local_limit = lru_cache(_MAX_LIMITS)(lambda limit, parts: limit.local_part(parts))
         self._is_warned = False
+        self._logs_state_at = 0.0
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
         self.tally.decisions += len(hits)
         if self.tally.report_at:
             self.tally.report()
         try:
-            return self.store.apply(hits, now, consume)
+            try:
+                return self.store.apply(hits, now, consume)
+            except StateError as error:
+                self._log_state(error, hits)
+                self.store.forget(error.keys)
+                return self.store.apply(hits, now, consume)
         except StoreError as error:
             return self._decide_by_policy(hits, now, consume, error)
 
@@ -78,7 +86,12 @@ class FailoverStore(ChainLink):
         if self.tally.report_at:
             self.tally.report()
         try:
-            return await self.store.aapply(hits, now, consume)
+            try:
+                return await self.store.aapply(hits, now, consume)
+            except StateError as error:
+                self._log_state(error, hits)
+                await self.store.aforget(error.keys)
+                return await self.store.aapply(hits, now, consume)
         except StoreError as error:
             return self._decide_by_policy(hits, now, consume, error)
 
@@ -104,6 +117,13 @@ class FailoverStore(ChainLink):
                 await self.breaker.acorrect(leaving, self._now())
         await super().aclose()
         self.tally.report(is_last=True)
+
+    def _log_state(self, error: StateError, hits: Sequence[Hit]) -> None:
+        """Log a key that starts anew. No client can cause it, but a damaged store may have many such keys."""
+        if (now := monotonic()) >= self._logs_state_at:
+            self._logs_state_at = now + _LOG_EVERY
+            rules = ", ".join(sorted({hit.limit.rule for hit in hits if hit.key in error.keys}))
+            _log.warning("store %s: %s (rule %s); such keys start anew", self.breaker.name, error, rules)
 
     def _decide_by_policy(
         self, hits: Sequence[Hit], now: int | None, consume: bool, error: StoreError

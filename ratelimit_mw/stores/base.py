@@ -20,7 +20,7 @@ class Store(ABC):
     A key is ``limit.prefix`` followed by the values that identify a client. It may be any text, also with spaces,
     braces and control characters. A store that cannot hold such a key hashes it. A state is kept at least until
     ``reset_us`` after its last change, and at least one day when ``now`` is given. A store that fails or
-    exceeds its timeout raises ``StoreError``.
+    exceeds its timeout raises ``StoreError``. A state that cannot be decoded raises ``StateError``.
 
     ``now`` is the time in whole microseconds when the limiter was given a clock; None means the store's own time. The
     methods that start with ``a`` are called on an event loop. A store that does no I/O does not override them.

@@ -3,21 +3,31 @@
 ``at`` is the time that the caller gave, in microseconds. With None the store's own time, ``records.now``, decides.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
 from ...clock import SECOND
 from ...decision import Decision, Hit, decide_all
-from ...errors import StoreError
+from ...errors import StateError, StoreError
 from ...receipt import Correction
 from .records import FULL, Records
 
 _DAY: Final = 86_400 * SECOND
+_DAMAGE: Final = (ValueError, IndexError, ArithmeticError, struct.error)
+"""The errors that a damaged record causes."""
 
 
 def decide(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> list[Decision]:
-    if len(hits) == 1:
-        return _decide_one(records, hits[0], at, consume)
+    try:
+        if len(hits) == 1:
+            return _decide_one(records, hits[0], at, consume)
+        return _decide_all(records, hits, at, consume)
+    except _DAMAGE as error:
+        raise _state_error(records, hits, error) from error
+
+
+def _decide_all(records: Records, hits: Sequence[Hit], at: int | None, consume: bool) -> list[Decision]:
     instant = records.now if at is None else at
     stored = [records.find(limit, key) for limit, key, _ in hits]
     states = [state for _, _, state in stored]
@@ -52,11 +62,25 @@ def correct(records: Records, changes: Sequence[Correction], at: int | None) -> 
     instant = records.now if at is None else at
     for change in changes:
         limit, key = change.limit, change.key
-        stored = records.find(limit, key)
-        new = change.apply_to(stored[2], instant)
-        if new is not stored[2]:
-            records.keep(limit, key, stored, new, _span(limit.decide(new, instant, 0)[1], at))
+        try:
+            stored = records.find(limit, key)
+            new = change.apply_to(stored[2], instant)
+            if new is not stored[2]:
+                records.keep(limit, key, stored, new, _span(limit.decide(new, instant, 0)[1], at))
+        except _DAMAGE as error:
+            raise _state_error(records, [Hit(limit, key, 0)], error) from error
     return [instant] * len(changes)
+
+
+def _state_error(records: Records, hits: Sequence[Hit], error: Exception) -> StateError:
+    """Name the keys that cannot be decided. A long log is read in parts, also while it is decided."""
+    unreadable = []
+    for limit, key, cost in hits:
+        try:
+            limit.decide(records.find(limit, key)[2], records.now, cost)
+        except _DAMAGE:
+            unreadable.append(key)
+    return StateError(f"LMDB: a damaged record: {type(error).__name__}: {error}", unreadable)
 
 
 def _span(decision: Decision, at: int | None) -> int:

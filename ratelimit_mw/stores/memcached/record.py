@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import Series
 from ...clock import Clock
-from ...decision import Decision
+from ...decision import Decision, Hit
+from ...errors import StateError
 from ...receipt import Correction
 from .client.protocol import EXPIRED, STORED, KeyCommands, KeyReply, ProtocolError, StoredValue, swap
 from .client.servers import Rendezvous
@@ -36,8 +37,9 @@ class Record:
 
     has_counters: ClassVar[bool] = False  # a write that did not succeed is counted all the same
 
-    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int, is_explicit: bool) -> None:
+    def __init__(self, context: StepContext, limit: Limit, key: str, token: bytes, now: int, is_explicit: bool) -> None:
         self.limit = limit
+        self.key = key
         self.names = context.names
         self.server = context.rendezvous.server_of(token)
         self.token = token
@@ -113,3 +115,22 @@ class LogRecord(Record):
         times, totals = cast("array[int]", state.buckets)[entries], cast("array[int]", state.totals)[entries]
         numbers = array("q", (state.base,)) + times + array("q", (state.open,)) + totals + array("q", (state.total,))
         return numbers.tobytes()
+
+
+def load(record: Record, reply: KeyReply) -> None:
+    """Load a reply; ``StateError`` for a value that is no state."""
+    try:
+        record.load(reply.values)
+    except ProtocolError as error:
+        raise StateError(f"Memcached replied: {error}", [record.key]) from error
+
+
+def state_error(hits: Sequence[Hit], states: Sequence[Any], now: int, error: Exception) -> StateError:
+    """Name the keys whose states have the form of a state, but no possible numbers."""
+    keys = []
+    for hit, state in zip(hits, states, strict=True):
+        try:
+            hit.limit.decide(state, now, hit.cost)
+        except (ValueError, ArithmeticError):
+            keys.append(hit.key)
+    return StateError(f"Memcached replied: a value that is no state: {error}", keys)

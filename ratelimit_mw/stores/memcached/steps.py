@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 from ...algorithms.limit import Limit
 from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
 from ...decision import Decision, Hit, decide_all
-from ...errors import ConfigError, StoreError
+from ...errors import ConfigError, StateError, StoreError
 from ...quota import MAX_PERIOD
 from ...receipt import Correction
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .keys import expiry
-from .record import MAX_ENTRIES, LogRecord, Record, StepContext
+from .record import MAX_ENTRIES, LogRecord, Record, StepContext, load, state_error
 from .tier_record import TieredRecord
 
 T = TypeVar("T")
@@ -145,13 +145,13 @@ def _new_records(
     context: StepContext, hits: Mapping[bytes, Hit | Correction], now: int, is_explicit: bool
 ) -> dict[bytes, Record]:
     kinds = {token: _RECORDS.get(type(hit.limit.algorithm), Record) for token, hit in hits.items()}
-    return {token: kinds[token](context, hit.limit, token, now, is_explicit) for token, hit in hits.items()}
+    return {token: kinds[token](context, hit.limit, hit.key, token, now, is_explicit) for token, hit in hits.items()}
 
 
 def _load(missing: Sequence[tuple[Record, Sequence[bytes]]]) -> Steps[None]:
     replies = yield [KeyCommands(record.server, names=names) for record, names in missing]
     for (record, _), reply in zip(missing, replies, strict=True):
-        record.load(reply.values)
+        load(record, reply)
 
 
 def decide(hits: Sequence[Hit], explicit_now: int | None, consume: bool, context: StepContext) -> Steps[list[Decision]]:
@@ -198,8 +198,8 @@ class _Attempt:
             replies = yield [KeyCommands(record.server, names=record.missing()) for record in missing]
             for record, reply in zip(missing, replies, strict=True):
                 try:
-                    record.load(reply.values)
-                except ProtocolError as error:
+                    load(record, reply)
+                except StateError as error:
                     del self.records[record.token]
                     for call in self.calls:
                         if record.token in call.tokens:
@@ -211,12 +211,18 @@ class _Attempt:
         self.states = {token: record.state for token, record in self.records.items()}
         self.writes = {}
         for call in self.calls:
-            call.decisions, changes = decide_all(call.hits, [self.states[token] for token in call.tokens], self.now)
+            states = [self.states[token] for token in call.tokens]
+            try:
+                call.decisions, changes = decide_all(call.hits, states, self.now)
+            except (ValueError, ArithmeticError) as error:
+                call.fail(state_error(call.hits, states, self.now, error))
+                continue
             for hit, state in changes:
                 index = call.hits.index(hit)
                 token = call.tokens[index]
                 self.states[token] = state
                 self.writes.setdefault(token, []).append(call.decisions[index])
+        self.calls = [call for call in self.calls if call.error is None]
 
     def ambiguous(self) -> list[tuple[Record, Sequence[bytes]]]:
         inexact: dict[bytes, list[Decision]] = {}

@@ -34,8 +34,8 @@ class TierBlock(NamedTuple):
 class TieredRecord(Record):
     has_counters = True
 
-    def __init__(self, context: StepContext, limit: Limit, token: bytes, now: int, is_explicit: bool) -> None:
-        super().__init__(context, limit, token, now, is_explicit)
+    def __init__(self, context: StepContext, limit: Limit, key: str, token: bytes, now: int, is_explicit: bool) -> None:
+        super().__init__(context, limit, key, token, now, is_explicit)
         self.algorithm = cast(TieredWindow, limit.algorithm)
         self._sizes = tiers(self.algorithm.span)
         self._bucket = now // self.algorithm.precision

@@ -14,7 +14,7 @@ import msgspec
 
 from ...algorithms.limit import Limit
 from ...decision import Decision, Hit, SlotCost
-from ...errors import StoreError
+from ...errors import StateError, StoreError
 from ...receipt import Correction
 from .client.errors import as_store_error
 from .script import PACKED, LuaAlgorithm, Script, build_script
@@ -96,6 +96,8 @@ class Message:
                 position += operation.size
             elif head == b"CONFLICT":
                 results.append(ConflictError("Redis: another process was faster"))
+            elif head.startswith(b"STATE "):
+                results.append(undecodable(operation.key_at(int(head[6:]) - 1)))
             else:
                 results.append(StoreError(f"Redis: {head.decode('utf-8', 'replace')}"))
         return results
@@ -117,7 +119,10 @@ class Operation(ABC):
     @property
     def key(self) -> str:
         """One of the keys."""
-        item = self.items[0]
+        return self.key_at(0)
+
+    def key_at(self, index: int) -> str:
+        item = self.items[index]
         return item if isinstance(item, str) else str(item.key)
 
     @abstractmethod
@@ -190,6 +195,10 @@ class KeyOperation(Operation):
 def number_or_text(number: int) -> int | str:
     """Return a number as Lua can hold it exactly, else as text."""
     return number if number < _LUA_EXACT else str(number)
+
+
+def undecodable(key: str) -> StateError:
+    return StateError("Redis: a key does not hold a state of its algorithm", [key])
 
 
 class ConflictError(StoreError):

@@ -13,7 +13,7 @@ function Packed.read(limit, key)
   local text = redis.call('GET', key)
   if not text then return nil end
   local a, b, c, d = string.match(text, PATTERNS[limit.fields])
-  if not a then error('a key does not hold a state of its algorithm', 0) end
+  if not a then error('STATE', 0) end
   return {tonumber(a), tonumber(b), c and tonumber(c), d and tonumber(d)}
 end
 

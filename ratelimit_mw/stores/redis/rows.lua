@@ -5,7 +5,7 @@ Rows.__index = Rows
 
 local function parse_row(entries, i)
   local before, cost = string.match(entries[i], '^(%d+):(%d+)$')
-  if not before then error('a key does not hold a state of its algorithm', 0) end
+  if not before then error('STATE', 0) end
   return tonumber(entries[i + 1]), tonumber(before), tonumber(cost)
 end
 

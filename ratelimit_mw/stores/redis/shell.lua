@@ -3,7 +3,8 @@
 -- KEYS: the keys of all operations in turn. ARGV[1], packed: the limits, which operations name by number, and numbers.
 -- An operation starts with its kind, its time (nil: the time of the server), the least milliseconds that its keys stay,
 -- and the count of its keys. The numbers of each key follow. The reply has, for each operation, its time and the values
--- of its keys, or the text of its error. Times and amounts are whole numbers below 2^53: Lua is exact there.
+-- of its keys, or the text of its error. STATE and a number: that key of the operation holds no state of its algorithm.
+-- Times and amounts are whole numbers below 2^53: Lua is exact there.
 
 local HIT, PEEK, HIT_REJECTED, PEEK_REJECTED, CORRECT, READ, FORGET, PROBE = 1, 2, 3, 4, 5, 6, 7, 8
 local NUMBERS = {2, 2, 2, 2, 5, 0, 0, 0} -- of each key: limit and cost; CORRECT also time, cost and delay of the charge
@@ -12,6 +13,7 @@ local LONGEST = 10^14
 local message = cmsgpack.unpack(ARGV[1])
 local limits, numbers = message[1], message[2]
 local cursor, keys_read = 1, 0
+local current = 0 -- the key of the running operation that is read
 local reply, length = {}, 0
 
 for _, limit in ipairs(limits) do
@@ -46,6 +48,7 @@ end
 -- The same as apply for one hit, without the agreement of others.
 local function apply_one(now, min_ttl, consume)
   local limit, cost, key = limits[numbers[cursor]], numbers[cursor + 1], KEYS[keys_read + 1]
+  current = 1
   local state = limit.read(limit, key)
   local kept, _, remaining, retry, reset, at, delay = limit:decide(state, now, cost)
   if consume and kept ~= state then
@@ -58,6 +61,7 @@ end
 local function apply(count, now, min_ttl, consume, allowed)
   local hits = {}
   for i = 1, count do
+    current = i
     local limit, cost, key = limits[numbers[cursor]], numbers[cursor + 1], KEYS[keys_read + i]
     local state = limit.read(limit, key)
     local hit = {limit:decide(state, now, cost)} -- kept, allowed, remaining, retry, reset, at, delay
@@ -66,7 +70,8 @@ local function apply(count, now, min_ttl, consume, allowed)
     hits[i] = hit
     cursor = cursor + 2
   end
-  for _, hit in ipairs(hits) do
+  for i, hit in ipairs(hits) do
+    current = i
     local limit, state = hit.limit, hit.state
     if hit[2] and not allowed then
       hit = {limit:decide(state, now, 0)}
@@ -79,6 +84,7 @@ end
 
 local function correct(count, now, min_ttl)
   for i = 1, count do
+    current = i
     local limit, cost, key = limits[numbers[cursor]], numbers[cursor + 1], KEYS[keys_read + i]
     local state, kept = limit.read(limit, key), nil
     if numbers[cursor + 2] then
@@ -98,6 +104,7 @@ end
 
 local function on_keys(kind, count)
   for i = keys_read + 1, keys_read + count do
+    current = i - keys_read
     if kind == FORGET then
       redis.call('DEL', KEYS[i])
     elseif kind == PROBE then -- a server that is full, loading or a replica answers PING, but takes no hit
@@ -132,6 +139,7 @@ while numbers[cursor] do
   if not ok then
     problem = type(problem) == 'table' and problem.err or problem
     if string.find(problem, 'READONLY', 1, true) then return redis.error_reply(problem) end
+    if problem == 'STATE' or string.find(problem, 'WRONGTYPE', 1, true) then problem = 'STATE ' .. current end
     for i = length, before + 1, -1 do
       reply[i] = nil
     end

@@ -49,7 +49,7 @@ function Slots.read(limit, key)
   local sums = redis.call('ZRANGE', key, 0, 0)[1]
   if not sums then return nil end
   local total, bound = string.match(sums, '^=(%d+):(%d+)$')
-  if not total then error('a key does not hold a state of its algorithm', 0) end
+  if not total then error('STATE', 0) end
   local count = redis.call('ZCARD', key) - 1
   return setmetatable(
     {key = key, sums = sums, total = tonumber(total), bound = tonumber(bound), count = count}, Slots)

@@ -11,9 +11,19 @@ import msgspec
 
 from ...algorithms.limit import Limit
 from ...decision import Decision, Hit
-from ...errors import StoreError
+from ...errors import StateError, StoreError
 from ...receipt import Correction
-from .message import FORGET, READ, Caller, ConflictError, CorrectOperation, HitOperation, KeyOperation, Message
+from .message import (
+    FORGET,
+    READ,
+    Caller,
+    ConflictError,
+    CorrectOperation,
+    HitOperation,
+    KeyOperation,
+    Message,
+    undecodable,
+)
 from .script import PACKED, SWAP
 
 _SHORT_US: Final = 1_000  # until a request that lost every race may try again
@@ -114,7 +124,7 @@ class SteppedRequest:
         limit, key = change.limit, change.key
 
         def decide(at: int, texts: Sequence[bytes | None]) -> MixedHitOperation:
-            state = None if texts[0] is None else limit.algorithm.load(texts[0])
+            state = _load(limit, key, texts[0])
             kept = change.apply_to(state, at)
             reset = 0 if kept is None else limit.decide(kept, at, 0)[1].reset_us
             corrected = Decision(True, 0, 0, reset, at)
@@ -137,8 +147,8 @@ class SteppedRequest:
                 return at, await self._ask(decide(at, texts))
             except ConflictError:
                 has_lost = True
-            except StoreError:
-                if not has_lost:
+            except StoreError as error:
+                if not has_lost or isinstance(error, StateError):
                     raise
                 break  # the server did answer: the request lost a race
         return at, None
@@ -194,12 +204,19 @@ class MixedHitOperation(HitOperation):
 
 
 def _decide(hit: Hit, text: bytes | None, at: int) -> Swap:
-    limit, _, cost = hit
-    state = None if text is None else limit.algorithm.load(text)
+    limit, key, cost = hit
+    state = _load(limit, key, text)
     kept, decision = limit.decide(state, at, cost)
     peek = limit.decide(state, at, 0)[1]
     decision.hit = peek.hit = hit
     return Swap(_pack_swap(limit, text, kept, kept is not state, decision), decision, peek)
+
+
+def _load(limit: Limit, key: str, text: bytes | None) -> Any:
+    try:
+        return None if text is None else limit.algorithm.load(text)
+    except ValueError as error:
+        raise undecodable(key) from error
 
 
 def _pack_swap(limit: Limit, expected: bytes | None, kept: Any, changes: bool, decision: Decision) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def test_record_in_no_known_form_is_a_store_error(path: Path, algorithm: str, ki
         hit(store, limit_of("1/minute"))
         broken = PREFIX + b"state:" + limit_of(algorithm=algorithm).prefix.encode() + b"broken"
         write(store, {broken: bytes(8) + kind + b"?!"})
-        with pytest.raises(StoreError, match="failed: ValueError"):
+        with pytest.raises(StoreError, match="damaged record: ValueError"):
             hit(store, limit_of(algorithm=algorithm), "broken")
         assert not hit(store, limit_of("1/minute")).allowed
 

@@ -123,7 +123,7 @@ def test_an_error_in_a_later_slot_gives_back_too(handle: StoreHandle, servers: l
     """A request that fails half-way has consumed nothing in the slots that had answered."""
     first, broken = apart(lambda: [limit_of("10/hour"), limit_of("10/hour")])
     owner(servers, slot(broken)).lpush("rl:" + hit(broken).key, "not a state")
-    with pytest.raises(StoreError, match="WRONGTYPE"):
+    with pytest.raises(StoreError, match="does not hold a state"):
         handle.apply([hit(first), hit(broken)], NOW)
     assert handle.apply([hit(first, cost=0)], NOW)[0].remaining == 10
 

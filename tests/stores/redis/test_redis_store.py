@@ -184,7 +184,7 @@ def test_a_key_of_another_kind_is_an_error_of_its_own(store: RedisStore, server:
     compact, log = limit_of("5/hour", "gcra"), limit_of("5/hour", "sliding-window-log")
     for limit in (compact, log):
         server.lpush("rl:" + limit.prefix + "ip=192.0.2.7", "x")
-        with pytest.raises(StoreError, match="WRONGTYPE"):
+        with pytest.raises(StoreError, match="does not hold a state"):
             store.apply([hit(limit)])
     server.set("rl:" + compact.prefix + "ip=192.0.2.8", "nonsense")
     with pytest.raises(StoreError, match="does not hold a state"):

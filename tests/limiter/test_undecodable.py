@@ -1,0 +1,152 @@
+"""A state that cannot be decoded is no outage: its key starts anew, and the circuit breaker does not count it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from memcached_handles import ask, names_in
+from redis_handles import PATIENT, address, client
+from servers import HOST, Server, memcached_running
+from shared_store import SharedStore
+
+from ratelimit_mw import Limiter, Rule, StateError, Verdict, algorithms
+from ratelimit_mw.algorithms.fixed_window import FixedWindow
+from ratelimit_mw.decision import Decision, Hit
+from ratelimit_mw.settings import Settings
+from ratelimit_mw.stores import LmdbStore, open_store
+from ratelimit_mw.stores.lmdb.keys import PREFIX
+from ratelimit_mw.testing import ManualClock
+
+WHO = {"ip": "192.0.2.7"}
+NAMES = ["fixed-window", "gcra", "sliding-window-counter", "sliding-window-log", "tiered-window", "concurrent", "own"]
+
+
+class OwnWindow(FixedWindow):
+    """An algorithm of an application: Redis has no Lua for it."""
+
+    name = "own-window"
+
+
+Damage = Callable[[Limiter, str], None]
+"""Puts something that is no state under a key."""
+
+
+@pytest.fixture(params=["redis text", "redis list", "redis set", "memcached", "lmdb record", "lmdb log"])
+def damaged(
+    request: pytest.FixtureRequest, redis_server: Server, memcached: Server, tmp_path: Path
+) -> tuple[str, Damage]:
+    store, _, kind = request.param.partition(" ")
+
+    def in_redis(_: Limiter, key: str) -> None:
+        with client(redis_server) as connection:
+            name = f"{tmp_path.name}:{key}"
+            assert connection.delete(name) == 1
+            if kind == "text":
+                connection.set(name, "nonsense")
+            elif kind == "list":
+                connection.lpush(name, "nonsense")
+            else:
+                connection.zadd(name, {"nonsense": 7})
+
+    def in_memcached(_: Limiter, key: str) -> None:
+        prefix = key.rpartition("|")[0]
+        names = names_in(memcached, prefix)
+        assert names
+        for name in names:
+            if not name.startswith(b"rl:g"):
+                ask(memcached, b"set " + name + b" 0 0 1\r\n?", b"STORED")
+
+    def in_lmdb(limiter: Limiter, key: str) -> None:
+        assert isinstance(limiter.store, LmdbStore)
+        env = limiter.store._environment._env
+        assert env is not None
+        with env.begin(write=True) as txn:
+            name = PREFIX + b"state:" + key.encode()
+            assert txn.get(name)
+            txn.put(name, bytes(8) + (b"c7:?" if kind == "record" else b"l" + b"?" * 64))
+
+    urls = {
+        "redis": (f"{address(redis_server)}?prefix={tmp_path.name}:", in_redis),
+        "memcached": (f"memcached://{HOST}:{memcached.port}", in_memcached),
+        "lmdb": (f"lmdb://{tmp_path}/state", in_lmdb),
+    }
+    return urls[store]
+
+
+@pytest.fixture(scope="module")
+def memcached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with memcached_running(tmp_path_factory.mktemp("memcached")) as server:
+        yield server
+
+
+@pytest.mark.parametrize("algorithm", NAMES)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_key_whose_state_cannot_be_decoded_starts_anew(
+    damaged: tuple[str, Damage],
+    algorithm: str,
+    is_async: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other limits of the request go on. The store decides, and the log has one line without the key."""
+    monkeypatch.setitem(algorithms._BUILDERS, OwnWindow.name, OwnWindow)
+    url, damage = damaged
+    limits = "5 concurrent" if algorithm == "concurrent" else "5/hour"
+    chosen = {"own": OwnWindow, "concurrent": "fixed-window"}.get(algorithm, algorithm)
+    rules = [
+        Rule(name=f"{algorithm}-{is_async}", limits=limits, algorithm=chosen),
+        Rule(name=f"other-{algorithm}-{is_async}", limits="100/day", algorithm="fixed-window"),
+    ]
+    limiter = Limiter(rules, open_store(url, PATIENT), settings=Settings(rejection_cache=0))
+    with asyncio.Runner() as loop:
+
+        def hit() -> Verdict:
+            return loop.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO)
+
+        for expected in (97, 94):
+            verdict = [hit() for _ in range(3)][-1]
+            assert [decision.remaining for decision in verdict.decisions] == [2, expected]
+            damage(limiter, verdict.decisions[0].hit[1])
+        limiter.refund(verdict)  # nothing is there to refund
+        assert not any(decision.local for decision in hit().decisions)
+        loop.run(limiter.aclose()) if is_async else limiter.close()
+    assert limiter.breaker is not None
+    assert (limiter.breaker.openings, limiter.local_decisions) == (0, 0)
+    (warning,) = caplog.messages
+    assert f"(rule {algorithm}-{is_async}); such keys start anew" in warning
+    assert WHO["ip"] not in warning
+
+
+class DamagedStore(SharedStore):
+    """A store whose states can never be decoded."""
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        super().apply(hits, now, consume)
+        raise StateError("damaged", [hit.key for hit in hits])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_state_that_is_damaged_again_is_decided_by_policy(is_async: bool) -> None:
+    """The circuit breaker stays closed."""
+    limiter = Limiter([Rule(name="api", limits="2/hour")], DamagedStore(), ManualClock(1e6), Settings(fleet_size=1))
+    verdicts = [asyncio.run(limiter.ahit(WHO)) if is_async else limiter.hit(WHO) for _ in range(9)]
+    assert [verdict.allowed for verdict in verdicts] == [True] * 2 + [False] * 7
+    assert limiter.local_decisions == 9
+    assert limiter.breaker is not None
+    assert (limiter.breaker.failures, limiter.breaker.openings) == (0, 0)
+
+
+def test_a_reply_without_a_state_ends_a_row_of_failures() -> None:
+    """The store has replied, so two failures before it do not count."""
+    store = SharedStore()
+    limiter = Limiter([Rule(name="api", limits="9/hour")], store, settings=Settings(fleet_size=1, rejection_cache=0))
+    store.down = True
+    limiter.hit(WHO), limiter.hit(WHO)
+    assert limiter.breaker is not None
+    assert limiter.breaker.failures == 2
+    limiter.breaker.store = DamagedStore()
+    limiter.hit(WHO)
+    assert limiter.breaker.failures == 0
