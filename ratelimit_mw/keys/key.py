@@ -95,7 +95,7 @@ class KeyMaker:
                 if attribute:
                     value = inner(value, feature, attribute)
                 if value is not None and value != "":
-                    if shape != "exact" or type(value) is not str:
+                    if type(value) is not str or not (shape == "exact" or (shape == "ip" and ":" not in value)):
                         value = form(value)
                     break
             else:
