@@ -1,7 +1,7 @@
 """Clocks of time budgets. They stop while this process cannot look at its sockets: that is no fault of a server.
 
-A busy event loop reads a reply late, and so does a thread that waits for the GIL. Between two looks these clocks
-advance by at most a fifth of the budget. So a call that gets no reply ends after six looks at the latest.
+A busy event loop reads a reply late, and so does a thread that waits for the GIL. Such a turn, however long, advances
+these clocks by a twentieth of the budget at most. So a call without a reply ends after twenty turns at the latest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from ssl import SSLContext, SSLSocket
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
-_LOOKS: Final = 5  # in a time budget
+_TURNS: Final = 20  # busy turns in a time budget
+_WAITS: Final = 5  # of a thread in a time budget, each followed by another look
+_BEATS: Final = 10  # of an event loop in a time budget
 _SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
 _Result = TypeVar("_Result")
 
@@ -29,7 +31,8 @@ class ThreadClock(threading.local):
     """
 
     def __init__(self, budget: float) -> None:
-        self._longest = budget / _LOOKS
+        self._turn = budget / _TURNS
+        self._wait = budget / _WAITS
         self._last = time.monotonic()
         self._stopped = 0.0
 
@@ -37,7 +40,7 @@ class ThreadClock(threading.local):
         """Return the time. ``waited`` is the length of a wait that has just timed out."""
         now = time.monotonic()
         passed, self._last = now - self._last, now
-        self._stopped += max(0.0, passed - max(self._longest, waited))
+        self._stopped += max(0.0, passed - max(self._turn, waited))
         return now - self._stopped
 
     def seconds_until(self, deadline: float) -> float:
@@ -51,10 +54,11 @@ class ThreadClock(threading.local):
             TimeoutError: The clock has reached the deadline, and the last attempt has failed.
         """
         while True:
+            seconds = min(self._wait, self.seconds_until(deadline))
             try:
-                return attempt(min(self._longest, self.seconds_until(deadline)))
+                return attempt(seconds)
             except TimeoutError:
-                if self.time() >= deadline:
+                if self.time(waited=seconds) >= deadline:
                     raise
 
     def connect(self, plain: socket.socket, end: Any, seconds: float) -> None:
@@ -93,11 +97,12 @@ class LoopClock:
 
     def __init__(self, budget: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._interval = budget / _LOOKS / 2
+        self._turn = budget / _TURNS
+        self._interval = budget / _BEATS
         self._timeouts: set[LoopTimeout] = set()
         self._handle: asyncio.TimerHandle | None = None
-        self._beat_at = self._latest = inf
-        """When the next beat is due, and when it is late, in the loop's time."""
+        self._beat_at = self._latest = self._end = inf
+        """Times of the loop: of the next beat, from which that beat is late, and at which this clock stops until it."""
         self._stopped = 0.0
 
     def time(self) -> float:
@@ -105,7 +110,7 @@ class LoopClock:
         if self._handle is None:
             self._beat_in(self._interval)
         now = self._loop.time()
-        return (now if now < self._latest else self._latest) - self._stopped
+        return (now if now < self._end else self._end) - self._stopped
 
     def timeout_at(self, deadline: float) -> LoopTimeout:
         """Return a context manager that raises ``TimeoutError`` when this clock reaches the deadline."""
@@ -127,15 +132,17 @@ class LoopClock:
         if self._handle is not None:
             self._handle.cancel()
         now = self._catch_up()
+        self._end = now + self._turn
         self._beat_at = now + min(max(seconds, 0.0), self._interval)
         self._latest = self._beat_at + self._interval
         self._handle = self._loop.call_at(self._beat_at, self._beat)
 
     def _catch_up(self) -> float:
-        """Count what a beat is late as time in which this clock has stopped. Return the loop's time."""
+        """Do not count a busy turn of the loop, in which a beat was late. Return the loop's time."""
         now = self._loop.time()
-        self._stopped += max(0.0, now - self._latest)
-        self._beat_at = self._latest = inf
+        if now > self._latest:
+            self._stopped += now - self._end
+        self._beat_at = self._latest = self._end = inf
         return now
 
     def _beat(self) -> None:

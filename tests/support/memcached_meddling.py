@@ -8,7 +8,6 @@ from typing import Any
 from memcached_handles import address
 from servers import Server
 
-from ratelimit_mw.stores.memcached.client.aconnection import MemcachedConnections
 from ratelimit_mw.stores.memcached.client.protocol import KeyCommands
 from ratelimit_mw.stores.memcached.store import MemcachedStore
 from ratelimit_mw.stores.per_loop import PerLoop
@@ -27,18 +26,18 @@ class Meddling(MemcachedStore):
             return exchange(requests, due)
 
         self._pool.exchange = meddled  # type: ignore[method-assign]
-        self._connections = PerLoop(self._meddled_connections)
+        self._loops = PerLoop(self._open_meddled)
 
-    def _meddled_connections(self) -> MemcachedConnections:
-        connections = MemcachedConnections(self._access, self._timeout)
-        exchange = connections.exchange
+    def _open_meddled(self) -> Any:
+        loop = self._open_loop()
+        exchange = loop.connections.exchange
 
         async def meddled(requests: Sequence[KeyCommands]) -> Any:
             self._look_at(requests)
             return await exchange(requests)
 
-        connections.exchange = meddled  # type: ignore[method-assign]
-        return connections
+        loop.connections.exchange = meddled  # type: ignore[method-assign]
+        return loop
 
     def _look_at(self, requests: Sequence[KeyCommands]) -> None:
         if any(line.startswith((b"cas ", b"add ", b"decr ")) for request in requests for line in request.commands):

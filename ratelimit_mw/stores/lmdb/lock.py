@@ -30,7 +30,7 @@ _LOOP_PAUSE: Final = 0.001  # The shortest sleep of an event loop.
 _MAX_CALLS: Final = 100
 # The boot is written into the file, so a link could direct that to any file of this user.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-_LOOP_TURN: Final = 5 * _LOOP_PAUSE  # a busy turn of the loop uses up a fifth of this from a budget
+_LOOP_BUDGET: Final = 0.05  # a busy turn of the loop uses up a twentieth of this
 _Result = TypeVar("_Result")
 
 
@@ -138,7 +138,7 @@ class LockQueue:
     """Runs work under the lock without blocking its event loop."""
 
     def __init__(self, lock: FileLock) -> None:
-        self.clock = LoopClock(_LOOP_TURN)
+        self.clock = LoopClock(_LOOP_BUDGET)
         """The clock of the time budgets of the calls."""
         self._lock = lock
         self._turn = asyncio.Lock()

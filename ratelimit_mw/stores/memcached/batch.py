@@ -4,13 +4,13 @@ A call that has lost a race goes into the next batch. Each call keeps its own ti
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from ...decision import Decision
+from ..budget import LoopClock
 from .record import StepContext
 from .steps import RacingCall, Steps, attempt, pause
 
@@ -20,8 +20,11 @@ _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a 
 class OptimisticBatch:
     """The calls whose keys are on the same servers, so that a failing server fails no other calls."""
 
-    def __init__(self, carry_out: Callable[[Callable[[StepContext], Steps[bool]], float], Awaitable[bool]]) -> None:
+    def __init__(
+        self, carry_out: Callable[[Callable[[StepContext], Steps[bool]], float], Awaitable[bool]], clock: LoopClock
+    ) -> None:
         self._carry_out = carry_out  # until the time in its second argument
+        self._clock = clock
         self._busy: set[bytes] = set()  # the keys of the calls under way
         self._waiting: list[RacingCall] = []
         self._awaited: set[bytes] = set()  # the keys of the waiting calls
@@ -35,9 +38,8 @@ class OptimisticBatch:
             self._wait(call)
         if not _finish(call):
             call.finished = asyncio.get_running_loop().create_future()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(call.due - time.monotonic()):
-                    await call.finished
+            with suppress(TimeoutError), self._clock.timeout_at(call.due):
+                await call.finished
         return call.result()
 
     def _wait(self, call: RacingCall) -> None:
@@ -76,13 +78,13 @@ class OptimisticBatch:
         """Make one attempt. The losing calls wait in front of the calls that arrived meanwhile."""
         tokens = {token for call in calls for token in call.tokens}
         self._busy |= tokens
-        began = time.monotonic()
+        began = self._clock.time()
         losers: list[RacingCall] = []
         try:
             await self._carry_out(partial(attempt, calls), max([call.due for call in calls]))
             losers = [call for call in calls if not call.is_done]
             for call in losers:
-                call.lose(time.monotonic() - began)
+                call.lose(self._clock.time() - began)
                 self._awaited.update(call.tokens)
             self._waiting[:0] = losers
         except Exception as error:

@@ -1,7 +1,7 @@
 """The state of one key in Memcached during one attempt: one packed value, written by compare-and-swap. No I/O."""
 
 from array import array
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
@@ -18,12 +18,13 @@ MAX_ENTRIES: Final = 1_000  # entries of one log: 16 kB
 
 
 class StepContext(NamedTuple):
-    """The parts of the store that a call needs. ``due`` and ``timeout`` are in seconds of ``time.monotonic``."""
+    """The parts of the store that a call needs. ``due`` and ``timeout`` are in seconds of ``time``."""
 
     rendezvous: Rendezvous
     names: KeyNames
     clock: Clock
     generations: MutableMapping[bytes, bytes]
+    time: Callable[[], float]
     due: float
     timeout: float
 

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import random
 import re
-import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
@@ -44,6 +43,7 @@ class Races:
     tokens: Sequence[bytes] = ()  # the keys at which a thread takes its turn after a lost race
 
     def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
+        self.time = context.time
         self.due = context.due
         self.last = context.due - (1 - part) * context.timeout
         self.lost = lost
@@ -56,7 +56,7 @@ class Races:
 
     @property
     def has_time(self) -> bool:
-        return time.monotonic() + self._longest < self.last
+        return self.time() + self._longest < self.last
 
 
 class RacingCall(Races):
@@ -126,7 +126,7 @@ Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]
 def _retry(once: Callable[[], Steps[bool]], races: Races) -> Steps[bool]:
     """Repeat ``once`` until it is True. False when no further attempt fits into the time of ``races``."""
     while True:
-        began = time.monotonic()
+        began = races.time()
         try:
             if (yield from once()):
                 return True
@@ -134,7 +134,7 @@ def _retry(once: Callable[[], Steps[bool]], races: Races) -> Steps[bool]:
             if not races.lost:
                 raise
             return False
-        races.lose(time.monotonic() - began)
+        races.lose(races.time() - began)
         if races.has_time:
             yield races
         if not races.has_time:

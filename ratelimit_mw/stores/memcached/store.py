@@ -1,5 +1,7 @@
 """``MemcachedStore`` carries out the steps of a call, blocking or awaiting, within its time budget."""
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import time
@@ -8,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from ssl import SSLContext
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from ...algorithms.limit import Limit
 from ...clock import Clock
@@ -17,6 +19,7 @@ from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..base import Store
+from ..budget import LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress, build_tls_context
@@ -73,10 +76,10 @@ class MemcachedStore(Store):
         self._timeout = timeout_us / 1_000_000
         self._clock = clock
         self._generations: dict[bytes, bytes] = {}
-        self._pool = MemcachedPool(self._access)
+        self._budget = ThreadClock(self._timeout)
+        self._pool = MemcachedPool(self._access, self._budget)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
-        self._connections = PerLoop(lambda: MemcachedConnections(self._access, self._timeout))
-        self._batches = PerLoop(lambda: defaultdict[object, OptimisticBatch](lambda: OptimisticBatch(self._arun)))
+        self._loops = PerLoop(self._open_loop)
         run_in_child(self, MemcachedStore._start_over)
 
     def _start_over(self) -> None:
@@ -103,7 +106,7 @@ class MemcachedStore(Store):
         self._pool.close()
 
     def _run(self, start: Callable[[StepContext], Steps[T]]) -> T:
-        context = self._context()
+        context = self._context(self._budget)
         flow = start(context)
         try:
             with ExitStack() as locks:
@@ -119,7 +122,9 @@ class MemcachedStore(Store):
         """Wait before the next attempt: after the first lost race for a turn at the keys, later for a pause."""
         tokens = races.tokens if races.lost == 1 else ()
         for index in sorted({hash(token) % _LOCKS for token in tokens}):  # all threads use this order
-            if not self._locks[index].acquire(timeout=max(0, races.last - time.monotonic())):
+            try:
+                self._budget.wait(partial(_acquire, self._locks[index]), races.last)
+            except TimeoutError:
                 break
             locks.callback(self._locks[index].release)
         if not tokens:
@@ -130,9 +135,10 @@ class MemcachedStore(Store):
             return []
         if not consume:
             return await self._arun(partial(steps.decide, hits, now, False))
-        call = RacingCall(self._context(), hits, now)
+        loop = self._loops.get()
+        call = RacingCall(self._context(loop.clock), hits, now)
         servers = frozenset(map(self._rendezvous.server_of, call.tokens))
-        return await self._batches.get()[servers].decide(call)
+        return await loop.batches[servers].decide(call)
 
     async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         return await self._arun(partial(steps.correct, changes, now))
@@ -144,14 +150,15 @@ class MemcachedStore(Store):
         await self._arun(steps.ping)
 
     async def aclose(self) -> None:
-        self._connections.get().close()
+        self._loops.get().connections.close()
         self.close()
 
     async def _arun(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
-        context = self._context(due)
-        flow, connections = start(context), self._connections.get()
+        clock, connections, _ = self._loops.get()
+        context = self._context(clock, due)
+        flow = start(context)
         try:
-            async with asyncio.timeout(context.due - time.monotonic()):
+            with clock.timeout_at(context.due):
                 step = next(flow)
                 while True:
                     # On an event loop batches take the place of turns.
@@ -160,11 +167,31 @@ class MemcachedStore(Store):
         except Exception as error:
             return _end(flow, error)
 
-    def _context(self, due: float | None = None) -> StepContext:
+    def _open_loop(self) -> _Loop:
+        clock = LoopClock(self._timeout)
+        connections = MemcachedConnections(self._access, clock, self._timeout)
+        return _Loop(clock, connections, defaultdict(lambda: OptimisticBatch(self._arun, clock)))
+
+    def _context(self, clock: ThreadClock | LoopClock, due: float | None = None) -> StepContext:
         if len(self._generations) > _MAX_GENERATIONS:
             self._generations.clear()  # they are read again
-        due = time.monotonic() + self._timeout if due is None else due
-        return StepContext(self._rendezvous, self._names, self._clock, self._generations, due, self._timeout)
+        due = clock.time() + self._timeout if due is None else due
+        return StepContext(
+            self._rendezvous, self._names, self._clock, self._generations, clock.time, due, self._timeout
+        )
+
+
+class _Loop(NamedTuple):
+    """The clock, the connections and the batches of one event loop."""
+
+    clock: LoopClock
+    connections: MemcachedConnections
+    batches: defaultdict[frozenset[MemcachedServer], OptimisticBatch]
+
+
+def _acquire(lock: threading.Lock, seconds: float) -> None:
+    if not lock.acquire(timeout=seconds):
+        raise TimeoutError
 
 
 def _end(flow: Steps[T], error: Exception) -> T:

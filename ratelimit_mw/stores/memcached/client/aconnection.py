@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
+from ...budget import LoopClock
 from ...dns import resolve
 from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
 from .servers import MemcachedAccess, MemcachedServer
@@ -14,8 +15,9 @@ from .servers import MemcachedAccess, MemcachedServer
 class MemcachedConnection(asyncio.Protocol):
     """One connection. ``patience``: seconds that a call may take."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: LoopClock, patience: float) -> None:
         self._loop = loop
+        self._clock = clock
         self._patience = patience
         self._pending: deque[tuple[ReplyParser, asyncio.Future[None], float]] = deque()
         """Replies on their way, with the time of the request. The reply of a cancelled future is read and dropped."""
@@ -26,7 +28,7 @@ class MemcachedConnection(asyncio.Protocol):
         if self._transport is None:
             raise ConnectionResetError("the connection is closed")
         done: asyncio.Future[None] = self._loop.create_future()
-        self._pending.append((parser, done, self._loop.time()))
+        self._pending.append((parser, done, self._clock.time()))
         self._transport.write(payload)
         return done
 
@@ -38,7 +40,7 @@ class MemcachedConnection(asyncio.Protocol):
         if not self._pending:
             return True
         _, done, since = self._pending[0]
-        return not done.done() or self._loop.time() - since <= self._patience
+        return not done.done() or self._clock.time() - since <= self._patience
 
     def close(self, problem: Exception | None = None) -> None:
         """Drop the connection and fail the pending replies."""
@@ -77,8 +79,9 @@ class MemcachedConnection(asyncio.Protocol):
 class MemcachedConnections:
     """The connections of the running event loop, opened on first use. ``patience``: seconds that a call may take."""
 
-    def __init__(self, access: MemcachedAccess, patience: float) -> None:
+    def __init__(self, access: MemcachedAccess, clock: LoopClock, patience: float) -> None:
         self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._access = access
         self._patience = patience
         self._connections: dict[MemcachedServer, MemcachedConnection] = {}
@@ -108,7 +111,7 @@ class MemcachedConnections:
         problem: OSError = OSError("the name has no address")
         tls: dict[str, Any] = {"ssl": self._access.tls, "server_hostname": server.host} if self._access.tls else {}
         for resolved in await asyncio.wrap_future(resolve(*server)):
-            connection = MemcachedConnection(self._loop, self._patience)
+            connection = MemcachedConnection(self._loop, self._clock, self._patience)
             create = partial(self._loop.create_connection, family=resolved.family, **tls)
             try:
                 await create(lambda: connection, *resolved.end[:2])  # noqa: B023 - it is called at once

@@ -2,13 +2,13 @@
 
 import socket
 import ssl
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 from ....forksafe import check_process
+from ...budget import ThreadClock
 from ...dns import resolve
 from .protocol import KeyCommands, KeyReply, LoginParser, ProtocolError, ReplyParser, RoundTrip
 from .servers import MemcachedAccess, MemcachedServer
@@ -20,8 +20,9 @@ _MAX_IDLE: Final = 64  # idle connections per server; further threads open conne
 class MemcachedPool:
     """The idle connections of a process. Safe with threads. Its owner closes it in a child process."""
 
-    def __init__(self, access: MemcachedAccess) -> None:
+    def __init__(self, access: MemcachedAccess, clock: ThreadClock) -> None:
         self._access = access
+        self._clock = clock
         self._idle: dict[MemcachedServer, list[socket.socket]] = defaultdict(list)
 
     def exchange(self, requests: Sequence[KeyCommands], due: float) -> list[KeyReply]:
@@ -31,10 +32,12 @@ class MemcachedPool:
         try:
             for server, payload in trip.payloads.items():
                 used[server] = self._take(server, due)
-                used[server].settimeout(_seconds_until(due))
+                if self._clock.time() >= due:
+                    raise TimeoutError
+                used[server].settimeout(self._clock.seconds_until(due))
                 used[server].sendall(payload)
             for server, connection in used.items():
-                _read(connection, trip.parsers[server], due)
+                self._read(connection, trip.parsers[server], due)
         except BaseException:
             for connection in used.values():
                 connection.close()
@@ -58,38 +61,43 @@ class MemcachedPool:
             while not _is_usable(connection := self._idle[server].pop()):
                 connection.close()
             return connection
-        return _connect(server, self._access, due)
+        return self._connect(server, due)
 
+    def _connect(self, server: MemcachedServer, due: float) -> socket.socket:
+        """Return a connection to the first address of the server that accepts one."""
+        problem: OSError = OSError("the name has no address")
+        clock, access = self._clock, self._access
+        for resolved in clock.wait(resolve(*server).result, due):
+            connection = socket.socket(resolved.family, socket.SOCK_STREAM)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                clock.connect(connection, resolved.end, clock.seconds_until(due))
+                if access.tls is not None:
+                    connection = clock.encrypt(connection, access.tls, server.host, due)
+                if access.login:
+                    connection.sendall(access.login)
+                    self._read(connection, LoginParser(server), due)
+                return connection
+            except BaseException as error:
+                connection.close()
+                if not isinstance(error, OSError) or isinstance(error, TimeoutError):
+                    raise
+                problem = error
+        raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
 
-def _seconds_until(due: float) -> float:
-    seconds = due - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError
-    return seconds
+    def _read(self, connection: socket.socket, parser: ReplyParser, due: float) -> None:
+        def receive(seconds: float) -> bytes:
+            connection.settimeout(seconds)
+            return connection.recv(_SIZE)
 
-
-def _connect(server: MemcachedServer, access: MemcachedAccess, due: float) -> socket.socket:
-    """Return a connection to the first address of the server that accepts one."""
-    problem: OSError = OSError("the name has no address")
-    for resolved in resolve(*server).result(_seconds_until(due)):
-        connection = socket.socket(resolved.family, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(_seconds_until(due))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.connect(resolved.end)
-            if access.tls is not None:
-                connection.settimeout(_seconds_until(due))
-                connection = access.tls.wrap_socket(connection, server_hostname=server.host)
-            if access.login:
-                connection.sendall(access.login)
-                _read(connection, LoginParser(server), due)
-            return connection
-        except BaseException as error:
-            connection.close()
-            if not isinstance(error, OSError) or isinstance(error, TimeoutError):
-                raise
-            problem = error
-    raise ConnectionError(f"cannot connect to {server}: {problem}") from problem
+        is_complete = False
+        while not is_complete:
+            data = self._clock.wait(receive, due)
+            if not data:
+                raise ConnectionResetError("the server has closed the connection")
+            is_complete = parser.feed(data)
+        if parser.rest:
+            raise ProtocolError("more data than requested")
 
 
 def _is_usable(connection: socket.socket) -> bool:
@@ -100,15 +108,3 @@ def _is_usable(connection: socket.socket) -> bool:
     except OSError as error:
         return isinstance(error, (BlockingIOError, ssl.SSLWantReadError))
     return False
-
-
-def _read(connection: socket.socket, parser: ReplyParser, due: float) -> None:
-    is_complete = False
-    while not is_complete:
-        connection.settimeout(_seconds_until(due))
-        data = connection.recv(_SIZE)
-        if not data:
-            raise ConnectionResetError("the server has closed the connection")
-        is_complete = parser.feed(data)
-    if parser.rest:
-        raise ProtocolError("more data than requested")
