@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import ConfigError, error_path
 from .features import INVALID, KEY_ALIASES, UNKNOWN_IP, UNMATCHED, USE_FEATURES, Features
 from .networks import canonical_ip
-from .parts import LONGEST, checked_part, inner, part_of
+from .parts import EMPTY, LONGEST, checked_part, inner, part_of
 from .secret import NO_SECRET, Secret
 
 _log = logging.getLogger("ratelimit_mw")
@@ -94,7 +94,7 @@ class KeyMaker:
                 value = features.get(feature)
                 if attribute:
                     value = inner(value, feature, attribute)
-                if value is not None and value != "":
+                if value or (value is not None and type(value) not in EMPTY):
                     if type(value) is not str or not (shape == "exact" or (shape == "ip" and ":" not in value)):
                         value = form(value)
                     break

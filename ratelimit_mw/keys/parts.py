@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final
@@ -17,6 +18,7 @@ from .networks import canonical_ip, widened
 from .path import path_feature
 from .values import canonical, text_of
 
+EMPTY: Final = (str, bytes)  # an empty value of these types is missing
 LONGEST: Final = 64  # bytes; a longer value is replaced by its digest
 _KINDS: Final[dict[str, type]] = {"int": int, "uuid": UUID}
 _RAW: Final = "raw"
@@ -57,7 +59,7 @@ class Part:
         value = features.get(self.feature)
         if self.attribute:
             value = inner(value, self.feature, self.attribute)
-        return None if value == "" else value
+        return value if value or type(value) not in EMPTY else None
 
     def written(self, features: Features) -> Any:
         """Return the text of the value as it is; None where it is missing, ``INVALID`` where it is invalid."""
@@ -71,16 +73,16 @@ class Part:
 
 
 def inner(value: Any, feature: str, attribute: str) -> Any:
-    """Return an attribute of the value of a feature, or an item of a mapping."""
+    """Return an attribute or an item of the value of a feature."""
     if value is None or value is INVALID:
         return value
     if isinstance(value, Mapping):
         return value.get(attribute)
-    try:
+    with suppress(AttributeError):
         return getattr(value, attribute)
-    except AttributeError:
-        kind = type(value).__name__
-        message = f"the feature {feature!r} is of type {kind}, which has no attribute {attribute!r}"
+    with suppress(TypeError, LookupError):  # rows of some databases have items only
+        return value[attribute]
+    message = f"the feature {feature!r} is of type {type(value).__name__}, which has no attribute {attribute!r}"
     raise FeatureTypeError(f'{message}. Name another one in the key: "{feature}.NAME"')
 
 

@@ -36,6 +36,13 @@ class User:
     requests: int = 0
 
 
+class Row:
+    """A row of a database, which has items but no attributes."""
+
+    def __getitem__(self, name: str) -> Any:
+        return {"id": "ann"}[name]
+
+
 # -- text --------------------------------------------------------------------------------------------------
 
 
@@ -88,7 +95,10 @@ def test_the_middleware_writes_some_features_in_one_form() -> None:
 def test_a_blank_text_is_not_missing() -> None:
     """A client cannot evade a rule by a name of spaces."""
     assert key_of("user|ip", user=" \u200b", ip="192.0.2.7") == "user="
-    assert key_of("user|ip", user="", ip="192.0.2.7") == "ip=192.0.2.7"
+    for missing in ("", b"", None):
+        assert key_of("user|ip", user=missing, ip="192.0.2.7") == "ip=192.0.2.7"
+    for present, text in ((0, "0"), (False, "false"), (Decimal(0), "0"), (" ", "")):
+        assert key_of("user|ip", user=present, ip="192.0.2.7") == f"user={text}"
 
 
 def test_counts_and_deny_lists_take_every_spelling_and_allow_lists_one() -> None:
@@ -188,16 +198,17 @@ def test_other_types_are_an_error_without_the_value(value: Any) -> None:
 def test_a_part_reads_an_attribute_or_an_item() -> None:
     """A user keeps its count when other fields of it change."""
     rate = limiter("2/minute", key=["user.id"])
-    users = [User("Ann", 1), User("ann", 2), {"id": "ann", "requests": 3}]
-    assert [bool(rate.hit({"user": user})) for user in users] == [True, True, False]
+    users = [User("Ann", 1), User("ann", 2), {"id": "ann", "requests": 3}, Row()]
+    assert [bool(rate.hit({"user": user})) for user in users] == [True, True, False, False]
     assert [rate.hit({"user": user}).rules for user in (None, {}, User(None), User(""))] == [()] * 4
     assert key_of("user.id", user=INVALID) == key_of("user.id", user=User(INVALID)) == "user.id!&"
 
 
 def test_a_missing_attribute_is_an_error() -> None:
     """Else the rule would never apply."""
-    with pytest.raises(FeatureTypeError, match="'user' is of type User, which has no attribute 'name'"):
-        limiter(key=["user.name"]).hit({"user": User(7)})
+    for user in (User(7), Row(), "ann", 7):
+        with pytest.raises(FeatureTypeError, match=r"'user' is of type .*, which has no attribute 'name'"):
+            limiter(key=["user.name"]).hit({"user": user})
 
 
 def test_lists_matches_and_tables_read_attributes() -> None:
