@@ -25,6 +25,7 @@ WORDS = tomllib.loads((Path(__file__).with_name("words.toml")).read_text())
 SOURCES = (
     "README.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/*.md",
     "docs/*.py",
     "examples/**/*.md",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +20,11 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
-from differential.echo import TOTALS
 from differential.hostile import HostileRequest, as_text, hostile_request
 from differential.pipeline import responses
 from differential.shrink import shrunk
+from differential.words import TOTALS
+from folders import DOCS
 from http_servers import free_port, running
 
 pytestmark = pytest.mark.slow
@@ -124,3 +126,10 @@ def test_the_limiter_reads_what_the_application_reads(
     for feature, share in LEAST.items():
         assert compared[f"{feature} equal"] >= share * REQUESTS, f"too few requests have {feature}: {compared}"
     print(f"{name}: {sum(compared.values()):,} comparisons, {dict(sorted(compared.items()))}")
+
+
+def test_the_documentation_has_the_number_of_requests() -> None:
+    """docs/security.md has the size of a run, and the servers."""
+    page = (DOCS / "security.md").read_text()
+    assert f"{len(PAIRS) * QUICK:,} requests to {len(PAIRS)} pairs" in re.sub("<!--.*?-->", "", page)
+    assert all(f"| {name.partition('-')[0]}" in page.lower() for name in PAIRS)

@@ -14,7 +14,7 @@ from folders import DOCS, ROOT
 from ratelimit_mw import algorithms
 from ratelimit_mw.cli.group import ratelimit_mw
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted(DOCS.glob("*.md"))]
 _LINK = re.compile(r"\]\(\s*([^)\s]+)\s*\)")
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 

@@ -9,7 +9,8 @@ from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 
 from . import echo
-from .echo import TOTALS, each_alone, each_alone_async, report, totals
+from .echo import each_alone, each_alone_async, report, totals
+from .words import TOTALS
 
 settings.configure(
     ROOT_URLCONF=__name__,

@@ -1,5 +1,7 @@
 """The server's half: compares what the limiter read of a request with what the application itself reads.
 
+It changes ``Limiter``, so only the process of a server imports it.
+
 A view passes its own readings to ``report``, several for a feature that an application can read in several ways. The
 response has the differences in the header ``x-differs``. The totals are at ``/differential-totals``.
 """
@@ -18,9 +20,6 @@ from urllib.parse import quote
 
 from ratelimit_mw import INVALID, Limiter
 
-TOTALS = "/differential-totals"
-TRUTH = "x-truth"
-"""The header in which the sender of a request states the IP address that the limiter must find."""
 UNREAD = object()
 """The reading of an application that rejects the request, or that does not look for this feature."""
 
@@ -58,10 +57,10 @@ def record() -> None:
     """Keep the features and rules of each decision in this process."""
     decide = Limiter.decide
 
-    def decide_and_keep(self: Limiter, plan: Any, features: Mapping[str, Any], *args: Any) -> Any:
+    def decide_and_keep(self: Limiter, plan: Any, features: Mapping[str, Any], *args: Any, **more: Any) -> Any:
         where = (rule.name for rule in plan.rules if rule.where is None or rule.where(features))
         _seen.set((features, frozenset(where)))
-        return decide(self, plan, features, *args)
+        return decide(self, plan, features, *args, **more)
 
     Limiter.decide = decide_and_keep  # type: ignore[method-assign, assignment]
 

@@ -17,7 +17,8 @@ from starlette.requests import ClientDisconnect
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request as WerkzeugRequest
 
-from .echo import TRUTH, UNREAD, attempt
+from .echo import UNREAD, attempt
+from .words import TRUTH
 
 Readings = dict[str, list[Any]]
 REJECTED = (

@@ -13,8 +13,9 @@ from starlette.routing import Route
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.starlette import RateLimitMiddleware as StarletteMiddleware
 
-from .echo import TOTALS, each_alone_async, report, settings, templates_of, totals
+from .echo import each_alone_async, report, settings, templates_of, totals
 from .readings import by_hand, in_starlette, merged, paths_by_hand
+from .words import TOTALS
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 TEMPLATES = ["/login", "/items/{id}", "/files/{rest:path}", "/{rest:path}"]

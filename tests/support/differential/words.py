@@ -5,6 +5,10 @@ Spaces separate pieces, so pieces with spaces are added in lists.
 
 from __future__ import annotations
 
+TOTALS = "/differential-totals"
+TRUTH = "x-truth"
+"""The header in which the sender of a request states the IP address that the limiter must find."""
+
 
 def words(text: str) -> list[bytes]:
     """Return the pieces of a text."""

@@ -12,8 +12,9 @@ from werkzeug.wrappers import Request, Response
 from ratelimit_mw.flask import RateLimiter
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
-from .echo import TOTALS, each_alone, report, settings, templates_of, totals
+from .echo import each_alone, report, settings, templates_of, totals
 from .readings import by_hand, in_werkzeug, merged, paths_by_hand
+from .words import TOTALS
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 # The rule of Flask and the template as the limiter writes it.
