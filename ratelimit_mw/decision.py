@@ -137,6 +137,11 @@ def with_hits_before(hits: Iterable[Hit]) -> list[Hit]:
     ]
 
 
+def count_hits(hits: Sequence[Hit]) -> int:
+    """Return the number of hits, without those of ``BeforeHit``."""
+    return 1 if len(hits) == 1 else sum(type(hit) is not BeforeHit for hit in hits)
+
+
 class SlotCost(int):
     """The cost of a hit on slots. ``slot`` is their id: a client that got no reply can return slots by it."""
 

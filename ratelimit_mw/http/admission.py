@@ -70,10 +70,13 @@ class Admission:
             self._before = (before[-1],)  # it has those of all before it
             self.verdict = CombinedVerdict((*self._before, verdict))
             self.counts_outcomes = True
-        if decided is not None:
+        if decided is None:
+            shown[name] = verdict
+            native[DECIDED] = {limits.limiter: verdict}
+        else:
             self._outer = tuple(decided.values())
-        shown[name] = self.shown
-        native[DECIDED] = {limits.limiter: verdict} if decided is None else {**decided, limits.limiter: self.verdict}
+            shown[name] = self.shown
+            native[DECIDED] = {**decided, limits.limiter: self.verdict}
         if verdict.allowed:
             self.verdicts = (verdict,)
             verdict.settler = limits

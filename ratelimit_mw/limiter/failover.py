@@ -15,7 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, Clock
-from ..decision import Decision, Hit
+from ..decision import Decision, Hit, count_hits
 from ..errors import RateLimitError, StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
@@ -68,7 +68,7 @@ class FailoverStore(ChainLink):
         self._logs_state_at = 0.0
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        self.tally.decisions += len(hits)
+        self.tally.decisions += count_hits(hits)
         if self.tally.report_at:
             self.tally.report()
         try:
@@ -82,7 +82,7 @@ class FailoverStore(ChainLink):
             return self._decide_by_policy(hits, now, consume, error)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        self.tally.decisions += len(hits)
+        self.tally.decisions += count_hits(hits)
         if self.tally.report_at:
             self.tally.report()
         try:
@@ -128,7 +128,7 @@ class FailoverStore(ChainLink):
     def _decide_by_policy(
         self, hits: Sequence[Hit], now: int | None, consume: bool, error: StoreError
     ) -> list[Decision]:
-        self.tally.add_local(len(hits))
+        self.tally.add_local(count_hits(hits))
         if consume and not isinstance(error, NotAskedError):
             self._lose(hits)
         local: list[Hit] = []

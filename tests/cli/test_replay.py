@@ -149,6 +149,15 @@ def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
     fine = replayed(settings, log([line(status=200)] * 9))
     failing = replayed(settings, log([line(status=401)] * 9))
     assert (fine["rejected"], failing["rejected"]) == (0, 6)
+    excepted = rules({**SITE, "count_unless": {"status": "2xx"}})
+    assert [replayed(excepted, log([line(status=status)] * 9))["rejected"] for status in (200, 401)] == [0, 6]
+
+
+def test_a_log_has_no_marks(rules: Write, log: Write) -> None:
+    """A note names the rules that count what views mark."""
+    result = run("replay", rules({**SITE, "count_when": {"marked": True}}), log([line()] * 9))
+    assert "the log does not contain marks: no mark counts for site" in result.stderr
+    assert "0 rejected" in result.stdout
 
 
 def test_limits_of_some_clients(rules: Write, log: Write) -> None:

@@ -152,6 +152,19 @@ def test_the_numbers_after_an_outcome_are_those_of_the_store(store: Any, way: An
     loop.run(rate.aclose())
 
 
+@pytest.mark.parametrize("policy", ["local", "deny", "allow"])
+def test_outcomes_without_the_store(policy: Any, way: Any, loop: asyncio.Runner) -> None:
+    """Headers show the outcome, and a request is one decision."""
+    store = SharedStore()
+    store.down = True
+    rate = Limiter([rule("9/minute", count_when={"status": 401}, on_store_error=policy)], store)
+    verdict = way(rate).hit(ANN)
+    shown = [[d.remaining for d in verdict.after(status).decisions] for status in (200, 401)]
+    assert shown == {"local": [[9], [8]], "deny": [[0], [0]], "allow": [[], []]}[policy]
+    assert rate.local_decisions == 1
+    loop.run(rate.aclose())
+
+
 def test_concurrent_failures_reserve_first() -> None:
     """Requests that have not ended hold their share. A peek in between shows it."""
     rate = limiter(rule("2/minute", **MARKED))

@@ -20,6 +20,12 @@ async def login(request: Any) -> str:
     return "hello"
 
 
+@limit("5/minute", count_unless={"status": [302, "4xx"]})
+@limit("5/minute", count_when={"marked": True, "status": "401"})
+def form(request: Any) -> str:
+    return "hello"
+
+
 @limit(["5/minute", Quota(20, 3600.0)], match={"methods": ["POST"]}, cost=lambda request: 2)
 @exempt("site")
 def upload(request: Any) -> str:
