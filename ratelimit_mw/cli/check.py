@@ -87,10 +87,9 @@ def _required_features(source: Source) -> dict[str, list[str]]:
 
 def _problems(rules: list[CompiledRule]) -> Iterator[str]:
     for rule in rules:
-        cost = rule.fixed_cost or 0
-        for limit in rule.all_limits():
-            if cost > limit.limit:
-                yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.quota}"
+        for limit in rule.never_fitting:
+            cost = rule.fixed_cost
+            yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.quota}"
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:

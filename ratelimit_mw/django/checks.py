@@ -7,7 +7,7 @@ import django.conf
 from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
-from ..errors import RateLimitError
+from ..errors import ConfigError, RateLimitError
 from ..settings.framework import SETTING
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, positions_of
@@ -15,10 +15,12 @@ from .middleware import RateLimitMiddleware, positions_of
 _WORKERS: Final = "WEB_CONCURRENCY"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
+_OWN: Final = "ratelimit_mw."
+_ADD: Final = 'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.'
 _WARNINGS: Final = {
     "W001": (
         "Decorators limit views, but MIDDLEWARE does not list RateLimitMiddleware: these views raise an error.",
-        'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.',
+        _ADD,
     ),
     "W002": (
         f"{SETTING} counts in the memory of each process: {{}} allow that many times each limit.",
@@ -36,7 +38,7 @@ _WARNINGS: Final = {
 
 
 def check_project(**_: Any) -> list[Any]:
-    """E001: a setting or a decorator cannot work. W001: decorators without the middleware.
+    """E001: a setting or a decorator cannot work. E002: rules, and W001: decorators without the middleware.
 
     W003: the user, and W004: the language is not known yet at the place of the middleware.
     """
@@ -53,7 +55,23 @@ def check_project(**_: Any) -> list[Any]:
         "W003": by_user and position is not None and (authentication is None or position < authentication),
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
-    return [_warning(name) for name, applies in found.items() if applies]
+    unused = unused_rules()
+    errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
+    return errors + [_warning(name) for name, applies in found.items() if applies]
+
+
+def unused_rules() -> ConfigError | None:
+    """Return the error of a project whose rules nothing applies, because the middleware is missing."""
+    settings = django.conf.settings
+    if getattr(settings, SETTING, None) is None or any(name.startswith(_OWN) for name in settings.MIDDLEWARE):
+        return None
+    if positions_of(RateLimitMiddleware):  # a subclass
+        return None
+    rules = [rule.name for rule in project_limits().limits.rules.everywhere if not rule.source.unrouted]
+    if not rules:
+        return None
+    message = f"MIDDLEWARE does not list RateLimitMiddleware, so the rule {rules[0]!r} limits nothing. {_ADD}"
+    return ConfigError(f"{message} For rules that only your own code asks, set unrouted = True", SETTING)
 
 
 def check_deployment(**_: Any) -> list[Any]:

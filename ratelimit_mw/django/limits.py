@@ -8,6 +8,7 @@ in place of the settings themselves.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
@@ -32,7 +33,7 @@ from ..rules.names import class_behind
 from ..rules.plan import Plan
 from ..rules.ruleset import RuleSet
 from ..settings import Settings
-from ..settings.framework import SETTING, check_slips
+from ..settings.framework import SETTING, check_left_over, check_slips
 from .admission import DjangoAdmission
 from .request import SCOPE, DjangoRequest, django_user
 from .routes import URLRoutes, scopes_of
@@ -141,6 +142,7 @@ class ProjectLimits:
 
     def _read(self, resolver: Any) -> URLRoutes:
         routes = URLRoutes(resolver)
+        check_left_over(dir(django.conf.settings), sys.modules)  # the views are imported now
         self.limits.adopt(routes.views)
         check_parameters(routes.all, self.limits.rules, resolver is get_resolver())
         check_routes(routes.all if resolver is get_resolver() else (), self.limits.rules)

@@ -1,6 +1,7 @@
 """The hooks that Flask calls for each request: decide it, add the headers, settle it."""
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from ..rules.describe import Route
 from ..rules.marks import ViewMarks, destination, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
-from ..settings.framework import SETTING
+from ..settings.framework import SETTING, check_left_over
 from ..verdict import Verdict
 from ..wsgi.request import VERDICT
 from .request import FlaskRequest, route_template
@@ -48,6 +49,7 @@ class FlaskHooks:
         """Return the marks of all views, by Flask's endpoint. Raises ``ConfigError`` for marks that cannot work."""
         if self._app.config.get(SETTING) is not self._configured:
             raise ConfigError("set after init_app, which reads it. Set it before", f"app.config[{SETTING!r}]")
+        check_left_over(self._app.config, sys.modules)
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self.limits.adopt(marks for view in views.values() for marks in view.all())
         routes = routes_of(self._app, views)

@@ -87,6 +87,9 @@ class HttpLimiter:
         if not self._routes:
             check_no_views(rules)
         for rule in rules.rules:
+            for limit in rule.never_fitting:
+                message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}: it rejects every request"
+                raise ConfigError(message, "cost", f'rule "{rule.name}"')
             for part in rule.source.parts:
                 if feature_of(part) not in provided.get(rule, ()):
                     needs.setdefault(part, f"rule {rule.name!r}")

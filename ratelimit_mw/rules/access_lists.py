@@ -1,6 +1,6 @@
 """Allow and deny lists. They decide a request before all rules, the allow list first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -10,16 +10,17 @@ from ..keys.features import INVALID, Features
 from ..keys.networks import Networks, parse_network
 from ..keys.parts import checked_part, feature_of, part_of
 from .declaration import check_names
+from .paths import PathSet, checked_pattern
 
 _KINDS: Final = ("allow", "deny")
 
 
 class _Entry(NamedTuple):
-    """The values of one part in one list; networks when the part is ``ip``."""
+    """The values of one part in one list; networks when the part is ``ip``, patterns when it is ``path``."""
 
     kind: str
     part: str
-    values: frozenset[str] | Networks
+    values: frozenset[str] | Networks | PathSet
 
 
 @dataclass(init=False, repr=False)
@@ -34,7 +35,7 @@ class AccessLists:
     entries: list[_Entry]
     needs: tuple[str, ...]
 
-    def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, tables: Mapping[str, Mapping[str, Any]] | None = None, exempt: Sequence[str] = ()) -> None:
         tables = tables or {}
         check_names(tables, _KINDS, "list")
         self.entries = []
@@ -44,6 +45,9 @@ class AccessLists:
                     part = checked_part(name, in_key=False)
                 with error_path(f"{kind}.{name}"):
                     self.entries.append(_parse(kind, part, values))
+        if exempt:  # after the deny list, which also applies to these paths
+            self.entries.append(_Entry("exempt", "path", PathSet(tuple(exempt))))
+        self.exempt = tuple(exempt)
         self.parts = tuple(dict.fromkeys(entry.part for entry in self.entries))
         self.needs = tuple(dict.fromkeys(map(feature_of, self.parts)))
 
@@ -55,7 +59,7 @@ class AccessLists:
         """Return True when the request is on the allow list, False when on the deny list, None when on neither.
 
         An invalid feature is on the deny list, so that a client cannot evade it. The deny list has a value in all its
-        spellings, the allow list only as it is written.
+        spellings, the allow list only as it is written. Exempt paths come last.
         """
         for entry in self.entries:
             part, denies = part_of(entry.part), entry.kind == "deny"
@@ -69,6 +73,8 @@ def _parse(kind: str, part: str, values: Any) -> _Entry:
     items = [values] if isinstance(values, str) else values
     if not isinstance(items, list | tuple) or not items:
         raise ConfigError(f"expected a list of values; got {values!r}")
+    if part == "path":
+        return _Entry(kind, part, PathSet(tuple(map(checked_pattern, items))))
     if part == "ip":
         return _Entry(kind, part, Networks(map(parse_network, items)))
     written = frozenset(spelling for item in items for spelling in spellings(part, str(item)))

@@ -4,7 +4,6 @@ A client is an IPv4 address or an IPv6 network of ``ipv6_prefix`` bits. No other
 """
 
 import ipaddress
-from collections.abc import Iterable
 
 from ..errors import ConfigError, error_path
 from ..keys.networks import Networks, canonical_ip, parse_network
@@ -46,7 +45,7 @@ def _check_width(part: str, ipv6_prefix: int) -> None:
         )
 
 
-def _check_networks(values: Iterable[object], ipv6_prefix: int) -> None:
+def _check_networks(values: object, ipv6_prefix: int) -> None:
     for network in values if isinstance(values, Networks) else ():
         if network.version == 6 and network.prefixlen > ipv6_prefix:
             wider = str(network.supernet(new_prefix=ipv6_prefix))

@@ -45,7 +45,7 @@ class Overview:
         self, rules: RuleSet, overrides: Mapping[str, Override], routes: Iterable[Route] | None = None
     ) -> None:
         self.is_file = routes is None
-        self.exempt: list[str] = []  # in words: "/health from every rule"
+        self.exempt = [f"{path} from every rule" for path in rules.lists.exempt]
         self._rules = rules
         self._overrides = overrides
         self._routes: dict[Mark, list[str]] = {}

@@ -56,6 +56,11 @@ class CompiledRule:
     def all_limits(self) -> list[Limit]:
         return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
 
+    @property
+    def never_fitting(self) -> list[Limit]:
+        """The limits that reject every request, because its cost is above them."""
+        return [limit for limit in self.all_limits() if (self.fixed_cost or 0) > limit.limit]
+
 
 def _rate(limits: Iterable[Limit]) -> float:
     """The most that the limits allow per microsecond in the long run."""

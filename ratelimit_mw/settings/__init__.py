@@ -30,6 +30,7 @@ from .values import (
     nat64_prefixes,
     parse_size,
     parse_timeout,
+    path_patterns,
     secret_of,
     whole_number,
 )
@@ -63,6 +64,7 @@ class Settings:
     fleet_size: int | None
     fallback_keys: int
     rejection_cache: int
+    exempt: tuple[str, ...]
     lists: AccessLists
     email_field: str
     body_limit: int
@@ -149,7 +151,8 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         "fleet_size": lambda number: None if number is None else whole_number(number),
         "fallback_keys": whole_number,
         "rejection_cache": parse_duration,
-        "lists": AccessLists,
+        "exempt": path_patterns,
+        "lists": lambda tables: AccessLists(tables, options["exempt"]),
         "email_field": partial(field_name, "json"),
         "body_limit": parse_size,
         "body_timeout": parse_timeout,

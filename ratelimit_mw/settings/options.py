@@ -48,6 +48,7 @@ class SettingsDict(HttpOptions, total=False):
     fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]
     fallback_keys: Annotated[int, option("The most keys counted in a process without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
+    exempt: Annotated[Sequence[str], option("Paths, as patterns, that no rule limits. The deny list applies.", [])]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]
     secret: Annotated[str | None, option("The secret of the digests in the store, at least 16 characters.")]
     secret_file: Annotated[str | None, option("A file that holds only the secret, relative to the settings file.")]

@@ -11,6 +11,7 @@ from ..keys.features import checked_name
 from ..keys.networks import Embedding, parse_nat64
 from ..keys.secret import NO_SECRET, PERSONAL, Secret
 from ..quota import parse_duration
+from ..rules.paths import checked_pattern
 from .files import secret_file
 
 _SIZE: Final = re.compile(r"(\d{1,9}) ?([A-Za-z]{0,3})", re.ASCII)
@@ -67,6 +68,13 @@ def field_name(family: str, name: str) -> str:
     """A name as features of the family ``json`` or ``header`` have it, or "" for none."""
     feature = checked_name(f"{family}:{name}") if name else ""
     return feature.partition(":")[2]
+
+
+def path_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
+    for i, pattern in enumerate(patterns):
+        with error_path(f"[{i}]"):
+            checked_pattern(pattern)
+    return tuple(patterns)
 
 
 def database_file(folder: Path, name: str) -> str:

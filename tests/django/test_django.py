@@ -206,8 +206,8 @@ def test_a_middleware_listed_twice_checks_the_lists_again(monkeypatch: pytest.Mo
 @both
 def test_limits_off_turns_limits_off(is_async: bool) -> None:
     """In limits_off() no request is rejected and no header is added."""
-    view = limit("1/minute", cost=2)(ahello if is_async else hello)
-    with project(one_rule("1/minute", cost=2), path("", view), is_async=is_async) as served:
+    view = limit("1/minute", cost=lambda _: 2)(ahello if is_async else hello)
+    with project(one_rule("1/minute", cost=lambda _: 2), path("", view), is_async=is_async) as served:
         with limits_off():
             response = served.ask()
         assert (response.status_code, "ratelimit" in response.headers) == (200, False)

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.conf.urls.i18n import i18n_patterns
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
+from django.test import Client
 from django.urls import include, path, re_path
 from django.utils.translation import override
 from django.views import View
 from django_calls import MIDDLEWARE, SESSIONS, hello, project, still, urls
 
-from ratelimit_mw.django import exempt, limit
+from ratelimit_mw import ConfigError
+from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
 
 
 def ids(deploy: bool = False) -> list[str]:
@@ -48,7 +51,9 @@ NOT_THERE = path("", exempt("missing")(hello))
         (BY_USER, [], MIDDLEWARE, ["ratelimit_mw.W003"]),
         (BY_USER, [], [*MIDDLEWARE, *SESSIONS], ["ratelimit_mw.W003"]),
         (BY_USER, [], [*SESSIONS, *MIDDLEWARE], []),
-        (BY_USER, [], NO_MIDDLEWARE, []),
+        (BY_USER, [], NO_MIDDLEWARE, ["ratelimit_mw.E002"]),
+        (BY_USER, [], [f"{__name__}.Limits"], ["ratelimit_mw.W003"]),
+        ({"rules": [{"limits": "5/minute", "unrouted": True}]}, [], NO_MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.anyone"}}, [], MIDDLEWARE, []),
         ({**BY_USER, "features": {"user": "django_calls.hello"}}, [], MIDDLEWARE, ["ratelimit_mw.E001"]),
         (BY_THROTTLE, [], MIDDLEWARE, []),
@@ -62,6 +67,10 @@ def test_a_project_is_checked(limits: Any, patterns: Any, middleware: Any, expec
     """Each mistake of a project has its id, and a project without mistakes has no messages."""
     with project(limits, *patterns, middleware=middleware):
         assert ids() == expected
+
+
+class Limits(RateLimitMiddleware):
+    """A subclass counts as the middleware."""
 
 
 PROGRAM = """
@@ -78,6 +87,40 @@ settings.configure(
 urlpatterns = []
 execute_from_command_line(sys.argv)
 """
+
+
+def test_a_project_with_rules_but_without_the_middleware_does_not_start(tmp_path: Path) -> None:
+    """Servers run no checks, so the application itself raises the error."""
+    (tmp_path / "program.py").write_text(PROGRAM.replace('"ratelimit_mw.django.RateLimitMiddleware"', ""))
+    command = [sys.executable, str(tmp_path / "program.py"), "check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "MIDDLEWARE does not list RateLimitMiddleware, so the rule 'rule-1' limits nothing." in result.stderr
+
+
+def test_the_start_names_the_missing_middleware() -> None:
+    """``AppConfig.ready`` raises the error."""
+    ready = apps.get_app_config("ratelimit_mw").ready
+    with project(BY_USER):
+        ready()
+    with project(BY_USER, middleware=NO_MIDDLEWARE), pytest.raises(ConfigError, match="set unrouted = True"):
+        ready()
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("RATELIMIT_USE_CACHE", "store"), ("RATELIMIT_VIEW", "rejection"), ("RATELIMIT_DEFAULT", "rules")]
+)
+def test_settings_of_other_packages_stop_the_start(name: str, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting that is left over limits nothing. It stays where its package is in use."""
+    modules = ("django_ratelimit", "flask_limiter")
+    for module in modules:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with project({}, **{name: "x"}), pytest.raises(ConfigError, match=f"{name}: .*set '{own}' in RATELIMIT_MW"):
+        Client().get("/")
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, sys)
+    with project({}, **{name: "x"}) as served:
+        assert served.ask().status_code == 200
 
 
 def test_a_project_without_django_users_is_checked(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_an_error_handler_of_a_blueprint_applies_there() -> None:
     app.add_url_rule("/", view_func=hello)
     shop.register_error_handler(HTTPException, lambda error: (f"shop says {error.code}", error.code))
     app.register_blueprint(shop)
-    RateLimiter(app, limiter=one_rule("1/minute", cost=2))
+    RateLimiter(app, limiter=one_rule("1/minute", cost=lambda _: 2))
     assert [ask(app, path).text[:8] for path in ("/shop", "/")] == ["shop say", '{"type":']
 
 
@@ -226,7 +226,7 @@ def test_a_custom_rejection(result: Any) -> None:
 
 def test_a_rejection_of_none_allows_no_request() -> None:
     """A rejection function that returns None is an error and does not allow the request."""
-    app = app_of(one_rule("1/minute", cost=2), rejection=lambda request, verdict: None)
+    app = app_of(one_rule("1/minute", cost=lambda _: 2), rejection=lambda request, verdict: None)
     assert ask(app).status_code == 500
 
 
@@ -330,7 +330,7 @@ def test_an_application_inside_another() -> None:
 
 def test_limits_off_turns_limits_off() -> None:
     """In limits_off() no request is rejected and no header is added."""
-    app = app_of(one_rule("1/minute", cost=2), {"/": limit("1/minute", cost=2)(hello)})
+    app = app_of(one_rule("1/minute", cost=lambda _: 2), {"/": limit("1/minute", cost=lambda _: 2)(hello)})
     with limits_off():
         response = ask(app)
     assert (response.status_code, "ratelimit" in response.headers) == (200, False)

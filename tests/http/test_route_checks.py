@@ -276,3 +276,16 @@ def test_routes_are_not_checked_where_they_are_not_known() -> None:
     app = Starlette()
     app.add_middleware(RateLimitMiddleware, settings={"rules": [{"limits": "1/s", "match": {"path": "/a"}}]})
     assert ask(app, "/a").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "rule", [{"limits": "5/minute"}, {"per": {"plan": {"free": "5/minute"}}, "limits": "9/minute"}]
+)
+def test_a_cost_above_a_limit_stops_the_start(rule: dict[str, Any]) -> None:
+    """Every request would be rejected. A cost from a function is known with the request only."""
+    app: Any = RateLimitMiddleware
+    features: Any = {"plan": lambda request: "free"}
+    with pytest.raises(
+        ConfigError, match='rule "r": cost: the cost 6 is above the limit 5/minute: it rejects every request'
+    ):
+        app(shown, settings={"rules": [{"name": "r", "cost": 6, **rule}]}, features=features)

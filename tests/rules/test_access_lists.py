@@ -168,3 +168,54 @@ def test_an_unknown_list_is_an_error() -> None:
         AccessLists({"alow": {"user": "ann"}})
     lists = AccessLists({"allow": {"ip": "10.0.0.0/8", "user": ["ann"]}, "deny": {"user": "bob"}})
     assert (lists.names("allow"), lists.names("deny")) == (["ip", "user"], ["user"])
+
+
+def asked(settings: dict[str, Any], path: str, **features: str) -> bool | None:
+    """Return whether the lists of these settings allow or deny a path; None for neither."""
+    return load_settings(settings).lists.allows({"path": path, **features})
+
+
+def test_paths_in_lists_are_patterns() -> None:
+    """A path on a list is compared as in rules. A path that readers read differently is not allowed, but denied."""
+    allow = {"lists": {"allow": {"path": ["/health", "/static/**"]}}}
+    assert [asked(allow, path) for path in ("/health/", "/static/a/b.css", "//static")] == [True] * 3
+    assert [asked(allow, path) for path in ("/healthy", "/", "/static/../login", "/health%0a", "/health\n")] == [
+        None
+    ] * 5
+    deny = {"lists": {"deny": {"path": "/admin/**"}}}
+    assert [asked(deny, path) for path in ("/admin", "/admin/users/7/", "/x/../admin", "/x")] == [
+        False,
+        False,
+        False,
+        None,
+    ]
+
+
+def test_exempt_paths_are_not_limited_but_denied() -> None:
+    """``exempt`` excludes paths from all rules. The deny list applies to them, and the allow list as before."""
+    settings = {"exempt": ["/health", "/static/**"], "lists": {"deny": {"ip": "203.0.113.0/24"}}}
+    assert asked(settings, "/static/a.css", ip="192.0.2.7") is True
+    assert asked(settings, "/static/a.css", ip="203.0.113.9") is False
+    assert asked(settings, "/other", ip="192.0.2.7") is None
+    limiter = Limiter.from_settings({**settings, "rules": [{"limits": "1/day"}]})
+    assert [bool(limiter.hit({"path": "/health", "ip": "192.0.2.7"})) for _ in range(3)] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"exempt": ["/a", "health"]}, r"exempt\[1\]: expected a path pattern"),
+        ({"lists": {"allow": {"path": ["static/**"]}}}, r"lists.allow.path: expected a path pattern"),
+    ],
+)
+def test_a_path_that_cannot_match_is_an_error(settings: Any, place: str) -> None:
+    """Patterns are checked when the settings are loaded."""
+    with pytest.raises(ConfigError, match=place):
+        load_settings(settings)
+
+
+def test_lists_of_equal_paths_are_equal() -> None:
+    """Two middlewares with equal settings decide once."""
+    first, second = (load_settings({"exempt": ["/a"], "lists": {"deny": {"path": "/b"}}}) for _ in range(2))
+    assert first == second
+    assert first != load_settings({"exempt": ["/c"], "lists": {"deny": {"path": "/b"}}})

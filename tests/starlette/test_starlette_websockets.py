@@ -54,7 +54,7 @@ def test_a_rejected_handshake_receives_the_connect_event_first() -> None:
     async def view(websocket: Any) -> None:
         called.append(websocket)
 
-    app = application([WebSocketRoute("/ws", view)], Rule(limits="1/minute", cost=2))
+    app = application([WebSocketRoute("/ws", view)], Rule(limits="1/minute", cost=lambda _: 2))
     events: list[str] = []
 
     async def receive() -> Any:
@@ -77,7 +77,9 @@ def test_a_custom_rejection_applies_to_handshakes(kind: str) -> None:
         "starlette": lambda request, verdict: PlainTextResponse("own", status_code=503, headers={"x-own": "1"}),
         "asgi": lambda request, verdict: sending(start, {"type": "http.response.body", "body": b"own"}),
     }
-    app = application([WebSocketRoute("/ws", echo)], Rule(limits="1/minute", cost=2), rejection=rejections[kind])
+    app = application(
+        [WebSocketRoute("/ws", echo)], Rule(limits="1/minute", cost=lambda _: 2), rejection=rejections[kind]
+    )
     sent = connect(app, extensions=DENIAL)
     assert [message["type"].partition("http")[0] for message in sent] == ["websocket."] * 2
     assert (sent[0]["status"], sent[1]["body"]) == (503, b"own")
@@ -97,7 +99,7 @@ def test_a_handler_for_http_requests_is_not_called_for_handshakes() -> None:
         raise AssertionError("never called")
 
     app = Starlette(routes=[WebSocketRoute("/ws", echo)], exception_handlers={RateLimitExceeded: handler})
-    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="1/minute", cost=2)]))
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter([Rule(limits="1/minute", cost=lambda _: 2)]))
     assert connect(app, extensions=DENIAL)[0]["status"] == 429
 
 
