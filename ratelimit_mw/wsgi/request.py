@@ -31,7 +31,9 @@ class WSGIRequest(Request):
     def sent_path(self) -> str:
         path, raw = self.path, self.native.get("REQUEST_URI") or self.native.get("RAW_URI") or ""
         if "%" in raw:
-            path = still_encoded(raw.partition("?")[0].encode("latin-1"), self._decode("SCRIPT_NAME") + path, path)
+            path = still_encoded(
+                raw.partition("?")[0].encode("latin-1", "replace"), self._decode("SCRIPT_NAME") + path, path
+            )
         return self._decode("PATH_INFO", "surrogateescape") if "\ufffd" in path else path
 
     def _decode(self, name: str, errors: str = "replace") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 from calls import BODY, START, http_scope, limited, limiter, send_bare, sending
@@ -20,8 +20,8 @@ from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 from ratelimit_mw.wsgi.request import WSGIRequest
 
 
-def asgi(query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> ASGIRequest:
-    return ASGIRequest(http_scope(query_string=query, headers=headers or []))
+def asgi(query: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None, **scope: Any) -> ASGIRequest:
+    return ASGIRequest(http_scope(query_string=query, headers=headers or [], **scope))
 
 
 def wsgi(query: str = "", **headers: str) -> WSGIRequest:
@@ -291,3 +291,37 @@ def test_no_request_breaks_the_middleware(
     guarded = WSGIMiddleware(listing, limiter=limiter("1/minute", key=ALL), **options)
     codes = [Served(guarded, **environ, REQUEST_METHOD=method).status[:3] for _ in range(2)]
     assert [int(status) for status in codes] == [200, 429]
+
+
+SENT = [
+    # the path as sent, its prefix, the path for rules
+    ("/files/a/b", "", "/files/a/b"),
+    ("/files/a%20b%25", "", "/files/a b%"),
+    ("/files/a%2Fb%25", "", "/files/a%2Fb%25"),
+    ("/api/files/a%2fb", "/api", "/files/a%2Fb"),
+    ("/%61pi/files/a%2Fb", "/api", "/files/a%2Fb"),
+    ("/files/a%252Fb", "", "/files/a%2Fb"),
+    ("/caf%E9", "", "/caf" + chr(0xDCE9)),
+    ("/caf%C3%A9%2F%FF", "", "/caf\u00e9%2F" + chr(0xDCFF)),
+]
+
+
+@pytest.mark.parametrize(("sent", "prefix", "path"), SENT)
+def test_rules_see_encoded_slashes_and_invalid_bytes(sent: str, prefix: str, path: str) -> None:
+    """The path for rules keeps what decoding hides, and the feature is then invalid. Other paths are decoded once."""
+    raw = unquote_to_bytes(sent)
+    over_asgi = asgi(path=raw.decode(errors="replace"), raw_path=sent.encode(), root_path=prefix)
+    info = raw.decode("latin-1").removeprefix(prefix)
+    over_wsgi = [wsgi(PATH_INFO=info, SCRIPT_NAME=prefix, **{name: f"{sent}?x"}) for name in ("REQUEST_URI", "RAW_URI")]
+    assert [request.sent_path for request in (over_asgi, *over_wsgi)] == [path] * 3
+    assert over_asgi.path == raw.decode(errors="replace").removeprefix(prefix)
+
+
+def test_a_path_that_other_middleware_has_changed_counts() -> None:
+    """The path that the client sent says nothing then. Without it, invalid bytes are kept under WSGI."""
+    assert asgi(path="/a/b", raw_path=b"/other%2Fb").sent_path == "/a/b"
+    assert asgi(path="/other", raw_path=b"/x/a%2Fb", root_path="/x").sent_path == "/other"
+    assert asgi(path="/a/b", raw_path=None).sent_path == "/a/b"
+    assert wsgi(PATH_INFO="/a/b", RAW_URI="http://x/a%2Fb").sent_path == "/a/b"
+    assert wsgi(PATH_INFO="/caf\xe9").sent_path == "/caf" + chr(0xDCE9)
+    assert wsgi(PATH_INFO="/a", RAW_URI="/\u0142%2F").sent_path == "/a"
