@@ -32,13 +32,15 @@ _FIRST_SEGMENT: Final = re.compile(r"\^([\w-]*)/(?![*?{])[^|]*", re.ASCII)
 _NO_METHOD: Final = "django.utils.decorators."
 _ON_THE_WAY: Final = ("setup", "dispatch", "options")  # the methods of a view that Django calls for OPTIONS
 _LANGUAGE: Final = "<language>/"
+_EXPRESSION: Final = "{.*:path}"
+"""The pattern of all that a regular expression may match. No parameter has this name."""
 # As django.urls reads a route: <name>, <converter:name>; not the <name> of a group in a regular expression.
 _PARAMETER: Final = re.compile(r"(?<!\(\?P)<(?:[^>:]+:)?([^>]+)>")
 _REGEX: Final = re.compile(r"^\^|\(\?|\\|\$$")
 _SPECIAL: Final = re.compile(r"[\\^$.|?*+()\[{]")
 _WITHIN_SEGMENT: Final = (IntConverter, SlugConverter, StringConverter, UUIDConverter)
 _REGEX_PART: Final = re.compile(
-    r"(?P<start>\((?:\?P<(?P<name>\w+)>|\?:?)?)|(?P<end>\))|\\[AZzbB]|[\^$]|(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?"
+    r"(?P<start>\((?:\?P<(?P<name>\w+)>|\?[a-zA-Z-]*:|\?)?)|(?P<end>\))|\\[AZzbB]|[\^$]|(?:[*+?]|\{\d+(?:,\d*)?\})[?+]?"
     r"|(?P<text>\[\^?\]?(?:\\.|[^\]\\])*\]?|\\?.)",
     re.DOTALL,
 )
@@ -53,7 +55,8 @@ class DjangoRoute(Route):
 
     def destination(self, method: str) -> Destination:
         """Return where a request with this method goes."""
-        return destination(self.template, self.name, self.marked.for_method(method))
+        marks = self.marked.for_method(method)
+        return destination(self.template, self.name, marks, is_expression=_EXPRESSION in self.pattern)
 
 
 NO_ROUTE: Final = DjangoRoute(UNMATCHED, {}, callback=None, marked=ViewMarksByMethod(None))
@@ -141,7 +144,7 @@ def _paths_of(pattern: Any) -> str:
         deep = {name for name, converter in pattern.converters.items() if type(converter) not in _WITHIN_SEGMENT}
         return deepen(_PARAMETER.sub(r"{\1}", str(pattern)), deep)
     start = _SPECIAL.split(str(pattern).removeprefix("^"), maxsplit=1)[0]
-    return f"{start.rpartition('/')[0]}/{{rest:path}}/"
+    return f"{start.rpartition('/')[0]}/{_EXPRESSION}/"
 
 
 def _methods_of(callback: Any) -> tuple[str, ...]:
@@ -200,7 +203,7 @@ def _regex_template(pattern: str) -> str:
             if all(shown) and (part["name"] or part["start"] == "("):
                 template += f"{{{part['name'] or count}}}"
                 count += not part["name"]
-            shown.append(part["start"] == "(?:")
+            shown.append(part["start"].endswith(":"))
         elif all(shown) and (text := part["text"]):
             template += text[1:] if text[0] == "\\" and not text[1:].isalnum() else text
     return template

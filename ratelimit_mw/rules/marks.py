@@ -66,15 +66,17 @@ class Destination:
     marks: ViewMarks | None = None
     ends: bool = True
     """Whether the route takes the whole path. False where another application routes the rest."""
+    is_expression: bool = False
+    """Whether the route is a regular expression, so that its template may differ from its paths."""
     template: str | None = field(init=False)
     """The endpoint where it is a template of the whole path, else None."""
     is_exact: bool = field(init=False)
-    """Whether the template has no parameters, so that it leaves no doubt about the path."""
+    """Whether the route has one path, the template, so that there is no doubt about the path."""
 
     def __post_init__(self) -> None:
         template = self.endpoint if self.ends and self.endpoint != UNMATCHED else None
         object.__setattr__(self, "template", template)
-        object.__setattr__(self, "is_exact", template is not None and "{" not in template)
+        object.__setattr__(self, "is_exact", template is not None and "{" not in template and not self.is_expression)
 
 
 NOWHERE: Final = Destination()

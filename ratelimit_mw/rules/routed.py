@@ -44,6 +44,8 @@ class PathPatterns:
             return {*self._tree.match(path), *self._tree.match(template)}
         filled = PARAMETER.sub(lambda name: str((params or {}).get(name[1], name[0])), template)
         found = self._match_readings(path) | self._by_template.get(normalize_path(template), set())
+        if to.is_expression:  # which may ignore case
+            found |= self._match_readings(path.lower())
         return found.union(self._tree.match(filled))
 
     def _match_readings(self, path: str) -> set[int]:

@@ -215,6 +215,7 @@ def test_endpoints_are_templates() -> None:
         (r"^blog/(page-(\d+)/)?(\d+)$", "/blog/{0}{1}"),
         (r"^items/[0-9]{2,}/(?=x)(?P<slug>[-\w\]]+)$", "/items/[0-9]/{slug}"),
         (r"^\d+-\(\w\)[^", r"/\d-(\w)[^"),
+        (r"^(?i:a)(?s-m:b)(?i)c(?=d)(?P<x>e)$", "/abc{x}"),
     ],
 )
 def test_routes_become_templates(route: str, template: str) -> None:
@@ -228,3 +229,21 @@ def test_path_parameters_are_features(is_async: bool) -> None:
     view = limit("1/minute", key=["path:tenant"])(hello)
     with project(None, path("t/<int:tenant>/x", view), is_async=is_async) as served:
         assert [served.ask(where).status_code for where in ("/t/1/x", "/t/2/x", "/t/01/x")] == [200, 200, 429]
+
+
+EXPRESSIONS = [
+    (re_path("^login$", hello), ["/login", "/login%0A"]),
+    (re_path("^log(?:in|on)$", hello), ["/login", "/login%0A"]),
+    (re_path("^(?i:login)/?$", hello), ["/login", "/LOGIN", "/Login/"]),
+    (re_path("^(?i:log(?:in|on))$", hello), ["/login", "/LOGIN"]),
+    (re_path("^", include([re_path(r"^(?P<what>\w+)$", hello)])), ["/login", "/login%0A"]),
+    (path("<str:what>", hello), ["/login", "/login%0A"]),
+]
+
+
+@pytest.mark.parametrize(("route", "spellings"), EXPRESSIONS)
+def test_a_rule_holds_for_every_path_of_an_expression(route: Any, spellings: list[str]) -> None:
+    """An expression may accept any case. A line feed after the path counts, whether a route accepts it or not."""
+    with project(one_rule("1/minute", key=[], match={"path": "/login"}), route) as site:
+        assert site.ask(spellings[0]).status_code == 200
+        assert [site.ask(where).status_code for where in spellings] == [429] * len(spellings)

@@ -66,6 +66,8 @@ def test_an_ambiguous_path_is_denied_and_never_allowed() -> None:
     limiter = Limiter.from_settings({"rules": rules, "lists": lists})
     denied = {path: limiter.hit({"path": path}).denied for path in ("/admin/", "/admin\n", "/x/../health", "/health")}
     assert denied == {"/admin/": True, "/admin\n": True, "/x/../health": True, "/health": False}
-    allow = Limiter.from_settings({"rules": rules, "lists": {"allow": {"path": ["/health"]}}})
-    requests = [{"path": path} for path in ("/health", "/health/", "/x/../health", "/health\n", "/health")]
-    assert allowed(allow, *requests) == [True, True, True, False, True]
+    static = ("/static/a", "//static/a/", "/static/../login", "/static/..%2flogin", "/static\\..\\login", "/static/a")
+    for given in ({"lists": {"allow": {"path": ["/static/**"]}}}, {"exempt": ["/static/**"]}):
+        limiter = Limiter.from_settings({"rules": rules, **given})
+        requests = [{"path": path} for path in static]
+        assert allowed(limiter, *requests) == [True, True, True, False, False, True]
