@@ -95,11 +95,13 @@ def part_of(text: str) -> Part:
     exact, form, shape = partial(_exact, name), partial(_compared, name), "text"
     if feature == "ip":
         exact, shape = partial(_client, name), "ip" if name == "ip" else ""
+    elif kind == _RAW:
+        shape = "exact"
     elif feature in _NORMAL:
         exact, shape = partial(_normal, name), ""
     elif kind in _KINDS:
         exact, shape = partial(_canonical, name, _KINDS[kind]), ""
-    elif kind == _RAW or feature in _EXACT:
+    elif feature in _EXACT:
         shape = "exact"
     compared = form if shape == "text" else exact
     return Part(text, name, feature, attribute, "" if attribute else shape, exact, compared)
@@ -143,6 +145,8 @@ def _checked_place(name: str) -> str:
 def _checked_kind(name: str, kind: str) -> str:
     if name.partition("/")[0] == "ip":
         raise ConfigError(f"{name!r} is compared as an IP address. Leave out 'as {kind}'")
+    if name in _TEXT_ONLY and kind != _RAW:
+        raise ConfigError(f"{name!r} is never a number or a UUID. Leave out 'as {kind}'")
     return kind
 
 

@@ -144,6 +144,7 @@ def test_a_reset_takes_every_spelling() -> None:
         *(("query:id as uuid", text, str(ID)) for text in (ID, str(ID).upper(), ID.hex, f"{{{ID}}}", ID.urn)),
         *(("query:id as uuid", text, INVALID) for text in ("x", 7, ID.hex[:-1])),
         *(("form:code as raw", text, text) for text in ("aB", " x", "\u00e9")),
+        *(("path as raw", path, path) for path in ("//a/", "/../b")),
         ("ip/24", "192.0.2.7", "192.0.2.0/24"),
     ],
 )
@@ -238,6 +239,7 @@ def test_a_secret_digests_an_attribute() -> None:
         ("path:id as", "expected a feature"),
         ("ip as raw", "'ip' is compared as an IP address. Leave out 'as raw'"),
         ("ip/24 as int", "'ip/24' is compared as an IP address"),
+        ("path as int", "'path' is never a number or a UUID. Leave out 'as int'"),
         ("host.name", "'host' is a text and has no attributes; got 'host.name'"),
         ("user.a.b", "expected a feature"),
         ("user.", "expected a feature"),
