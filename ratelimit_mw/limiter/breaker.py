@@ -33,22 +33,27 @@ class NotAskedError(StoreError):
     """The circuit breaker is open, so the store was not asked."""
 
 
+LastDecision = tuple[int, int, int]
+"""The rest that a decision left, and its ``at_us`` and ``reset_us``."""
+
+
 class LastDecisions:
     """The last decision of the store on each key. Bounded: it has two generations of keys."""
 
     def __init__(self, max_keys: int) -> None:
         self._part = max(1, max_keys // 2)
-        self._young: dict[str, Decision] = {}
-        self._old: dict[str, Decision] = {}
+        self._young: dict[str, LastDecision] = {}
+        self._old: dict[str, LastDecision] = {}
 
     def keep(self, decisions: Sequence[Decision]) -> None:
         young = self._young
         for decision in decisions:
-            young[decision.hit[1]] = decision
+            # Numbers alone: the garbage collector does not visit them.
+            young[decision.hit[1]] = (decision.remaining, decision.at_us, decision.reset_us)
         if len(young) >= self._part:
             self._old, self._young = young, {}
 
-    def pop(self, key: str) -> Decision | None:
+    def pop(self, key: str) -> LastDecision | None:
         old = self._old.pop(key, None)
         return self._young.pop(key, old)
 
@@ -81,22 +86,30 @@ class BreakerStore(ChainLink):
         self.store.check(limit)
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        with _Call(self):
-            asked = self.fleet.join(hits) if consume and monotonic() >= self.fleet.due_at else hits
+        if self.open:
+            self.reject_call()
+        epoch, asked = self.epoch, hits
+        if consume and monotonic() >= self.fleet.due_at:
+            asked = self.fleet.join(hits)
+        try:
             decisions = self.store.apply(asked, now, consume)
-        if asked is not hits:
-            decisions = self.fleet.learn(decisions)
-        self.last.keep(decisions)
-        return decisions
+        except StoreError as error:
+            self.record_failure(error, epoch)
+            raise
+        return self._learn(decisions, asked is not hits)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        with _Call(self):
-            asked = self.fleet.join(hits) if consume and monotonic() >= self.fleet.due_at else hits
+        if self.open:
+            self.reject_call()
+        epoch, asked = self.epoch, hits
+        if consume and monotonic() >= self.fleet.due_at:
+            asked = self.fleet.join(hits)
+        try:
             decisions = await self.store.aapply(asked, now, consume)
-        if asked is not hits:
-            decisions = self.fleet.learn(decisions)
-        self.last.keep(decisions)
-        return decisions
+        except StoreError as error:
+            self.record_failure(error, epoch)
+            raise
+        return self._learn(decisions, asked is not hits)
 
     def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
         with _Call(self):
@@ -106,6 +119,14 @@ class BreakerStore(ChainLink):
         with _Call(self):
             return await self.store.acorrect(changes, now)
 
+    def _learn(self, decisions: list[Decision], is_announcement: bool) -> list[Decision]:
+        if self.failures:
+            self.failures = 0
+        if is_announcement:
+            decisions = self.fleet.learn(decisions)
+        self.last.keep(decisions)
+        return decisions
+
     def reject_call(self) -> None:
         """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
         if self.takes_probe(now_us()):
@@ -114,8 +135,10 @@ class BreakerStore(ChainLink):
         raise NotAskedError(f"store {self.name} unreachable; the circuit breaker is open")
 
     def record_failure(self, error: StoreError, epoch: int) -> None:
-        """Count a failed call. Log it when it opens the breaker."""
-        if self.count_failure(epoch, now_us()):
+        """Count a failed call. Log it when it opens the breaker. A store that replies has not failed."""
+        if isinstance(error, StateError):
+            self.failures = 0
+        elif self.count_failure(epoch, now_us()):
             wait = (self._probe_at - self._opened_at) / SECOND
             counts = Counter(self._policies.values()).most_common()
             policies = ", ".join(f"{count} {'rule' if count == 1 else 'rules'} {policy}" for policy, count in counts)
@@ -166,7 +189,7 @@ class BreakerStore(ChainLink):
 
 
 class _Call:
-    """One call on the store of a ``BreakerStore``: rejected while the breaker is open, else its outcome is counted."""
+    """One correction: rejected while the breaker is open, else its outcome is counted. ``apply`` does so without it."""
 
     __slots__ = ("_breaker", "_epoch")
 
@@ -179,7 +202,7 @@ class _Call:
         self._epoch = self._breaker.epoch
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StoreError) and not isinstance(error, StateError):
+        if isinstance(error, StoreError):
             self._breaker.record_failure(error, self._epoch)
-        elif self._breaker.failures and (error is None or isinstance(error, StateError)):
+        elif error is None and self._breaker.failures:
             self._breaker.failures = 0

@@ -20,7 +20,7 @@ from ..errors import RateLimitError, StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import MemoryStore, Store
-from .breaker import BreakerStore, NotAskedError
+from .breaker import BreakerStore, LastDecision, NotAskedError
 from .link import ChainLink
 from .tally import Tally
 
@@ -68,9 +68,8 @@ class FailoverStore(ChainLink):
         self._logs_state_at = 0.0
 
     def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        self.tally.decisions += count_hits(hits)
         if self.tally.report_at:
-            self.tally.report()
+            self.tally.add(count_hits(hits))
         try:
             try:
                 return self.store.apply(hits, now, consume)
@@ -82,9 +81,8 @@ class FailoverStore(ChainLink):
             return self._decide_by_policy(hits, now, consume, error)
 
     async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        self.tally.decisions += count_hits(hits)
         if self.tally.report_at:
-            self.tally.report()
+            self.tally.add(count_hits(hits))
         try:
             try:
                 return await self.store.aapply(hits, now, consume)
@@ -109,14 +107,14 @@ class FailoverStore(ChainLink):
             with suppress(RateLimitError):  # then the announcement expires
                 self.breaker.correct(leaving, self._now())
         super().close()
-        self.tally.report(is_last=True)
+        self.tally.report()
 
     async def aclose(self) -> None:
         if leaving := self.breaker.fleet.leave():
             with suppress(RateLimitError):
                 await self.breaker.acorrect(leaving, self._now())
         await super().aclose()
-        self.tally.report(is_last=True)
+        self.tally.report()
 
     def _log_state(self, error: StateError, hits: Sequence[Hit]) -> None:
         """Log a key that starts anew. No client can cause it, but a damaged store may have many such keys."""
@@ -163,13 +161,14 @@ class FailoverStore(ChainLink):
             )
         return size or 1
 
-    def _carry_over(self, last: Decision, hit: Hit, now: int | None, size: int) -> None:
+    def _carry_over(self, last: LastDecision, hit: Hit, now: int | None, size: int) -> None:
         """Leave this process no more of a key than its share of the rest that the store had."""
+        rest, decided_at, reset_us = last
         at = self.local.clock() if now is None else now
-        if last.at_us + last.reset_us <= at:
+        if decided_at + reset_us <= at:
             return
         (here,) = self.local.apply([hit._replace(cost=0)], now, consume=False)
-        share = -(-last.remaining // size)
+        share = -(-rest // size)
         if here.remaining > share:
             correction = Correction(hit.limit, hit.key, here.remaining - share, None)
-            self.local.correct([correction], min(last.at_us, at))
+            self.local.correct([correction], min(decided_at, at))

@@ -19,30 +19,34 @@ class Tally:
     def __init__(self, store: str) -> None:
         self._store = store
         self._lock = create_lock(self, "_lock", threading.Lock)
-        self.decisions = 0
-        """All decisions. Threads may lose a few: the number is for a log line."""
         self.local = 0
         """The decisions without the store."""
-        self._before = (0, 0)
+        self._before = self._decisions = 0
         self._since = 0.0
         self.report_at = 0.0
         """The time of the next line, by the monotonic clock; 0.0 when there is nothing to report."""
 
+    def add(self, count: int) -> None:
+        """Count decisions while there is something to report. Write the line if it is due."""
+        with self._lock:
+            self._decisions += count
+        if monotonic() >= self.report_at:
+            self.report()
+
     def add_local(self, count: int) -> None:
+        """Count decisions without the store."""
         with self._lock:
             if not self.report_at:
-                self._before = self.decisions - count, self.local
-                self._since = monotonic()
+                self._before, self._decisions, self._since = self.local, count, monotonic()
                 self.report_at = self._since + _REPORT_EVERY
             self.local += count
 
-    def report(self, is_last: bool = False) -> None:
-        """Write the line if it is due, or if it is the last one and there is something to report."""
-        now = monotonic()
+    def report(self) -> None:
+        """Write the line if there is anything to report."""
         with self._lock:
-            if not self.report_at or (now < self.report_at and not is_last):
+            if not self.report_at:
                 return
             self.report_at = 0.0
-            decisions, local = self.decisions - self._before[0], self.local - self._before[1]
+            decisions, local, seconds = self._decisions, self.local - self._before, monotonic() - self._since
         message = "%s of %s decisions in %.0f s without the store %s"
-        _log.warning(message, f"{local:,}", f"{decisions:,}", now - self._since, self._store)
+        _log.warning(message, f"{local:,}", f"{decisions:,}", seconds, self._store)
