@@ -118,6 +118,7 @@ def test_an_invalid_key_is_rejected(key: Any, message: str) -> None:
 
 # -- keys --------------------------------------------------------------------------------------------------
 
+anything = st.text(st.characters(max_codepoint=127), max_size=70)
 values = st.one_of(
     st.none(),
     st.just(""),
@@ -197,6 +198,14 @@ def test_the_fast_path_makes_the_same_keys() -> None:
             features = {"user": value, "ip": value, "endpoint": value}
             expected = maker.build(features)
             assert short(features) == (None if expected is None else "prefix|" + expected)
+
+
+@given(st.sampled_from(["user", "user as raw", "user as int", "ip", "path", "host"]), st.text(max_size=70) | anything)
+def test_the_fast_path_makes_the_same_key_of_any_text(part: str, text: str) -> None:
+    """No text has two keys."""
+    maker = KeyMaker(parse_key(part), warn=lambda: None)
+    features = {part.partition(" ")[0]: text}
+    assert maker.with_prefix("")(features) == maker.build(features)
 
 
 @pytest.mark.parametrize("value", [object(), lambda request: "x", type("Person", (), {})()])
