@@ -15,7 +15,7 @@ FASTAPI_137_TESTS := tests/starlette tests/fastapi
 PYTEST_OLDEST := -m pytest $(addprefix -W ignore:,:DeprecationWarning :PendingDeprecationWarning Unclosed:ResourceWarning)
 
 # The core in one process: `make cover` fails where a line or a branch of it is run by no test.
-CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision.py forksafe.py \
+CORE := algorithms/* keys/* rules/* settings/* limiter/* http/* stores/base.py stores/memory/* decision/* forksafe.py \
 	quota.py receipt.py
 CORE_TESTS := $(filter-out tests/test_layout.py,$(wildcard tests/test_*.py)) $(addprefix tests/,algorithms keys rules settings \
 	limiter http stores/memory stores/test_compliance.py stores/test_store_url.py asgi wsgi flask starlette fastapi \

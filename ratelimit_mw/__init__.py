@@ -1,6 +1,6 @@
 """Rate limiting for Python web applications: ASGI and WSGI middleware over one limiter core."""
 
-from .decision import Decision
+from .decision import Decision, Verdict
 from .errors import (
     ConfigError,
     FeatureTypeError,
@@ -18,7 +18,6 @@ from .limiter.limiter import Limiter
 from .quota import Quota
 from .rules.rule import Rule
 from .settings import Settings, SettingsDict, load_settings
-from .verdict import Verdict
 
 __all__ = [
     "INVALID",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .verdict import Verdict
+    from .decision import Verdict
 
 
 class RateLimitError(Exception):

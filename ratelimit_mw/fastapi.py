@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 from .asgi.dependencies import DependencyLimit, decisions_of
 from .asgi.middleware import RateLimitMiddleware
+from .decision import Verdict
 from .errors import ConfigError, MissingExtraError, MissingMiddlewareError, RateLimitExceeded, error_path
 from .keys.annotations import check_return
 from .keys.features import checked_name
@@ -19,7 +20,6 @@ from .keys.parts import part_of
 from .rules.decorators import call_site, exempt, limit, make_mark, messages
 from .rules.options import Limits, RuleOptions
 from .testmode import testmode
-from .verdict import Verdict
 
 try:
     from fastapi.params import Depends

@@ -13,8 +13,7 @@ from .forksafe import create_lock
 
 if TYPE_CHECKING:
     from .algorithms.limit import Limit
-    from .decision import Decision
-    from .verdict import Verdict
+    from .decision import Decision, Verdict
 
 _lock = create_lock(sys.modules[__name__], "_lock", threading.RLock)
 

@@ -14,8 +14,8 @@ from redis_handles import address
 from servers import Server
 
 from ratelimit_mw import Limiter, Rule, forksafe
+from ratelimit_mw.decision import Verdict
 from ratelimit_mw.limiter.heartbeat import Heartbeat
-from ratelimit_mw.verdict import Verdict
 
 CLIENT = {"ip": "192.0.2.7"}
 

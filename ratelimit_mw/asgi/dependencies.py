@@ -8,10 +8,10 @@ from inspect import isfunction
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import adecide
 from ..rules.marks import Mark
-from ..verdict import Verdict
 from .request import ASGIApp, Message, Receive, Scope, Send
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from ..decision import Verdict
 from ..errors import RateLimitError, RateLimitExceeded
-from ..verdict import Verdict
 
 RejectionHandler = Callable[[Verdict], Callable[..., Awaitable[None]] | None]
 """Returns the ASGI application that responds to a rejection; None where the application has no handler for it."""

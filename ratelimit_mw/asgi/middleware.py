@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, Unpack
 
+from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission, adecide
 from ..http.headers import with_headers
@@ -22,7 +23,6 @@ from ..limiter.limiter import Limiter
 from ..rules.decorators import mark_decided
 from ..rules.plan import Plan
 from ..settings import HttpOptions, SettingsSource
-from ..verdict import Verdict
 from .body import ReadAhead
 from .dependencies import DependencyDecisions, decisions_of
 from .request import BODY, ASGIApp, ASGIRequest, Message, Receive, Scope, Send, asgi_user

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from ..decision import Verdict
 from ..errors import RateLimitExceeded
 from ..http.admission import adecide
 from ..rules.marks import MessageMark
-from ..verdict import Verdict
 from .request import ASGIApp, Message, Receive
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from ..clock import SECOND
+from ..decision import Verdict
 from ..http.client_ip import ClientIP
 from ..keys.features import INVALID, UNKNOWN_IP
 from ..limiter.limiter import Limiter
 from ..rules.plan import CompiledRule
 from ..settings import Settings
-from ..verdict import Verdict
 from .access_log import LogEntry
 
 _ALWAYS_LOGGED: Final = ("ip", "method", "path")

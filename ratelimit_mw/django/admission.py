@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from asgiref.sync import async_to_sync
 
+from ..decision import CombinedVerdict, Verdict
 from ..http.admission import Admission
 from ..http.limiter import HttpLimiter
 from ..rules.plan import Plan
-from ..verdict import CombinedVerdict, Verdict
 
 ATTRIBUTE: Final = "_ratelimit_mw"
 """The attribute of Django's request that holds its admission."""

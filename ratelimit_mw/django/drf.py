@@ -8,10 +8,10 @@ from typing import Any
 
 from rest_framework.exceptions import APIException, PermissionDenied
 
+from ..decision import Verdict
 from ..errors import MissingMiddlewareError
 from ..http.limiter import plan_without
 from ..testmode import testmode
-from ..verdict import Verdict
 from .admission import ATTRIBUTE, DjangoAdmission
 from .limits import project_limits
 from .request import DjangoRequest

@@ -9,10 +9,10 @@ import django.conf
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.utils.module_loading import import_string
 
+from ..decision import Verdict
 from ..errors import MissingMiddlewareError, add_hint
 from ..http.admission import adecide
 from ..rules.decorators import decided, mark_decided
-from ..verdict import Verdict
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
 from .limits import ProjectLimits, project_limits
 

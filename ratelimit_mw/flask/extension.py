@@ -7,13 +7,13 @@ from typing import Any, Unpack
 
 from flask import Flask, current_app, got_request_exception, request_finished
 
+from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.features import checked_functions
 from ..http.limiter import HttpLimiter
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsDict, SettingsSource
 from ..settings.framework import SETTING, check_slips
-from ..verdict import Verdict
 from .commands import EXTENSION, commands
 from .hooks import FlaskHooks
 from .request import flask_user

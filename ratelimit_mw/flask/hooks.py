@@ -12,6 +12,7 @@ import flask
 from flask import Flask, Response, g
 from werkzeug.exceptions import default_exceptions
 
+from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, add_hint
 from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
@@ -24,7 +25,6 @@ from ..rules.marks import ViewMarks, destination, marked_form, marks_of
 from ..rules.match import METHODS
 from ..rules.paths import deepen
 from ..settings.framework import SETTING, check_left_over
-from ..verdict import Verdict
 from ..wsgi.request import VERDICT
 from .request import FlaskRequest, route_template
 

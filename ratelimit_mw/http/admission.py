@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from ..decision import CombinedVerdict, Verdict
 from ..rules.plan import Plan
-from ..verdict import CombinedVerdict, Verdict
 from .headers import Header, TextHeader, as_text
 from .limiter import DECIDED, HttpLimiter
 from .rejection import Rejection, build_rejection

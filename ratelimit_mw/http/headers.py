@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from ..algorithms.limit import Limit
 from ..clock import SECOND
-from ..decision import Decision
-from ..verdict import Verdict
+from ..decision import Decision, Verdict
 
 Header = tuple[bytes, bytes]
 TextHeader = tuple[str, str]

@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 from os import PathLike
 from typing import Any, Final, cast
 
+from ..decision import Verdict
 from ..errors import ConfigError, error_path
 from ..keys.parts import feature_of
 from ..limiter.limiter import Limiter
@@ -14,7 +15,6 @@ from ..rules.declaration import check_names, checked_call
 from ..rules.marks import Mark, ViewMarks
 from ..rules.plan import Plan
 from ..settings import HttpOptions, Settings, SettingsDict, SettingsSource, load_settings
-from ..verdict import Verdict
 from .body import body_feature
 from .client_ip import ClientIP
 from .features import FeatureReader, Read

@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
-from ..verdict import Verdict
+from ..decision import Verdict
 
 # The title and the problem type of each status.
 _PROBLEMS: Final = {

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import Hit, name_slots, with_hits_before
+from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, name_slots, with_hits_before
 from ..errors import error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -20,7 +20,6 @@ from ..rules.ruleset import RuleSet, checked_rules
 from ..settings import Settings, SettingsSource, load_settings
 from ..stores import MemoryStore, Store, open_store
 from ..testmode import process_clock, testmode
-from ..verdict import EarlyVerdict, Verdict, build_verdict
 from .failover import FailoverStore
 from .leases import QuotaLeases
 from .rejection_cache import RejectionCache

@@ -5,7 +5,7 @@ import threading
 from collections import Counter, defaultdict
 from typing import Final
 
-from ..verdict import Verdict
+from ..decision import Verdict
 
 _FIRST: Final = 100
 _log = logging.getLogger("ratelimit_mw")

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithms.concurrency import SLOT_LIFE
 from ..clock import now_us
-from ..decision import Decision, Hit, SlotCost
+from ..decision import Decision, Hit, SlotCost, Verdict, build_verdict
 from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
 from ..receipt import Charge, Correction, PendingCorrection, Receipt, cost_due, refund_due
 from ..stores import Store
-from ..verdict import Verdict, build_verdict
 from .breaker import NotAskedError
 from .heartbeat import Heartbeat
 from .outcomes import OutcomeWatch
@@ -87,14 +86,23 @@ class Settlement:
         await self._acorrect(verdict)
 
     def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that ``verdict[rule].settle`` stated: in a task where an event loop must not wait."""
+        """Apply the costs that ``verdict[rule].settle`` stated: in a task where an event loop must not wait.
+
+        Args:
+            verdict: A verdict of this limiter.
+        """
         if self._must_not_wait():
             self._start(self._asend(self._record(verdict)))
         else:
             self._correct(verdict)
 
     def forget(self, verdict: Verdict, rule: str) -> None:
-        """Forget all that is counted under the key of one rule of a verdict, the verdict itself too."""
+        """Forget all that is counted under the key of one rule of a verdict, the verdict itself too.
+
+        Args:
+            verdict: A verdict of this limiter.
+            rule: The name of the rule.
+        """
         keys = verdict.receipt.drop(rule)
         if self._must_not_wait():
             self._start(self._aforget(keys, rule))

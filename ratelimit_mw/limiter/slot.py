@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..decision import Verdict
 from ..keys.features import Features
-from ..verdict import Verdict
 
 if TYPE_CHECKING:
     from .limiter import Limiter

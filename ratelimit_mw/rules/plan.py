@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..algorithms.limit import Limit
-from ..decision import Hit, make_hit
+from ..decision import EarlyVerdict, Hit, make_hit
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
 from ..keys.parts import part_of
 from ..quota import Quota, checked_cost
-from ..verdict import EarlyVerdict
 from .access_lists import AccessLists
 from .rule import Rule
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ..decision import Verdict
 from ..errors import ConfigError
 from ..http.admission import decide
 from ..http.layers import has_inner
@@ -17,7 +18,6 @@ from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
-from ..verdict import Verdict
 from .request import VERDICT, WSGIRequest, remote_user
 from .response import ResponseBody, WSGIAdmission
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import load_settings
+from ratelimit_mw.decision import EarlyVerdict
 from ratelimit_mw.rules.ruleset import RuleSet
-from ratelimit_mw.verdict import EarlyVerdict
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ DECIDING = {
     "limiter/rejection_cache.py",
     "limiter/failover.py",
     "limiter/breaker.py",  # a call of the store, counted as a success or a failure
-    "verdict.py",
+    "decision/verdict.py",
 }
 
 
@@ -92,7 +92,10 @@ def test_ahit_on_redis_enters_at_most_14_files(redis_server: Server) -> None:
 
 
 def test_a_rejection_in_fastapi_enters_few_files() -> None:
-    """A rule and ``@limit``: the adapter finds the route, ``http`` reads and writes, the limiter decides."""
+    """A rule and ``@limit``: the adapter finds the route, ``http`` reads and writes, the limiter decides.
+
+    Decisions and verdicts are two files, and so are features and the IP address.
+    """
     app = FastAPI()
     app.add_middleware(ASGIMiddleware, limiter=Limiter([Rule(name="site", limits="30/hour")]))
 
@@ -105,11 +108,11 @@ def test_a_rejection_in_fastapi_enters_few_files() -> None:
     with record_files() as files:
         ask(app, "/items/7")
     assert {"asgi/middleware.py", "asgi/routes/index.py", "http/admission.py", "http/rejection.py"} <= files
-    assert len(files) <= 15, sorted(files)
+    assert len(files) <= 17, sorted(files)
 
 
 def test_a_request_to_flask_enters_few_files() -> None:
-    """A rule and ``@limit``, both of which allow the request."""
+    """A rule and ``@limit``, both of which allow the request. The third file more is that of views."""
     app = flask.Flask("app")
     app.add_url_rule("/items/<int:item>", view_func=flask_limit("1000/hour")(lambda item: "free"))
     RateLimiter(app, limiter=Limiter([Rule(name="site", limits="1000/hour")]))
@@ -119,4 +122,4 @@ def test_a_request_to_flask_enters_few_files() -> None:
     with record_files() as files:
         client.get("/items/7")
     assert {"flask/hooks.py", "wsgi/request.py", "http/admission.py", "http/headers.py"} <= files
-    assert len(files) <= 15, sorted(files)
+    assert len(files) <= 18, sorted(files)

@@ -11,11 +11,11 @@ from functools import partial
 from secrets import randbits
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .clock import SECOND
+from ..clock import SECOND
 
 if TYPE_CHECKING:
-    from .algorithms.limit import Limit
-    from .quota import Quota
+    from ..algorithms.limit import Limit
+    from ..quota import Quota
 
 _SLOT_BITS: Final = 50
 """Ids of slots are exact numbers in Lua, and smaller than the times that stores name slots by."""
@@ -139,7 +139,7 @@ def with_hits_before(hits: Iterable[Hit]) -> list[Hit]:
 
 def count_hits(hits: Sequence[Hit]) -> int:
     """Return the number of hits, without those of ``BeforeHit``."""
-    return 1 if len(hits) == 1 else sum(type(hit) is not BeforeHit for hit in hits)
+    return sum(type(hit) is not BeforeHit for hit in hits)
 
 
 class SlotCost(int):

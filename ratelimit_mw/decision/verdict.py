@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from ..errors import ConfigError, RateLimitExceeded, suggestion
+from ..quota import checked_cost
+from ..receipt import Due, Receipt, cost_due, receipt_of, refund_due
 from .decision import BeforeHit, Decision
-from .errors import ConfigError, RateLimitExceeded, suggestion
-from .quota import checked_cost
-from .receipt import Due, Receipt, cost_due, receipt_of, refund_due
 
 if TYPE_CHECKING:
-    from .algorithms.limit import Limit
-    from .rules.ruleset import RuleSet
+    from ..algorithms.limit import Limit
+    from ..rules.ruleset import RuleSet
 
 
 class Settler(Protocol):
@@ -93,7 +93,12 @@ class Verdict:
         return (self,)
 
     def state(self, rule: str, due: Due) -> None:
-        """State the cost of one rule. Internal; a limiter applies it."""
+        """State the cost of one rule. Internal; a limiter applies it.
+
+        Args:
+            rule: The name of the rule.
+            due: The cost that each of its hits must have consumed in the end.
+        """
         for part in self.parts:
             if rule in part:
                 part.receipt.stated[rule] = due
@@ -112,7 +117,14 @@ class Verdict:
             self[rule].settle(cost)
 
     def rule_to_settle(self, form: str) -> str | None:
-        """Return the one rule that has a cost, None without any. Internal; ``form`` shows how to name a rule."""
+        """Return the one rule that has a cost, None without any. Internal.
+
+        Args:
+            form: How to name a rule, for the message of the error.
+
+        Raises:
+            ConfigError: Several rules apply.
+        """
         rules = list(dict.fromkeys(d.rule for d in self.decisions if not d.quota.concurrent))
         if len(rules) > 1:
             message = f"{len(rules)} rules apply: {', '.join(map(repr, rules))}. Name one: {form.format(rules[-1])}"
@@ -120,7 +132,11 @@ class Verdict:
         return rules[0] if rules else None
 
     def after(self, status: int) -> Verdict:
-        """Return this verdict as it is after a response of this status. Internal; headers show it."""
+        """Return this verdict as it is after the outcome. Internal; headers show it.
+
+        Args:
+            status: The HTTP status of the response.
+        """
         receipts = [(part, part.open_receipt) for part in self.parts]
         return Verdict(
             [d for part, r in receipts for d in (r.decisions(status) if r else part.decisions)], self.allowed
