@@ -8,7 +8,7 @@ from typing import Any, Final
 from .features import INVALID
 
 _LONGEST: Final = 270  # characters of the longest name, with a dot and a port
-_HOST = re.compile(r"(?:([a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_-])?)\.*|\[([0-9a-f:.]{2,45})\])(?::[0-9]+)?", re.ASCII)
+_HOST = re.compile(r"(?:([a-z0-9_][a-z0-9_.-]*)|\[([0-9a-f:.]{2,45})\])(?::[0-9]+)?", re.ASCII)
 
 
 def normalize_host(text: Any) -> Any:
@@ -28,7 +28,7 @@ def _normalize(text: str) -> Any:
     if match is None:
         return INVALID if text else ""
     if match[1]:
-        return match[1]
+        return match[1].rstrip(".")
     try:
         return f"[{IPv6Address(match[2])}]"
     except ValueError:
