@@ -177,9 +177,15 @@ class Settlement:
             self._outcomes.note(part)
 
     def _record(self, verdict: Verdict) -> _Corrections:
-        """Record the corrections of a verdict, for each of its parts that has any."""
-        receipts = [part.receipt for part in verdict.parts]
-        return [(receipt, pending) for receipt in receipts if (pending := receipt.corrections(receipt.due))]
+        """Record the corrections of a verdict, for each part that has any. Other limiters settle their parts."""
+        recorded: _Corrections = []
+        for part in verdict.parts:
+            settler, receipt = part.settler, part.receipt
+            if settler is not None and getattr(settler, "limiter", settler) is not self:
+                settler.settle_stated(part)
+            elif pending := receipt.corrections(receipt.due):
+                recorded.append((receipt, pending))
+        return recorded
 
     async def _keep_slots(self, decisions: Awaitable[list[Decision]]) -> list[Decision]:
         """Return the decisions. If the caller is cancelled meanwhile, return the slots once the store has decided."""

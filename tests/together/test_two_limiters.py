@@ -69,6 +69,26 @@ def in_async_django(outer: Limiter, inner: Limiter) -> None:
 WAYS = [in_asgi, in_starlette, in_fastapi, in_wsgi, in_flask, in_django, in_async_django]
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_limiter_leaves_the_rules_of_another_to_it(is_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``settle`` and ``refund`` of one limiter reach both stores, during the request and after its end."""
+    seen: list[Verdict] = []
+
+    def change(verdict: Verdict) -> None:
+        outer.settle(verdict, 3, rule="inner")
+        inner.settle(verdict, 4, rule="outer")
+
+    outer, inner = limiter_of("outer"), limiter_of("inner")
+    monkeypatch.setattr(scene, "act", lambda verdict, _: seen.append(verdict) if is_ended else change(verdict))
+    in_wsgi(outer, inner)
+    for verdict in seen:
+        change(verdict)
+    assert (left(outer), left(inner)) == (95, 96)
+    for verdict in seen:
+        outer.refund(verdict)
+        assert (left(outer), left(inner)) == (99, 99)
+
+
 @pytest.mark.parametrize("serve", WAYS)
 def test_a_view_settles_the_rules_of_both(
     serve: Callable[[Limiter, Limiter], None], monkeypatch: pytest.MonkeyPatch
