@@ -10,6 +10,7 @@ import click
 
 from ..asgi import middleware as asgi
 from ..asgi.request import ASGIRequest
+from ..http.layers import layers_of
 from ..keys.features import UNMATCHED
 from ..rules.describe import Overview
 from ..rules.marks import Destination
@@ -19,7 +20,6 @@ from ..stores import redacted_url
 from ..wsgi import middleware as wsgi
 from .output import FILE, Failure
 
-_MAX_LAYERS: Final = 64
 _FRAMEWORK_COMMANDS: Final = {"flask": "flask --app {} ratelimit", "django": "manage.py ratelimit"}
 _HAS_APP: Final = "ratelimit_mw.app"
 
@@ -51,7 +51,10 @@ class Application(Source):
 
     def __init__(self, name: str) -> None:
         self._scope: dict[str, Any] = {}
-        middleware = self._find_middleware(name, _import(name))
+        self.package = name.partition(":")[0].partition(".")[0]
+        self.outside: list[Any] = []
+        """The layers around the middleware."""
+        self.middleware = middleware = self._find_middleware(name, _import(name))
         is_asgi = isinstance(middleware, asgi.RateLimitMiddleware)
         self._index = middleware.routes.index_of({"type": "http", **self._scope}) if is_asgi else None
         self.settings, self.rules = middleware.limiter.settings, middleware.limiter.rules
@@ -70,15 +73,12 @@ class Application(Source):
 
     def _find_middleware(self, name: str, app: Any) -> Any:
         """Return the middleware around an application, or inside of it."""
-        layer = app
-        for _ in range(_MAX_LAYERS):
+        for layer in layers_of(app):
             if isinstance(layer, asgi.RateLimitMiddleware | wsgi.RateLimitMiddleware):
                 return layer
-            if hasattr(layer, "build_middleware_stack"):  # Starlette builds its layers at the first request
+            self.outside.append(layer)
+            if hasattr(layer, "build_middleware_stack"):
                 self._scope = {"app": layer}
-                layer = layer.build_middleware_stack()
-            else:
-                layer = getattr(layer, "app", None) or getattr(layer, "wsgi_app", None)
         for cls in type(app).__mro__:
             if command := _FRAMEWORK_COMMANDS.get(cls.__module__.partition(".")[0]):
                 command = command.format(name.partition(":")[0])

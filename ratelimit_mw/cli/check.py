@@ -10,6 +10,7 @@ from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
+from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_marks
 from ..http.region import Region
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
@@ -17,7 +18,7 @@ from ..rules.describe import describe_overrides
 from ..rules.plan import CompiledRule
 from ..settings import Settings
 from ..stores import open_store, redacted_url
-from .application import Source, SourceCommand
+from .application import Application, Source, SourceCommand
 from .output import command, json_option, print_json, print_table, print_text
 
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
@@ -35,7 +36,7 @@ def check(source: Source, as_json: bool) -> None:
 
     The store URL is checked, but no connection is opened. The exit code is 1 when FILE cannot be used, or when a rule
     rejects every request. With --app in place of FILE the command imports an application, and checks and shows the
-    rules of its decorators, too.
+    rules of its decorators, too. The exit code is then also 1 for a rule or a decorator that no route leads to.
     """
     report = _check(source)
     if as_json:
@@ -63,7 +64,7 @@ def _check(source: Source) -> dict[str, Any]:
         "rules": list(map(overview.as_json, rules)),
         **({} if overview.is_file else {"exempt": overview.exempt}),
         "required_features": required,
-        "problems": list(_problems(rules)),
+        "problems": list(_problems(source)),
         "notes": list(_notes(source, required)),
     }
 
@@ -85,11 +86,13 @@ def _required_features(source: Source) -> dict[str, list[str]]:
     return {name: rules for name, rules in users if not (_REQUEST_FEATURES.fullmatch(name) or provided.get(name))}
 
 
-def _problems(rules: list[CompiledRule]) -> Iterator[str]:
-    for rule in rules:
+def _problems(source: Source) -> Iterator[str]:
+    for rule in source.rules.rules:
         for limit in rule.never_fitting:
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.quota}"
+    if isinstance(source, Application):
+        yield from notes_on_marks(source.package)
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
@@ -111,6 +114,17 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
             yield from _ineffective_limits(rule, limit)
     if any(rule.source.name is None for rule in rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
+    yield from _notes_on_place(source)
+
+
+def _notes_on_place(source: Source) -> Iterator[str]:
+    """Note what depends on the place of the application: its layers, its proxy, its processes."""
+    settings = source.settings
+    if isinstance(source, Application):
+        yield from notes_on_layers(source.middleware.app)
+        yield from notes_on_authentication(source.middleware.limiter, source.outside)
+    if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in source.rules.rules):
+        yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
     if settings.store.startswith("memory:"):
         yield "memory:// counts in each process separately, so N worker processes allow up to N times the limit"
 

@@ -1,6 +1,7 @@
 """System checks: mistakes in the limits of a project that Django reports before it serves a request."""
 
 import os
+from collections.abc import Iterator
 from typing import Any, Final
 
 import django.conf
@@ -8,13 +9,14 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
+from ..http.notes import count_workers, notes_on_marks
 from ..settings.framework import SETTING
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, positions_of
 
-_WORKERS: Final = "WEB_CONCURRENCY"
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
+_WORKERS: Final = "WEB_CONCURRENCY"
 _OWN: Final = "ratelimit_mw."
 _ADD: Final = 'Add "ratelimit_mw.django.RateLimitMiddleware" to MIDDLEWARE, after AuthenticationMiddleware.'
 _WARNINGS: Final = {
@@ -30,6 +32,15 @@ _WARNINGS: Final = {
         "A rule counts by user, but RateLimitMiddleware runs before the user is known.",
         f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
     ),
+    "W005": (
+        "{} runs after RateLimitMiddleware: rejections have no CORS headers, and pre-flights count.",
+        "Move it before RateLimitMiddleware.",
+    ),
+    "W006": (
+        "{} runs before RateLimitMiddleware: rules by IP address do not count what it rejects, such as failed logins.",
+        "List RateLimitMiddleware before it, too. The two entries decide each rule once.",
+    ),
+    "W007": ("Decorators limit functions that no route leads to: {}", ""),
     "W004": (
         "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
         "Move it after LocaleMiddleware.",
@@ -55,9 +66,22 @@ def check_project(**_: Any) -> list[Any]:
         "W003": by_user and position is not None and (authentication is None or position < authentication),
         "W004": by_language and position is not None and locale is not None and position < locale,
     }
+    shown = [_warning(name) for name, applies in found.items() if applies]
     unused = unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
-    return errors + [_warning(name) for name, applies in found.items() if applies]
+    return [*errors, *shown, *_order(), *(_warning("W007", note) for note in notes_on_marks())]
+
+
+def _order() -> Iterator[Any]:
+    """Yield W005: CORS after, and W006: authentication before the middleware."""
+    positions, names = positions_of(RateLimitMiddleware), django.conf.settings.MIDDLEWARE
+    first = min(positions, default=len(names))
+    for name in names[first + 1 :]:
+        if "cors" in name.rpartition(".")[2].lower():
+            yield _warning("W005", name)
+    for name in names[:first] if positions else ():
+        if "auth" in name.rpartition(".")[2].lower() and not name.startswith("django.contrib.auth."):
+            yield _warning("W006", name)
 
 
 def unused_rules() -> ConfigError | None:
@@ -82,9 +106,9 @@ def check_deployment(**_: Any) -> list[Any]:
         return []  # reported as E001
     if not store.startswith("memory:"):
         return []
-    count = os.environ.get(_WORKERS, "")
-    workers = f"{count} workers ({_WORKERS})" if count.isdigit() else "several workers"
-    return [_warning("W002", workers)]
+    count = count_workers()
+    source = f" ({_WORKERS})" * (os.environ.get(_WORKERS) == str(count))
+    return [_warning("W002", f"{count} workers{source}" if count > 1 else "several workers")]
 
 
 def _warning(name: str, *values: str) -> Any:

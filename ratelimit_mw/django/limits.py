@@ -26,6 +26,7 @@ from django.utils.module_loading import import_string
 
 from ..errors import ConfigError, error_path
 from ..http.limiter import HttpLimiter, plan_without
+from ..http.notes import log_notes
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters, check_routes
 from ..limiter.limiter import Limiter
@@ -150,6 +151,7 @@ class ProjectLimits:
             for scope in scopes_of(route.callback):
                 self.rules_of(scope, class_behind(route.callback))
         self._routes[resolver] = routes
+        log_notes(self.limits, None)
         return routes
 
     def rules_of(self, scope: str, view: type | None) -> frozenset[str]:

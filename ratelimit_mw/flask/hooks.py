@@ -16,6 +16,7 @@ from ..decision import Verdict
 from ..errors import ConfigError, MissingMiddlewareError, add_hint
 from ..http.admission import Admission, decide
 from ..http.limiter import DECIDED, HttpLimiter
+from ..http.notes import log_notes
 from ..http.rejection import Rejection
 from ..http.route_checks import check_parameters, check_routes
 from ..http.views import ViewMarksByMethod
@@ -65,6 +66,7 @@ class FlaskHooks:
             with self._reading:
                 if self._views is views:
                     self._views = self.read_views()
+                    log_notes(self.limits, None)
                 views = self._views
         return views  # type: ignore[return-value] # it was read
 

@@ -25,7 +25,7 @@ from .route_checks import check_no_views
 DECIDED: Final = "ratelimit_mw.decided"
 """The key of the ASGI scope or WSGI environ that holds the verdicts so far, by limiter."""
 
-_OF_USER: Final = frozenset({"user", "group", "plan"})
+OF_USER: Final = frozenset({"user", "group", "plan"})
 """The features that are known inside of authentication."""
 _ARGUMENTS: Final = ("settings", "limiter", "features", "rejection")
 _SOURCES: Final = (str, PathLike, Mapping, Settings)
@@ -70,7 +70,10 @@ class HttpLimiter:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work."""
         views = list(views)
         self._provided |= provided or {}
-        self.limiter.adopt(mark for view in views for mark in view.every)
+        marks = [mark for view in views for mark in view.every]
+        self.limiter.adopt(marks)
+        for mark in marks:
+            mark.is_routed = True
         for view in views:
             self.limiter.rules.check(view)
         self._prepare()
@@ -123,7 +126,7 @@ class HttpLimiter:
         """
         names = [name for verdict in self.verdicts(native) for name in verdict.rules]
         if is_outer:
-            names += [rule.name for rule in plan.rules if not _OF_USER.isdisjoint(rule.source.needs)]
+            names += [rule.name for rule in plan.rules if not OF_USER.isdisjoint(rule.source.needs)]
         return plan_without(plan, tuple(names))
 
     def verdicts(self, native: Mapping[str, Any]) -> list[Verdict]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from types import CodeType, FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar, Unpack, overload
+from weakref import WeakSet
 
 from ..errors import ConfigError, MissingMiddlewareError
 from ..testmode import testmode
@@ -25,6 +26,8 @@ from .rule import Rule
 
 _DISPATCHERS: Final = ("dispatch", "dispatch_request")  # of class-based views in Starlette and Django, and in Flask
 _count = itertools.count()
+marks_made: Final = WeakSet[Mark]()
+"""The marks of all decorators that are in use."""
 decided: ContextVar[frozenset[Mark]] = ContextVar("ratelimit_mw.decided", default=frozenset())
 
 
@@ -60,6 +63,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
             require_decided(added)
             return view
         added.append(Mark(rule, _checked_name(view, name_of(view), place)))
+        marks_made.add(added[-1])
         return mark_view(view, ViewMarks((added[-1],)))
 
     return mark
@@ -90,6 +94,7 @@ def messages(
 
     def mark(view: AnyView) -> AnyView:
         mark = MessageMark(rule, _checked_name(view, name_of(view), place), over)
+        marks_made.add(mark)
         return mark_view(view, ViewMarks(messages=(mark,)))
 
     return mark

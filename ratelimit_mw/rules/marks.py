@@ -18,11 +18,15 @@ _order = itertools.count()
 
 @dataclass(eq=False)
 class Mark:
-    """One ``@limit``: its rule, and the name of its view. An adapter may change the name before it adopts the mark."""
+    """One ``@limit``: its rule, and the name of its view. An adapter may change the name before it adopts the mark.
+
+    ``is_routed`` is whether an application has a route that leads to the view.
+    """
 
     rule: Rule
     view: str
     order: int = field(default_factory=_order.__next__, kw_only=True)
+    is_routed: bool = field(default=False, init=False)
 
 
 @dataclass(eq=False)

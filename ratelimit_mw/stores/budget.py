@@ -7,10 +7,12 @@ these clocks by a twentieth of the budget at most. So a call without a reply end
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from math import inf
 from ssl import SSLContext, SSLSocket
 from types import TracebackType
@@ -20,6 +22,9 @@ _TURNS: Final = 20  # busy turns in a time budget
 _WAITS: Final = 5  # of a thread in a time budget, each followed by another look
 _BEATS: Final = 10  # of an event loop in a time budget
 _SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
+_BLOCKED: Final = 0.2
+"""Seconds. A longer turn of a loop is logged."""
+_log = logging.getLogger("ratelimit_mw")
 _Result = TypeVar("_Result")
 
 
@@ -142,6 +147,8 @@ class LoopClock:
         now = self._loop.time()
         if now > self._latest:
             self._stopped += now - self._end
+            if now - self._latest > _BLOCKED:
+                _warn_of_blocked_loop()
         self._beat_at = self._latest = self._end = inf
         return now
 
@@ -153,6 +160,15 @@ class LoopClock:
             self._loop.call_soon(timeout.end)  # after the tasks whose reply this turn of the loop has read
         if self._timeouts:
             self._beat_in(min(timeout.deadline for timeout in self._timeouts) - now)
+
+
+@cache
+def _warn_of_blocked_loop() -> None:
+    _log.warning(
+        "the event loop was blocked for more than %g s, so requests waited for their decision. Check for CPU-bound work"
+        " or blocking calls, such as bcrypt, in async functions: run them in threads.",
+        _BLOCKED,
+    )
 
 
 class LoopTimeout:

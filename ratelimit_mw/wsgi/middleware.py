@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..http.admission import decide
 from ..http.layers import has_inner
 from ..http.limiter import DECIDED, HttpLimiter
+from ..http.notes import log_notes
 from ..http.rejection import Rejection
 from ..limiter.limiter import Limiter
 from ..settings import HttpOptions, SettingsSource
@@ -62,6 +63,7 @@ class RateLimitMiddleware:
         if self.limits.reader.must_await:
             raise ConfigError("WSGI cannot await an async function. Pass a function without async", "features")
         self.limits.adopt_no_routes()
+        log_notes(self.limits, app)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         request = WSGIRequest(environ)

@@ -20,7 +20,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from ratelimit_mw.fastapi import RateLimit, RateLimitMiddleware, exempt, limit, messages
 
 print("imported")
-SETTINGS = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "big", "limits": "5/day", "cost": 9}]}
+SETTINGS = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "big", "limits": "9/day", "cost": 5}]}
 
 inner = APIRouter(prefix="/inner")
 outer = APIRouter(prefix="/outer", dependencies=[Depends(RateLimit("50/minute", name="outer"))])
@@ -208,7 +208,7 @@ def test_check_as_json() -> None:
         "late": ("@limit", ["/v1/outer/inner/late"]),
     }
     assert (answer["exempt"], answer["required_features"]) == ([], {})
-    assert answer["problems"] == ["big rejects every request: its cost 9 is greater than the limit 5/day"]
+    assert [problem.partition(",")[0] for problem in answer["problems"]] == ["no route leads to shop.chat"]
     assert result.exit_code == 1
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError, add_hint
 from ...http.limiter import HttpLimiter
+from ...http.notes import log_notes
 from ...http.route_checks import check_parameters, check_routes
 from ...rules.marks import Destination, ViewMarks
 from ..error_handlers import RejectionHandler, find_handler, handles_status
@@ -150,8 +151,10 @@ class RouteIndexes:
             if index is None:
                 self._limits.adopt_no_routes()
                 self.has_routes = False
+                log_notes(self._limits, self._app)
                 return None
             entry = self._by_start[id(start)] = (start, index)
+            log_notes(self._limits, self._app)
         entry[1].refresh()
         return entry[1]
 

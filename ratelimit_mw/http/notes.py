@@ -1,0 +1,97 @@
+"""Notes about an application whose limits may not act as expected. Logged once at the start, and shown by ``check``."""
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Final
+
+from ..limiter.limiter import Limiter
+from ..rules.decorators import marks_made
+from ..rules.marks import Mark, marks_of
+from ..stores.memory.store import MemoryStore
+from .layers import layers_of
+from .limiter import OF_USER, HttpLimiter
+
+_SERVERS: Final = re.compile(r"gunicorn|uvicorn|hypercorn|granian|fastapi")
+_WORKERS: Final = re.compile(r"(?:^|\s)(?:--workers|-w)[\s=]*(\d+)")
+_CORS: Final = re.compile("cors", re.IGNORECASE)
+_AUTHENTICATION: Final = re.compile("auth", re.IGNORECASE)
+_MAX_SHOWN: Final = 5
+_log = logging.getLogger("ratelimit_mw")
+
+
+def log_notes(limits: HttpLimiter, app: object) -> None:
+    """Log each note about an application and its limits, once in this process."""
+    for note in (*notes_on_layers(app), *notes_on_workers(limits.limiter), *notes_on_marks()):
+        _warn(note)
+
+
+@lru_cache(256)
+def _warn(note: str) -> None:
+    _log.warning("%s", note)
+
+
+def notes_on_layers(app: object) -> Iterator[str]:
+    """Note a CORS middleware inside of the limits."""
+    for layer in layers_of(app):
+        if _CORS.search(name := type(layer).__name__):
+            yield (
+                f"{name} is inside of RateLimitMiddleware: rejections have no CORS headers, and pre-flights count."
+                f" Put {name} outside"
+            )
+
+
+def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iterator[str]:
+    """Note an authentication outside of the limits, whose rejections no rule by IP address counts."""
+    rules = [rule.name for rule in limiter.rules.everywhere if OF_USER.isdisjoint(rule.source.needs)]
+    names = [type(layer).__name__ for layer in outside]
+    for name in filter(_AUTHENTICATION.search, names if rules else ()):
+        yield (
+            f"{name} is outside of RateLimitMiddleware: the rule {rules[0]!r} does not count the requests that {name}"
+            " rejects, such as failed logins. Add RateLimitMiddleware outside of it, too, with the same settings"
+        )
+
+
+def notes_on_workers(limiter: Limiter) -> Iterator[str]:
+    """Note a store in memory in one of several worker processes."""
+    if isinstance(limiter.store, MemoryStore) and (count := count_workers()) > 1:
+        yield (
+            f"memory:// counts in each of the {count} worker processes, so clients get up to {count} times each limit."
+            ' Set a store that they share: "redis://..." or "lmdb:///..."'
+        )
+
+
+def count_workers() -> int:
+    """Return the number of worker processes, as far as it is in the environment or the command."""
+    command = " ".join(sys.argv[1:]) if _SERVERS.search(sys.argv[0]) else ""
+    named = _WORKERS.search(f"{command} {os.environ.get('GUNICORN_CMD_ARGS', '')}")
+    text = named[1] if named else os.environ.get("WEB_CONCURRENCY", "")
+    return int(text) if text.isdecimal() and len(text) < 6 else getattr(sys.modules.get("uwsgi"), "numproc", 1)
+
+
+def notes_on_marks(package: str = "") -> Iterator[str]:
+    """Note decorated views that no route leads to: of a package, else of each package with a view that has a route.
+
+    Only names in modules are judged. Functions inside of functions may belong to an application of their own.
+    """
+    packages = {package} if package else {_package_of(mark) for mark in marks_made if mark.is_routed}
+    names = sorted({mark.view for mark in marks_made if _package_of(mark) in packages and _is_unrouted(mark)})
+    if names:
+        more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
+        yield (
+            f"no route leads to {', '.join(names[:_MAX_SHOWN])}{more}, so @limit limits nothing there. Check the order"
+            " of the decorators and the routers. If this is on purpose, write @limit(..., unrouted=True)"
+        )
+
+
+def _package_of(mark: Mark) -> str:
+    return mark.view.partition(".")[0]
+
+
+def _is_unrouted(mark: Mark) -> bool:
+    module, _, name = mark.view.rpartition(".")
+    view = getattr(sys.modules.get(module), name, None)
+    return not mark.is_routed and not mark.rule.unrouted and mark in marks_of(view).every

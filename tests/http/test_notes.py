@@ -1,0 +1,239 @@
+"""Notes about an application: logged once when it starts, and shown by ``check``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from calls import OK, ask
+from command_line import run
+from django_calls import MIDDLEWARE, project
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.authentication import AuthenticationBackend
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
+from starlette_apps import hello as starlette_hello
+
+from ratelimit_mw import Limiter, Rule
+from ratelimit_mw.asgi import RateLimitMiddleware
+from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.http import notes
+from ratelimit_mw.starlette import limit
+from ratelimit_mw.stores import budget
+from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+# The checks of Django are registered on the import of django_calls.
+from django.core.checks import run_checks  # isort: skip
+
+RULES: Any = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "api", "key": ["user"], "limits": "9/s"}]}
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Return the log, as in a new process."""
+    notes._warn.cache_clear()
+    caplog.set_level(logging.WARNING, "ratelimit_mw")
+    yield caplog
+    notes._warn.cache_clear()
+
+
+def starlette(*layers: Any) -> Starlette:
+    app = Starlette(routes=[Route("/", starlette_hello)])
+    for cls, options in layers:
+        app.add_middleware(cls, **options)
+    return app
+
+
+CORS = (CORSMiddleware, {"allow_origins": ["*"]})
+LIMITS = (RateLimitMiddleware, {"settings": RULES})
+AUTHENTICATION = (AuthenticationMiddleware, {"backend": AuthenticationBackend()})
+
+
+def shown(app: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the JSON of ``check --app`` and its exit code."""
+    module = ModuleType(name)
+    module.app = app  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    result = run("check", "--app", f"{name}:app", "--json")
+    return json.loads(result.stdout), result.exit_code
+
+
+def test_cors_inside_of_the_limits_is_logged_once(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rejections would have no CORS headers. ``check`` says so, too; outside is the right place."""
+    expected = "CORSMiddleware is inside of RateLimitMiddleware: rejections have no CORS headers"
+    for _ in range(2):
+        ask(starlette(CORS, LIMITS))
+    assert next(message for message in log.messages if "CORS" in message).startswith(expected)
+    assert len([message for message in log.messages if "CORS" in message]) == 1
+    answer, code = shown(starlette(CORS, LIMITS), "cors_inside", monkeypatch)
+    assert (any(note.startswith(expected) for note in answer["notes"]), code) == (True, 0)
+    answer, _ = shown(starlette(LIMITS, CORS), "cors_outside", monkeypatch)
+    assert not any("CORS" in note for note in answer["notes"])
+
+
+def test_check_warns_of_authentication_outside_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failed logins are not counted by IP address, unless a second middleware is outside of authentication."""
+    expected = "AuthenticationMiddleware is outside of RateLimitMiddleware: the rule 'site' does not count the requests"
+    answer, _ = shown(starlette(LIMITS, AUTHENTICATION), "behind", monkeypatch)
+    assert any(note.startswith(expected) for note in answer["notes"])
+    answer, _ = shown(starlette(LIMITS, AUTHENTICATION, LIMITS), "two_stages", monkeypatch)
+    assert not any("Authentication" in note for note in answer["notes"])
+    by_user = (RateLimitMiddleware, {"settings": {"rules": RULES["rules"][1:]}})
+    answer, _ = shown(starlette(by_user, AUTHENTICATION), "by_user", monkeypatch)
+    assert not any("Authentication" in note for note in answer["notes"])
+
+
+def test_check_warns_of_a_proxy_that_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule by IP address counts a proxy as one client."""
+    note = "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
+    assert note in shown(starlette(LIMITS), "unnamed", monkeypatch)[0]["notes"]
+    named = (RateLimitMiddleware, {"settings": {**RULES, "trusted_proxies": ["127.0.0.1"]}})
+    assert note not in shown(starlette(named), "named", monkeypatch)[0]["notes"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "count"),
+    [
+        (["/bin/uvicorn", "shop:app", "--workers", "4"], {}, 4),
+        (["/x/uvicorn/__main__.py", "shop:app", "--workers=3"], {"WEB_CONCURRENCY": "9"}, 3),
+        (["gunicorn", "-w", "2", "shop:app"], {}, 2),
+        (["gunicorn", "shop:app"], {"GUNICORN_CMD_ARGS": "--timeout=9 -w5"}, 5),
+        (["gunicorn", "shop:app"], {"WEB_CONCURRENCY": "6"}, 6),
+        (["gunicorn", "shop:app"], {"WEB_CONCURRENCY": "many"}, 1),
+        (["my_tool", "-w", "7"], {}, 1),
+    ],
+)
+def test_the_number_of_workers_is_read(
+    argv: list[str], environment: dict[str, str], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command of the server comes before the environment. Other programs have options of their own."""
+    for name in ("WEB_CONCURRENCY", "GUNICORN_CMD_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", argv)
+    assert notes.count_workers() == count
+
+
+@pytest.mark.parametrize("kind", ["asgi", "wsgi", "flask", "django"])
+def test_a_memory_store_in_several_workers_is_logged(kind: str, log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process counts for itself. A store that is shared is not logged, and one process neither."""
+
+    def start(store: str) -> list[str]:
+        log.clear()
+        settings: Any = {**RULES, "store": store}
+        if kind == "asgi":
+            RateLimitMiddleware(OK, settings).routes.index_of({})
+        elif kind == "wsgi":
+            WSGIMiddleware(lambda environ, start_response: [], {"rules": RULES["rules"], "store": store})
+        elif kind == "flask":
+            app = Flask("app")
+            RateLimiter(app, settings)
+            app.extensions["ratelimit_mw"]._current_views()
+        else:
+            with project(settings) as served:
+                served.ask()
+        return [message for message in log.messages if message.startswith("memory://")]
+
+    assert start("memory://") == []
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(numproc=4))
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    assert start("redis://127.0.0.1:1/0") == []
+    assert "clients get up to 4 times each limit" in start("memory://")[0]
+    assert start("memory://") == []
+
+
+# -- decorated views without a route -----------------------------------------------------------------------
+
+
+def module_of(name: str, *views: str, **options: Any) -> Any:
+    """Return a new module with these limited views."""
+    module: Any = ModuleType(name)
+    for view in views:
+        exec(f"async def {view}(request): ...", vars(module))
+        setattr(module, view, limit("5/minute", **options)(getattr(module, view)))
+    return module
+
+
+def test_a_limit_on_a_view_without_a_route(log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start logs one warning, and ``check --app`` exits with 1: the application may be one of several."""
+    module = module_of("routeless", "routed", *"abcdef")
+    monkeypatch.setitem(sys.modules, "routeless", module)
+    module.app = Starlette(routes=[Route("/", module.routed)])
+    module.app.add_middleware(RateLimitMiddleware, settings={})
+    ask(module.app, "/nowhere")
+    names = ", ".join(f"routeless.{name}" for name in "abcde")
+    expected = f"no route leads to {names} and 1 more, so @limit limits nothing there."
+    assert next(message for message in log.messages if "routeless" in message).startswith(expected)
+    result = run("check", "--app", "routeless:app", "--json")
+    assert (json.loads(result.stdout)["problems"][0].startswith(expected), result.exit_code) == (True, 1)
+
+
+def test_a_limit_that_is_unrouted_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``unrouted=True`` on the decorator silences the note."""
+    module = module_of("on_purpose", "shared", unrouted=True)
+    monkeypatch.setitem(sys.modules, "on_purpose", module)
+    assert list(notes.notes_on_marks("on_purpose")) == []
+
+
+# -- Django ------------------------------------------------------------------------------------------------
+
+
+def cors(get_response: Any) -> Any:
+    return get_response
+
+
+basic_auth = CorsHeaders = cors
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([], ["CorsHeaders"], "W005"),
+        (["CorsHeaders"], [], ""),
+        (["basic_auth"], [], "W006"),
+        ([], ["basic_auth"], ""),
+        (["MIDDLEWARE", "basic_auth"], [], ""),
+    ],
+)
+def test_the_order_of_djangos_middleware_is_checked(before: list[str], after: list[str], expected: str) -> None:
+    """W005: CORS after the middleware. W006: authentication of your own before it, and no second entry outside."""
+    names = [*before, "MIDDLEWARE", *after]
+    entries = [MIDDLEWARE[0] if name == "MIDDLEWARE" else f"{__name__}.{name}" for name in names]
+    with project(RULES, middleware=entries):
+        found = [message.id for message in run_checks() if message.id in ("ratelimit_mw.W005", "ratelimit_mw.W006")]
+    assert found == ([f"ratelimit_mw.{expected}"] if expected else [])
+
+
+# -- the event loop ----------------------------------------------------------------------------------------
+
+
+def test_a_blocked_event_loop_is_logged_once(log: Any) -> None:
+    """The clock of a store's time budget sees it while a call waits."""
+
+    async def blocked() -> None:
+        clock = budget.LoopClock(0.05)
+        for _ in range(2):
+            clock.time()
+            time.sleep(0.3)
+            await asyncio.sleep(0.01)
+
+    budget._warn_of_blocked_loop.cache_clear()
+    asyncio.run(blocked())
+    found = [message for message in log.messages if message.startswith("the event loop was blocked")]
+    assert len(found) == 1
+
+
+def test_a_limiter_of_your_own_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store that the limiter has counts, not the one in its settings."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "3")
+    assert len(list(notes.notes_on_workers(Limiter([Rule(limits="1/s")])))) == 1
