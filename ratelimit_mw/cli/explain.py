@@ -90,7 +90,7 @@ def explain(
     request = _request(method, *path, host)
     to, params = source.route(request)
     values = _features(request, features, settings, source.rules.needs)
-    values |= {f"path:{name}": value for name, value in params.items()}
+    values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
     if to.endpoint is not None:
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
     place = request.method, request.sent_path, _host(request), to, params
