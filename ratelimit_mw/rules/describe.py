@@ -143,7 +143,7 @@ class Overview:
             return f"it is on {', '.join(dict.fromkeys(self._routes[mark]))}"
         if view.is_exempt_from(rule.name):
             return "the view is exempt"
-        if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, params):
+        if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, lambda: params):
             return f"path: not {_either(match.paths)}"
         if not match.takes_view(to.view):
             view_name = to.view or ("unknown" if to.endpoint is None else "without a name")

@@ -62,7 +62,8 @@ class RuleSet:
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._patterns = PathPatterns((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
-        self.needs_route = self.needs_path or any(rule.matches.views for rule in rules)
+        self._has_views = any(rule.matches.views for rule in rules)
+        self.needs_route = self.needs_path or self._has_views
         self._needs_place = self.needs_route or self.needs_host
         self._by_request: dict[Hashable, Plan] = {}
         self._plans: dict[tuple[int, ...], Plan] = {}
@@ -130,12 +131,13 @@ class RuleSet:
     def _find_plan(self, key: Hashable, to: Destination, method: str, path: str, host: Any, request: Any) -> Plan:
         """Match path and route, and cache the plan: the rules of the settings, then those marked on the view."""
         self.require_complete()
-        has_params = self.needs_path and to.template is not None and not to.is_exact
-        params = request.path_params if has_params and request is not None else {}
-        numbers = sorted({*self._pathless, *self._patterns.match(path, to, params)})
-        numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
+        params = functools.partial(getattr, request, "path_params", {})
+        found = self._patterns.match(path, to, params) if self.needs_path else set[int]()
+        numbers = sorted(found.union(self._pathless))
+        if self._has_views:
+            numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += [self._of_mark[mark] for mark in to.marks.marks] if to.marks else []
-        plan = self._plan_of(numbers, method, normalize_host(host), to.marks)
+        plan = self._plan_of(numbers, method, normalize_host(host) if self.needs_host else "", to.marks)
         if len(method) + len(path) + len(str(host)) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()
