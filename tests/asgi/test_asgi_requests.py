@@ -297,3 +297,31 @@ def test_middleware_options_replace_the_http_settings_of_the_file() -> None:
     sent = send_bare(app, http_scope())
     assert names_of(sent[0]) == ["content-type", *FIELDS[:3]]
     assert int(dict(sent[0]["headers"])[b"x-ratelimit-reset"]) > 1_000_000
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["plain", "mounted"])
+def test_an_encoded_slash_has_a_plan_of_its_own(opaque: bool) -> None:
+    """Two paths that decode to one are different requests, whichever comes first."""
+    rate = limiter("1/minute", key=[], match={"path": "/files/*"})
+    app: App = RateLimitMiddleware(OK, limiter=rate)
+    if opaque:  # Starlette does not know the routes below the mount
+        app = RateLimitMiddleware(Starlette(routes=[Mount("/files", app=OK)]), limiter=rate)
+    sent = [(b"/files/a/b", 200), (b"/files/a%2Fb", 200), (b"/files/a/b", 200), (b"/files/a%2Fb", 429)]
+    for raw, status in sent:
+        assert send_bare(app, http_scope(path="/files/a/b", raw_path=raw))[0]["status"] == status
+
+
+def test_an_ambiguous_path_is_exact_where_the_route_is() -> None:
+    """The framework has found the only path of the route, so rules of other readings do not count."""
+    paths = ("/a", "/a/b", "/b")
+    rules = [Rule(name=path, limits="5/minute", key=[], match={"path": path}, unrouted=True) for path in paths]
+    seen: list[tuple[str, ...]] = []
+
+    async def view(request: Any) -> PlainTextResponse:
+        seen.append(request.state.ratelimit.rules)
+        return PlainTextResponse("")
+
+    app = RateLimitMiddleware(Starlette(routes=[Route("/a/../b", view), Route("/{x}/y", view)]), limiter=Limiter(rules))
+    send_bare(app, http_scope(path="/a/../b", raw_path=b"/a/../b"))
+    send_bare(app, http_scope(path="/a\n/y", raw_path=b"/a%0A/y"))
+    assert seen == [(), ("/a",)]
