@@ -195,7 +195,7 @@ class RateLimitMiddleware:
             raise
 
     def _lifespan_sender(self, scope: Scope, send: Send) -> Send:
-        """Return a ``send`` that reads the routes at the start and closes the limiter at the end."""
+        """Return a ``send`` that reads the routes and opens the limiter at the start, and closes it at the end."""
 
         async def send_in_time(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
@@ -205,6 +205,7 @@ class RateLimitMiddleware:
                     if "app" not in scope:  # Starlette reports the error to the server by itself
                         await send_in_time({"type": "lifespan.startup.failed", "message": str(error)})
                     raise
+                await self.limiter.astart()
             if message["type"] in _ENDS and not isinstance(self.routes, BrokenMiddleware):
                 await self.limiter.aclose()
             await send(message)

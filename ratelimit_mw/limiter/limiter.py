@@ -25,6 +25,7 @@ from .leases import QuotaLeases
 from .rejection_cache import RejectionCache
 from .settlement import Settlement
 from .slot import Slot
+from .start import StartingStore
 
 
 class Limiter(Settlement):
@@ -78,13 +79,13 @@ class Limiter(Settlement):
         self._memory = self.store if isinstance(self.store, MemoryStore) else None
         self._leases: QuotaLeases | None = None
         self.waits = self._memory is None
-        self._failover = (
-            FailoverStore(self.store, self.settings, self._time, self._now, self._lose) if self.waits else None
-        )
+        self._chain, self._failover = self.store, None
+        if self.waits:
+            self._failover = FailoverStore(self.store, self.settings, self._time, self._now, self._lose)
+            # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
+            cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
+            self._starting = StartingStore(cache, self.store, self._start_chain)
         self.breaker = self._failover and self._failover.breaker
-        # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
-        span = self.settings.rejection_cache if clock is None else 0
-        self._chain = RejectionCache(self._failover, span) if self._failover else self.store
         self._use(compiled)
 
     @classmethod

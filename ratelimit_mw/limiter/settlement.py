@@ -138,6 +138,20 @@ class Settlement:
         self._end(verdict, status)
         await self._acorrect(verdict)
 
+    def start(self) -> None:
+        """Connect to the store now, and not at the first decision. A store that is away raises no error.
+
+        An ASGI server calls it when it starts. It takes a second at most, and the time budget does not count.
+        """
+        self._chain.start()
+
+    async def astart(self) -> None:
+        """Async form of ``start``."""
+        await self._chain.astart()
+
+    def _start_chain(self, chain: Store) -> None:
+        self._chain = chain
+
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""
         self._close_heartbeats()

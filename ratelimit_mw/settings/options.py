@@ -44,7 +44,7 @@ class SettingsDict(HttpOptions, total=False):
     rules: Annotated[Sequence[RuleSettings], option("The rules. All rules that match a request apply together.", [])]
     store: Annotated[str, option("The URL of the store that keeps the counts.", "memory://")]
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
-    store_timeout: Annotated[Duration, option("The longest time that a call to a shared store may take.", "50ms")]
+    store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]
     fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]
     fallback_keys: Annotated[int, option("The most keys counted in a process without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]

@@ -75,6 +75,17 @@ class Store(ABC):
             keys: The keys.
         """
 
+    def start(self) -> None:  # noqa: B027 - most stores have nothing to open
+        """Connect, or open files, when a worker starts. It may take longer than the time budget of a call.
+
+        Raises:
+            StoreError: The store cannot be reached. The worker starts all the same.
+        """
+
+    async def astart(self) -> None:
+        """Async form of ``start``."""
+        self.start()
+
     def ping(self) -> None:
         """Raise ``StoreError`` unless the store replies. Called from a thread of its own while the store is away."""
         self.forget([""])

@@ -18,6 +18,8 @@ from ssl import SSLContext, SSLSocket
 from types import TracebackType
 from typing import Any, Final, TypeVar, cast
 
+STARTING: Final = 1.0
+"""Seconds in which a worker may connect before its first request, also with a shorter time budget."""
 _TURNS: Final = 20  # busy turns in a time budget
 _WAITS: Final = 5  # of a thread in a time budget, each followed by another look
 _BEATS: Final = 10  # of an event loop in a time budget

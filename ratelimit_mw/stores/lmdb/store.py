@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...forksafe import check_process
 from ...receipt import Correction
 from ..base import Store
-from ..budget import ThreadClock
+from ..budget import STARTING, ThreadClock
 from .address import check_size
 from .decide import correct, decide
 from .environment import environment_at
@@ -66,6 +66,9 @@ class LmdbStore(Store):
     def forget(self, keys: Iterable[str]) -> None:
         self._run_locked(partial(Records.delete, keys=list(keys)))
 
+    def start(self) -> None:
+        self._run_locked(Records.ping, STARTING)
+
     def ping(self) -> None:
         self._run_locked(Records.ping)
 
@@ -78,6 +81,9 @@ class LmdbStore(Store):
     async def aforget(self, keys: Iterable[str]) -> None:
         await self._arun_locked(partial(Records.delete, keys=list(keys)))
 
+    async def astart(self) -> None:
+        await self._arun_locked(Records.ping, STARTING)
+
     async def aping(self) -> None:
         await self._arun_locked(Records.ping)
 
@@ -85,20 +91,20 @@ class LmdbStore(Store):
         """Close the files. The last process leaves them synced. The next call opens them again."""
         self._environment.close()
 
-    def _run_locked(self, work: _Work[_Result]) -> _Result:
+    def _run_locked(self, work: _Work[_Result], least: float = 0.0) -> _Result:
         check_process()
-        deadline = self._budget.time() + self._seconds
+        deadline = self._budget.time() + max(self._seconds, least)
         self._environment.lock.acquire(self._budget, deadline)
         try:
             return self._run(work, deadline - self._budget.time())
         finally:
             self._environment.lock.release()
 
-    async def _arun_locked(self, work: _Work[_Result]) -> _Result:
+    async def _arun_locked(self, work: _Work[_Result], least: float = 0.0) -> _Result:
         check_process()
-        queue = self._environment.queue.get()
-        deadline = queue.clock.time() + self._seconds
-        return await queue.run(lambda: self._run(work, deadline - queue.clock.time()), self._seconds)
+        queue, seconds = self._environment.queue.get(), max(self._seconds, least)
+        deadline = queue.clock.time() + seconds
+        return await queue.run(lambda: self._run(work, deadline - queue.clock.time()), seconds)
 
     def _run(self, work: _Work[_Result], seconds: float) -> _Result:
         deadline = self._budget.time() + seconds

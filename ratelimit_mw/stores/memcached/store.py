@@ -19,7 +19,7 @@ from ...errors import ConfigError, RateLimitError
 from ...forksafe import run_in_child
 from ...receipt import Correction
 from ..base import Store
-from ..budget import LoopClock, ThreadClock
+from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from . import steps
 from .address import MemcachedAddress, build_tls_context
@@ -99,14 +99,17 @@ class MemcachedStore(Store):
     def forget(self, keys: Iterable[str]) -> None:
         self._run(partial(steps.forget, keys))
 
+    def start(self) -> None:
+        self._run(steps.ping, self._budget.time() + max(self._timeout, STARTING))
+
     def ping(self) -> None:
         self._run(steps.ping)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _run(self, start: Callable[[StepContext], Steps[T]]) -> T:
-        context = self._context(self._budget)
+    def _run(self, start: Callable[[StepContext], Steps[T]], due: float | None = None) -> T:
+        context = self._context(self._budget, due)
         flow = start(context)
         try:
             with ExitStack() as locks:
@@ -145,6 +148,9 @@ class MemcachedStore(Store):
 
     async def aforget(self, keys: Iterable[str]) -> None:
         await self._arun(partial(steps.forget, keys))
+
+    async def astart(self) -> None:
+        await self._arun(steps.ping, self._loops.get().clock.time() + max(self._timeout, STARTING))
 
     async def aping(self) -> None:
         await self._arun(steps.ping)

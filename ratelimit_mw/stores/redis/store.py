@@ -17,7 +17,7 @@ from ...errors import ConfigError
 from ...receipt import Correction
 from .. import check_store_url, redacted_url
 from ..base import Store
-from ..budget import LoopClock, ThreadClock
+from ..budget import STARTING, LoopClock, ThreadClock
 from ..per_loop import PerLoop
 from .address import Address
 from .batch import Batcher, SlotBatchers
@@ -127,6 +127,12 @@ class RedisStore(Store):
     async def aforget(self, keys: Iterable[str]) -> None:
         await self._steps(self._callers.get()).forget(list(keys))
 
+    def start(self) -> None:
+        run_blocking(self._ping(self._blocking, STARTING))
+
+    async def astart(self) -> None:
+        await self._ping(self._callers.get(), STARTING)
+
     def ping(self) -> None:
         """Raise ``StoreError`` unless every server of the store takes a write now."""
         run_blocking(self._ping(self._blocking))
@@ -158,8 +164,8 @@ class RedisStore(Store):
                 return False
         return len(hits) == 1 or (not self._is_cluster and len(hits) > 1)
 
-    async def _ping(self, caller: Caller) -> None:
-        deadline = caller.time() + self._timeout
+    async def _ping(self, caller: Caller, least: float = 0.0) -> None:
+        deadline = caller.time() + max(self._timeout, least)
         try:
             with caller.timeout_at(deadline):
                 keys = await caller.target.probe_keys(self._slot, deadline)

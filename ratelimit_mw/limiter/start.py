@@ -1,0 +1,68 @@
+"""``StartingStore``: the first link of the chain, until the store of this process is open.
+
+To connect takes several round trips, and to open an environment may wait for the disk. Both would use up the time
+budget of the first requests, which would then be decided without the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ..decision import Decision, Hit
+from ..errors import RateLimitError
+from ..forksafe import create_lock, run_in_child
+from ..stores import Store
+from ..stores.per_loop import PerLoop
+from .link import ChainLink
+
+
+class StartingStore(ChainLink):
+    """Opens ``target`` before the first decision of a process, outside the time budget, and leaves the chain.
+
+    ``use`` replaces the first link of the chain: by this one in a forked child, by the next one when the store is open
+    or could not be opened. Then the first decision meets the error.
+    """
+
+    def __init__(self, store: Store, target: Store, use: Callable[[Store], None]) -> None:
+        super().__init__(store)
+        self._target = target
+        self._use = use
+        self._is_open = False
+        self._lock = create_lock(self, "_lock", threading.Lock)
+        self._turns = PerLoop(asyncio.Lock)
+        run_in_child(self, StartingStore._return)
+        use(self)
+
+    def start(self) -> None:
+        with self._lock:
+            if not self._is_open:
+                with suppress(RateLimitError):
+                    self._target.start()
+                self._leave()
+
+    async def astart(self) -> None:
+        async with self._turns.get():
+            if not self._is_open:
+                with suppress(RateLimitError):
+                    await self._target.astart()
+                self._leave()
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        self.start()
+        return self.store.apply(hits, now, consume)
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        await self.astart()
+        return await self.store.aapply(hits, now, consume)
+
+    def _leave(self) -> None:
+        self._is_open = True
+        self._use(self.store)
+
+    def _return(self) -> None:
+        self._is_open = False
+        self._turns.values.clear()
+        self._use(self)
