@@ -46,8 +46,10 @@ class ThreadClock(threading.local):
     def time(self, waited: float = 0.0) -> float:
         """Return the time. ``waited`` is the length of a wait that has just timed out."""
         now = time.monotonic()
-        passed, self._last = now - self._last, now
-        self._stopped += max(0.0, passed - max(self._turn, waited))
+        late = now - self._last - (waited if waited > self._turn else self._turn)
+        self._last = now
+        if late > 0:
+            self._stopped += late
         return now - self._stopped
 
     def seconds_until(self, deadline: float) -> float:

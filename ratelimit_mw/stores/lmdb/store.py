@@ -67,7 +67,7 @@ class LmdbStore(Store):
         self._run_locked(partial(Records.delete, keys=list(keys)))
 
     def start(self) -> None:
-        self._run_locked(Records.ping, STARTING)
+        self._run_locked(Records.ping, max(self._seconds, STARTING))
 
     def ping(self) -> None:
         self._run_locked(Records.ping)
@@ -82,7 +82,7 @@ class LmdbStore(Store):
         await self._arun_locked(partial(Records.delete, keys=list(keys)))
 
     async def astart(self) -> None:
-        await self._arun_locked(Records.ping, STARTING)
+        await self._arun_locked(Records.ping, max(self._seconds, STARTING))
 
     async def aping(self) -> None:
         await self._arun_locked(Records.ping)
@@ -91,23 +91,22 @@ class LmdbStore(Store):
         """Close the files. The last process leaves them synced. The next call opens them again."""
         self._environment.close()
 
-    def _run_locked(self, work: _Work[_Result], least: float = 0.0) -> _Result:
+    def _run_locked(self, work: _Work[_Result], seconds: float = 0.0) -> _Result:
         check_process()
-        deadline = self._budget.time() + max(self._seconds, least)
+        deadline = self._budget.time() + (seconds or self._seconds)
         self._environment.lock.acquire(self._budget, deadline)
         try:
-            return self._run(work, deadline - self._budget.time())
+            return self._run(work, deadline)
         finally:
             self._environment.lock.release()
 
-    async def _arun_locked(self, work: _Work[_Result], least: float = 0.0) -> _Result:
+    async def _arun_locked(self, work: _Work[_Result], seconds: float = 0.0) -> _Result:
         check_process()
-        queue, seconds = self._environment.queue.get(), max(self._seconds, least)
-        deadline = queue.clock.time() + seconds
-        return await queue.run(lambda: self._run(work, deadline - queue.clock.time()), seconds)
+        queue, seconds = self._environment.queue.get(), seconds or self._seconds
+        deadline, clock = queue.clock.time() + seconds, self._budget
+        return await queue.run(lambda: self._run(work, clock.time() + deadline - queue.clock.time()), seconds)
 
-    def _run(self, work: _Work[_Result], seconds: float) -> _Result:
-        deadline = self._budget.time() + seconds
+    def _run(self, work: _Work[_Result], deadline: float) -> _Result:
         return self._environment.run(work, self._clock, lambda: self._budget.time() > deadline)
 
 
