@@ -74,6 +74,16 @@ def test_local_counting_starts_from_the_last_decision(hit: Hit, algorithm: str) 
     assert [hit(mine).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
+def test_a_decision_that_is_over_is_forgotten() -> None:
+    """Each process has its share of a quota that is fresh when the outage begins."""
+    store, clock = SharedStore(), ManualClock(1_000_000.0)
+    mine = Limiter([rule(None)], store, clock, Settings(fleet_size=2, rejection_cache=0))
+    assert [mine.hit(WHO).allowed for _ in range(5)] == [True] * 4 + [False]
+    clock.advance(60)
+    store.down = True
+    assert [mine.hit(WHO).allowed for _ in range(3)] == [True, True, False]
+
+
 @both
 def test_a_rejection_by_the_store_holds_without_it(hit: Hit) -> None:
     """A key that the store rejected has nothing left for its processes."""

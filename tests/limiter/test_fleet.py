@@ -213,6 +213,30 @@ def test_the_workers_of_a_server_are_counted(way: str, tmp_path: Path) -> None:
     assert subprocess.check_output([sys.executable, script], text=True) == "3 3 3\n"
 
 
+@pytest.mark.parametrize(
+    ("commands", "is_spawned", "counted"),
+    [
+        ((b"gunicorn: master [app]", b"gunicorn: worker [app]"), False, 2),
+        ((b"python\0server", b"python\0spawn_main(3)"), True, 2),
+        ((b"python\0supervisor", b"python\0server\08001"), False, 0),
+    ],
+)
+def test_siblings_are_those_that_a_server_has_started(
+    commands: tuple[bytes, bytes], is_spawned: bool, counted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were forked from the parent, or spawned by it. A supervisor starts servers of their own."""
+    parent, own = os.getppid(), os.getpid()
+    for pid, command in {parent: commands[0], own: commands[1], 7: commands[1], 8: b"resource_tracker"}.items():
+        folder = tmp_path / "proc" / str(pid)
+        (folder / "task" / str(pid)).mkdir(parents=True)
+        (folder / "cmdline").write_bytes(command)
+    (tmp_path / "proc" / str(parent) / "task" / str(parent) / "children").write_text(f"{own} 7 8 ")
+    monkeypatch.setattr(fleet, "Path", lambda path: tmp_path / path[1:])
+    monkeypatch.setattr(fleet.multiprocessing, "parent_process", lambda: own if is_spawned else None)
+    monkeypatch.delenv("WEB_CONCURRENCY", raising=False)
+    assert fleet.count_processes() == counted
+
+
 @pytest.mark.parametrize(("stated", "counted"), [("4", 4), ("", 0), ("many", 0), ("0", 0), ("9" * 9, 0)])
 def test_the_number_of_workers_can_be_stated(stated: str, counted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """``WEB_CONCURRENCY`` states it. Other programs of one parent are not counted."""

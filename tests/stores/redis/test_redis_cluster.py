@@ -14,10 +14,12 @@ from servers import HOST, STEADY, Server, cluster_running, replicated, wait_for
 from store_race import raced
 from vectors import CASES, ThroughStore, replay
 
+from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.decision import Decision, Hit
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.receipt import Correction
+from ratelimit_mw.settings import Settings
 from ratelimit_mw.stores import Store, open_store
 from ratelimit_mw.stores.redis.client.cluster import slot_of
 from ratelimit_mw.testing import StoreSmoke
@@ -291,3 +293,25 @@ def answers(send: Callable[[Hit], list[Decision]], one: Hit) -> bool:
         return bool(send(one))
     except StoreError:
         return False
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_processes_learn_their_number_from_a_cluster(nodes: list[Server], is_async: bool) -> None:
+    """The announcement is in a slot of its own. A request that is rejected announces nothing."""
+    name = f"fleet-{is_async}"
+    limiters = [
+        Limiter([Rule(name=name, limits="8/hour")], open_store(address(nodes), PATIENT), settings=Settings())
+        for _ in range(3)
+    ]
+    with asyncio.Runner() as loop:
+
+        def hit(limiter: Limiter) -> bool:
+            return bool(loop.run(limiter.ahit({"ip": name})) if is_async else limiter.hit({"ip": name}))
+
+        assert [hit(limiter) for limiter in limiters * 2] == [True] * 6
+        assert [limiter.breaker.fleet._learned for limiter in limiters] == [3] * 3  # type: ignore[union-attr]
+        for limiter in limiters:
+            limiter.breaker.fleet.due_at = 0.0  # type: ignore[union-attr]
+        assert [hit(limiter) for limiter in limiters] == [True, True, False]
+        for limiter in limiters:
+            loop.run(limiter.aclose()) if is_async else limiter.close()
