@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Unpack
 
 from ..decision import Verdict
 from ..errors import ConfigError, RateLimitExceeded
 from ..http.admission import Admission, adecide
 from ..http.headers import with_headers
-from ..http.layers import has_inner
 from ..http.limiter import DECIDED, HttpLimiter
 from ..http.rejection import Rejection
 from ..http.route_checks import check_no_views
@@ -120,25 +119,20 @@ class RateLimitMiddleware:
         if plan.needs_settlement or request.match.has_dependencies or verdict.open_receipt is not None:
             await admission.aend(admission.status or _ERROR)
 
-    @cached_property
-    def is_outer(self) -> bool:
-        """Whether a middleware with the same rules is inside. It decides the rules that need the user."""
-        return has_inner(self.limits, self.app)
-
     def _plan(self, request: ASGIRequest, scope: Scope) -> Plan | None:
         """Return the rules that no other middleware has decided; None without any, now or at a dependency."""
         if self.routes.has_routes:
             self.routes.match(request)
-        match, native, rules = request.match, request.native, self.limits.rules
-        path = ""
+        match, native, limits = request.match, request.native, self.limits
+        rules, path = limits.rules, ""
         if rules.needs_path:
             path = native["path"]
             encoded = not match.is_exact and _PERCENT in (native.get("raw_path") or b"")
             if encoded or not path or native.get("root_path"):
                 path = request.sent_path
         plan = rules.plan(native["method"], path, request.host if rules.needs_host else "", match, request)
-        if DECIDED in scope or self.is_outer:
-            plan = self.limits.undecided(plan, scope, self.is_outer)
+        if DECIDED in scope or limits.is_outer:
+            plan = limits.undecided(plan, scope, limits.is_outer)
         if not plan.is_empty:
             return plan
         has_more = match.has_dependencies or (match.marks is not None and match.marks.messages)
@@ -169,8 +163,6 @@ class RateLimitMiddleware:
             state = scope["state"] = {}
         admission = ASGIAdmission(self.limits, request, plan, verdict, scope, state)
         admission.server_send = send
-        if self.is_outer:
-            admission.is_outer = True
         if verdict.allowed and request.match.marks is not None:
             mark_decided(request.match.marks)
         return admission
@@ -244,10 +236,12 @@ class ASGIAdmission(Admission):
             if request.index is not None:
                 request.index.compare(request.match, self.native.get("endpoint"))
             self.status = message.get("status", 101)
-            writer = self.limits.writer
-            added = writer.headers(self.verdict.after(self.status) if self.counts_outcomes else self.verdict)
-            if added and not (self.is_outer and self.keeps(name for name, _ in message.get("headers") or ())):
-                message = with_headers(message, added, writer.names)
+            limits = self.limits
+            added = limits.writer.headers(self.verdict.after(self.status) if self.counts_outcomes else self.verdict)
+            if limits.is_outer and self.has_headers(name for name, _ in message.get("headers", ())):
+                added = []
+            if added:
+                message = with_headers(message, added, limits.writer.names)
         return self.server_send(message)
 
     async def handle(self, error: BaseException, receive: Receive, send: Send) -> bool:

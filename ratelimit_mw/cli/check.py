@@ -92,7 +92,7 @@ def _problems(source: Source) -> Iterator[str]:
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.quota}"
     if isinstance(source, Application):
-        yield from notes_on_marks(source.package)
+        yield from notes_on_marks([source.package])
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from django.conf.urls.i18n import is_language_prefix_patterns_used
 from django.core import checks
 
 from ..errors import ConfigError, RateLimitError
-from ..http.notes import count_workers, notes_on_marks
+from ..http.notes import count_workers
 from ..settings.framework import SETTING
 from .limits import project_limits
 from .middleware import RateLimitMiddleware, positions_of
@@ -40,7 +40,6 @@ _WARNINGS: Final = {
         "{} runs before RateLimitMiddleware: rules by IP address do not count what it rejects, such as failed logins.",
         "List RateLimitMiddleware before it, too. The two entries decide each rule once.",
     ),
-    "W007": ("Decorators limit functions that no route leads to: {}", ""),
     "W004": (
         "URLs begin with a language, but RateLimitMiddleware runs before it is known, so it finds no routes.",
         "Move it after LocaleMiddleware.",
@@ -69,7 +68,7 @@ def check_project(**_: Any) -> list[Any]:
     shown = [_warning(name) for name, applies in found.items() if applies]
     unused = unused_rules()
     errors = [checks.Error(unused.message, id="ratelimit_mw.E002")] if unused else []
-    return [*errors, *shown, *_order(), *(_warning("W007", note) for note in notes_on_marks())]
+    return [*errors, *shown, *_order()]
 
 
 def _order() -> Iterator[Any]:

@@ -10,6 +10,7 @@ from flask.cli import AppGroup
 from werkzeug.exceptions import HTTPException
 
 from ..errors import ConfigError
+from ..http.notes import notes_on_marks
 from ..http.views import ViewMarksByMethod
 from ..keys.features import UNMATCHED
 from ..rules.describe import Overview
@@ -24,9 +25,12 @@ commands = AppGroup("ratelimit", help="Show the rate limits of this application.
 
 @commands.command("rules")
 def rules() -> None:
-    """List the rules and the routes that they apply to."""
+    """List the rules and the routes that they apply to. The exit code is 1 for @limit that no route leads to."""
     overview, _ = _overview()
     click.echo("\n".join(overview.table()))
+    for problem in notes_on_marks([current_app.import_name.partition(".")[0]]):
+        click.echo(f"problem: {problem}", err=True)
+        raise click.exceptions.Exit(1)
 
 
 @commands.command("explain")

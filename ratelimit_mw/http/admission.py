@@ -107,10 +107,10 @@ class Admission:
         if plan.has_slots:
             self.limits.limiter.hold(verdict)
 
-    def keeps(self, names: Iterable[str | bytes]) -> bool:
-        """Return whether a response with headers of these names, in lower case, keeps those of the inner middleware."""
+    def has_headers(self, names: Iterable[str | bytes]) -> bool:
+        """Return whether a response has rate limit headers: those of an inner middleware. Names are in lower case."""
         writer = self.limits.writer
-        return self.is_outer and any(name in writer.names or name in writer.text_names for name in names)
+        return any(name in writer.names or name in writer.text_names for name in names)
 
     def headers(self, status: int) -> list[Header]:
         """Return the rate limit headers of the response that starts with this status."""

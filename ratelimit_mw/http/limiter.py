@@ -66,6 +66,9 @@ class HttpLimiter:
         self._provided: dict[Mark, Collection[str]] = {}
         self._prepare()
 
+    is_outer = False
+    """Whether an ASGI middleware with the same rules is inside. It decides the rules that need the user."""
+
     def adopt(self, views: Iterable[ViewMarks], provided: Mapping[Mark, Collection[str]] | None = None) -> None:
         """Add the limits that decorators have marked. Raises ``ConfigError`` for limits that cannot work."""
         views = list(views)

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -25,7 +25,8 @@ _log = logging.getLogger("ratelimit_mw")
 
 def log_notes(limits: HttpLimiter, app: object) -> None:
     """Log each note about an application and its limits, once in this process."""
-    for note in (*notes_on_layers(app), *notes_on_workers(limits.limiter), *notes_on_marks()):
+    packages = set(map(_package_of, limits.limiter.rules.marks))
+    for note in (*notes_on_layers(app), *notes_on_workers(limits.limiter), *notes_on_marks(packages)):
         _warn(note)
 
 
@@ -72,12 +73,11 @@ def count_workers() -> int:
     return int(text) if text.isdecimal() and len(text) < 6 else getattr(sys.modules.get("uwsgi"), "numproc", 1)
 
 
-def notes_on_marks(package: str = "") -> Iterator[str]:
-    """Note decorated views that no route leads to: of a package, else of each package with a view that has a route.
+def notes_on_marks(packages: Collection[str]) -> Iterator[str]:
+    """Note the decorated views of these packages that no route leads to.
 
     Only names in modules are judged. Functions inside of functions may belong to an application of their own.
     """
-    packages = {package} if package else {_package_of(mark) for mark in marks_made if mark.is_routed}
     names = sorted({mark.view for mark in marks_made if _package_of(mark) in packages and _is_unrouted(mark)})
     if names:
         more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""

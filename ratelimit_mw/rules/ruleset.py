@@ -114,6 +114,10 @@ class RuleSet:
             raise ConfigError(message, f"rules[{override.position}].overrides")
         return self
 
+    @property
+    def marks(self) -> Iterable[Mark]:
+        return self._of_mark
+
     def rule_of(self, mark: Mark) -> CompiledRule:
         return self.rules[self._of_mark[mark]]
 

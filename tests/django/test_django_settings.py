@@ -75,8 +75,8 @@ def test_an_invalid_setting_is_an_error_at_the_start(application: Any, value: An
 
 
 def test_a_misspelt_setting_stops_django() -> None:
-    """A misspelt name would mean no limits. Names of other packages are ignored."""
-    with override_settings(RATELIMIT_MW=None, RATELIMIT_VIEW="x", RATELIMIT_MV=TWICE):
+    """A misspelt name would mean no limits. Names of your own are ignored."""
+    with override_settings(RATELIMIT_MW=None, RATELIMIT_LOGIN="x", RATELIMIT_MV=TWICE):
         del settings.RATELIMIT_MW
         with pytest.raises(ConfigError, match=r"RATELIMIT_MV: unknown setting .*Did you mean 'RATELIMIT_MW'"):
             WSGIHandler()

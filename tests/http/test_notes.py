@@ -178,11 +178,21 @@ def test_a_limit_on_a_view_without_a_route(log: Any, monkeypatch: pytest.MonkeyP
     assert (json.loads(result.stdout)["problems"][0].startswith(expected), result.exit_code) == (True, 1)
 
 
+def test_the_command_of_flask_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``flask ratelimit rules`` shows the rules, and then the problem."""
+    monkeypatch.setitem(sys.modules, "routeless_flask", module_of("routeless_flask", "login"))
+    app = Flask("routeless_flask")
+    RateLimiter(app, RULES)
+    result = app.test_cli_runner().invoke(args=["ratelimit", "rules"])
+    assert (result.exit_code, result.stdout.split()[0]) == (1, "rule")
+    assert result.stderr.startswith("problem: no route leads to routeless_flask.login, so @limit limits nothing")
+
+
 def test_a_limit_that_is_unrouted_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
     """``unrouted=True`` on the decorator silences the note."""
     module = module_of("on_purpose", "shared", unrouted=True)
     monkeypatch.setitem(sys.modules, "on_purpose", module)
-    assert list(notes.notes_on_marks("on_purpose")) == []
+    assert list(notes.notes_on_marks(["on_purpose"])) == []
 
 
 # -- Django ------------------------------------------------------------------------------------------------

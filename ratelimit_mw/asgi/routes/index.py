@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError, add_hint
+from ...http.layers import has_inner
 from ...http.limiter import HttpLimiter
 from ...http.notes import log_notes
 from ...http.route_checks import check_parameters, check_routes
@@ -151,12 +152,17 @@ class RouteIndexes:
             if index is None:
                 self._limits.adopt_no_routes()
                 self.has_routes = False
-                log_notes(self._limits, self._app)
+                self._look_around()
                 return None
             entry = self._by_start[id(start)] = (start, index)
-            log_notes(self._limits, self._app)
+            self._look_around()
         entry[1].refresh()
         return entry[1]
+
+    def _look_around(self) -> None:
+        """Look for a middleware with the same rules inside, and log notes about the application."""
+        self._limits.is_outer = has_inner(self._limits, self._app)
+        log_notes(self._limits, self._app)
 
     def _open_index(self, scope: Mapping[str, Any]) -> RouteIndex | None:
         outermost = application_behind(_outer_router(scope))
