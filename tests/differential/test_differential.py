@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +19,14 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
+from differential.connection import responses
 from differential.hostile import HostileRequest, as_text, hostile_request
-from differential.pipeline import responses
 from differential.shrink import shrunk
-from differential.words import TOTALS
+from differential.words import MANY_FIELDS, TOTALS
 from folders import DOCS
 from http_servers import free_port, running
+from servers import program
+from servers import running as proxy_running
 
 pytestmark = pytest.mark.slow
 
@@ -41,11 +42,12 @@ class Pair(NamedTuple):
     command: Callable[[str, int], list[str]]
     app: str
     header: str = "x-forwarded-for"
+    server_knows_proxies: bool = False
+    behind_nginx: bool = False
 
 
-def uvicorn(parser: str) -> Callable[[str, int], list[str]]:
-    quiet = ("--log-level", "critical", "--no-proxy-headers")
-    return lambda app, port: ["uvicorn", app, "--port", str(port), "--http", parser, *quiet]
+def uvicorn(parser: str, proxies: str = "--no-proxy-headers") -> Callable[[str, int], list[str]]:
+    return lambda app, port: ["uvicorn", app, "--port", str(port), "--http", parser, "--log-level", "critical", proxies]
 
 
 def gunicorn(app: str, port: int) -> list[str]:
@@ -71,6 +73,10 @@ PAIRS = {
     "uvicorn-fastapi": Pair(uvicorn("httptools"), "differential.starlette_side:fastapi", "forwarded"),
     "uvicorn-asgi": Pair(uvicorn("httptools"), "differential.starlette_side:plain"),
     "uvicorn-django": Pair(uvicorn("h11"), "differential.django_side:asgi", "forwarded"),
+    "uvicorn-proxies": Pair(
+        uvicorn("httptools", "--proxy-headers"), "differential.starlette_side:starlette", server_knows_proxies=True
+    ),
+    "nginx-uvicorn": Pair(uvicorn("h11"), "differential.starlette_side:fastapi", behind_nginx=True),
     "hypercorn-starlette": Pair(hypercorn, "differential.starlette_side:starlette", "forwarded"),
     "gunicorn-flask": Pair(gunicorn, "differential.wsgi_side:in_flask"),
     "gunicorn-django": Pair(gunicorn, "differential.django_side:wsgi"),
@@ -79,6 +85,24 @@ PAIRS = {
     "waitress-wsgi": Pair(waitress, "differential.wsgi_side:plain"),
     "werkzeug-flask": Pair(werkzeug, "in_flask"),
 }
+NGINX = """
+daemon off; master_process off; pid {folder}/pid; error_log {folder}/error crit;
+events {{ worker_connections 64; }}
+http {{
+    access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+    upstream application {{ server 127.0.0.1:{behind}; keepalive 8; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://application; proxy_http_version 1.1; proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+            proxy_set_header X-Truth $remote_addr;
+        }}
+    }}
+}}
+"""
 # The least share of the requests in which both read the same value. Without them the suite would show nothing.
 LEAST = {"ip": 0.3, "method": 0.3, "host": 0.2, "header:x-key": 0.2, "cookie:sid": 0.1, "query:q": 0.1, "form:q": 0.02}
 
@@ -87,8 +111,19 @@ LEAST = {"ip": 0.3, "method": 0.3, "host": 0.2, "header:x-key": 0.2, "cookie:sid
 def serving(pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     port = free_port()
     monkeypatch.setenv("DIFFERENTIAL_HEADER", pair.header)
+    monkeypatch.setenv("DIFFERENTIAL_PROXIES", "server" if pair.server_knows_proxies else "limiter")
     with running(folder / "log", port, *pair.command(pair.app, port)):
-        yield port
+        if not pair.behind_nginx:
+            yield port
+            return
+        with proxy_running(lambda own: nginx_command(folder, own, port), folder) as proxy:
+            yield proxy.port
+
+
+def nginx_command(folder: Path, port: int, behind: int) -> list[str]:
+    """Run nginx as a proxy that adds the address of its client, and states it in the header of the truth."""
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port, behind=behind))
+    return [program("nginx", "nginx"), "-c", str(folder / "nginx.conf")]
 
 
 def differences(port: int, requests: list[HostileRequest]) -> Iterator[tuple[HostileRequest, str]]:
@@ -96,10 +131,15 @@ def differences(port: int, requests: list[HostileRequest]) -> Iterator[tuple[Hos
     for request, response in responses(port, requests):
         if response is None:
             continue
-        if response.status >= 500 and response.status != 501:
+        if response.status >= 500 and response.status != 501 and not fails_in_django(request):
             yield request, f"status {response.status}"
         for difference in filter(None, unquote(response.header(b"x-differs")).split(" | ")):
             yield request, difference
+
+
+def fails_in_django(request: HostileRequest) -> bool:
+    """Return whether Django itself fails before any middleware: a charset makes it read a query that is too long."""
+    return MANY_FIELDS in request.raw and b"charset" in request.raw
 
 
 def totals(port: int) -> Counter[str]:
@@ -117,6 +157,8 @@ def test_the_limiter_reads_what_the_application_reads(
     pair = PAIRS[name]
     print(f"{name}: seed {SEED}, {REQUESTS:,} requests")
     requests = [hostile_request(SEED, number, pair.header.encode()) for number in range(REQUESTS)]
+    if pair.behind_nginx:  # no client may have the address of nginx itself
+        requests = [request._replace(source=request.source.replace("127.0.0.1", "127.0.0.8")) for request in requests]
     with serving(pair, tmp_path, monkeypatch) as port:
         found = list(differences(port, requests))
         shown = [shrunk(request, text, lambda each: differences(port, [each])) for request, text in found[:SHOWN]]
@@ -131,5 +173,5 @@ def test_the_limiter_reads_what_the_application_reads(
 def test_the_documentation_has_the_number_of_requests() -> None:
     """docs/security.md has the size of a run, and the servers."""
     page = (DOCS / "security.md").read_text()
-    assert f"{len(PAIRS) * QUICK:,} requests to {len(PAIRS)} pairs" in re.sub("<!--.*?-->", "", page)
+    assert f"{len(PAIRS) * QUICK:,} requests to {len(PAIRS)} pairs" in " ".join(page.split())
     assert all(f"| {name.partition('-')[0]}" in page.lower() for name in PAIRS)

@@ -12,6 +12,7 @@ from . import echo
 from .echo import each_alone, each_alone_async, report, totals
 from .words import TOTALS
 
+echo.PATTERNS["legacy"] = ("/legacy/{id}", [])
 settings.configure(
     ROOT_URLCONF=__name__,
     ALLOWED_HOSTS=["*"],
@@ -21,7 +22,7 @@ settings.configure(
 )
 
 from django.http import HttpResponse  # noqa: E402 - needs the settings
-from django.urls import path  # noqa: E402
+from django.urls import include, path, re_path  # noqa: E402
 
 from .readings import in_django  # noqa: E402
 
@@ -45,6 +46,8 @@ urlpatterns = [
     path("login", view_of("/login")),
     path("items/<id>", view_of("/items/{id}")),
     path("files/<path:rest>", view_of("/files/{rest}")),
+    path("api/", include([path("things/<name>", view_of("/api/things/{name}"))])),
+    re_path(r"^legacy/(?P<id>\d+)$", view_of("/legacy/{id}")),  # matches a line feed at the end, too
     path("<path:rest>", view_of("/{rest}")),
     path("", view_of("/")),
 ]

@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
@@ -32,11 +33,15 @@ PATTERNS: dict[str, tuple[str, list[str]]] = {
     "post": ("/login", ["POST"]),
     "item": ("/items/{id}", []),
     "files": ("/files/**", []),
+    "thing": ("/api/things/{name}", []),
 }
 HOST = "admin.test"
+SERVER_KNOWS_PROXIES = os.environ.get("DIFFERENTIAL_PROXIES") == "server"
+"""Whether the server has replaced its peer by the client, as uvicorn can."""
 # Only these may be absent for the application and present for the limiter: the view may not look for them.
 BODY = ("form:q", "json:q", "email")
 
+_WITH_PORT = re.compile(r"([0-9.]+):[0-9]+|\[([0-9a-f:.]+)\](?::[0-9]+)?", re.IGNORECASE)
 _seen: ContextVar[tuple[Mapping[str, Any], frozenset[str]] | None] = ContextVar("seen", default=None)
 _totals: Counter[str] = Counter()
 
@@ -48,7 +53,7 @@ def settings(routes: bool = True) -> dict[str, Any]:
         match = {"path": pattern, **({"methods": methods} if methods else {})}
         rules.append({"name": name, "match": match, **LIMIT})
     rules.append({"name": "admin", "match": {"host": HOST}, **LIMIT})
-    trusted = [] if os.environ.get("DIFFERENTIAL_PROXIES") == "server" else ["127.0.0.1"]
+    trusted = [] if SERVER_KNOWS_PROXIES else ["127.0.0.1"]
     header = os.environ.get("DIFFERENTIAL_HEADER", "x-forwarded-for")
     return {"rules": rules, "trusted_proxies": trusted, "forwarded_header": header, "headers": []}
 
@@ -120,8 +125,8 @@ def templates_of(paths: Iterable[str]) -> set[str]:
     for path in paths:
         if path == "/login":
             patterns.add(path)
-        elif re.fullmatch("/items/[^/]+", path):
-            patterns.add("/items/{id}")
+        elif match := re.fullmatch("(/items|/api/things)/[^/]+", path):
+            patterns.add({"/items": "/items/{id}", "/api/things": "/api/things/{name}"}[match[1]])
         elif path == "/files" or path.startswith("/files/"):
             patterns.add("/files/**")
     return patterns
@@ -179,6 +184,8 @@ def _canonical(name: str, value: Any) -> str:
         return text.upper()
     if name == "host":
         return _host(text)
+    if name == "email":
+        return unicodedata.normalize("NFKC", text).strip().casefold()
     return _address(text) if name == "ip" else text
 
 
@@ -190,10 +197,13 @@ def _host(text: str) -> str:
 
 
 def _address(text: str) -> str:
+    """Return the address, or "" for a text that is none: all these share one count."""
+    if match := _WITH_PORT.fullmatch(text):
+        text = match[1] or match[2]
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        return text
+        return text if text.endswith("/64") else ""
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped:
             return str(address.ipv4_mapped)

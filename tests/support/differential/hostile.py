@@ -12,7 +12,7 @@ from . import words
 from .words import PROXY, STRANGER
 
 BATCH = 24
-"""So many requests in a row have one source address, and share a connection."""
+"""So many requests in a row have one source address, and can share a connection."""
 _UNESCAPED = re.compile(rb"[^!-~]")
 
 
@@ -46,10 +46,11 @@ def hostile_request(seed: object, number: int, header: bytes = b"x-forwarded-for
     rng.shuffle(lines)
     if body:
         framing, body = _framed(rng, body)
-        lines.append(framing)
+        lines += framing
     if rng.random() < 0.02:  # most servers reject these
         lines.append(rng.choice(words.BAD_LINES))
-    head = b"\r\n".join([b"%s %s HTTP/1.1" % (method, _target(rng, hosts[0].strip())), *lines, b"", b""])
+    version = b"HTTP/1.0" if rng.random() < 0.01 else b"HTTP/1.1"
+    head = b"\r\n".join([b"%s %s %s" % (method, _target(rng, hosts[0].strip()), version), *lines, b"", b""])
     return HostileRequest(number, head + body, source.decode())
 
 
@@ -61,7 +62,8 @@ def as_text(request: HostileRequest) -> str:
 def _target(rng: Random, host: bytes) -> bytes:
     path = rng.choice(words.PATHS)
     for _ in range(rng.choice((0, 0, 0, 0, 1, 1, 2, 3))):
-        at = rng.choice((len(path), rng.randrange(len(path) + 1)))
+        # Most servers reject a target that does not start with a slash.
+        at = rng.choice((len(path), rng.randrange(rng.random() > 0.1, len(path) + 1)))
         piece = rng.choice(words.PATH_PIECES if rng.random() < 0.96 else words.RAW_PIECES)
         path = path[:at] + piece + path[at + rng.choice((0, 0, 1)) :]
     if rng.random() < 0.06:
@@ -80,7 +82,7 @@ def _fields(rng: Random) -> bytes:
     count = rng.choice((0, 1, 1, 1, 2, 2, 3))
     fields = [rng.choice(words.NAMES) + rng.choice(words.EQUALS) + rng.choice(words.VALUES) for _ in range(count)]
     text = rng.choice(words.SEPARATORS).join(fields)
-    return text + b"&x" * 1001 if rng.random() < 0.002 else text
+    return text + words.MANY_FIELDS if rng.random() < 0.002 else text
 
 
 def _host_lines(rng: Random, hosts: list[bytes]) -> list[bytes]:
@@ -162,12 +164,15 @@ def _multipart(rng: Random) -> bytes:
     return b"".join([rng.choice(words.STARTS), *parts, rng.choice(words.ENDS)])
 
 
-def _framed(rng: Random, body: bytes) -> tuple[bytes, bytes]:
-    """Return the header with the length of the body, and the body with it."""
+def _framed(rng: Random, body: bytes) -> tuple[list[bytes], bytes]:
+    """Return the header with the length of the body, rarely with a second one, and the body in this frame."""
     if rng.random() > 0.15:
-        return b"Content-Length: %d" % len(body), body
+        lines = [b"Content-Length: %d" % len(body)]
+        return lines if rng.random() > 0.005 else [*lines, rng.choice((lines[0], b"Content-Length: 0"))], body
     cuts = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(3))})
     extension = rng.choice((b"", b"", b"", b";x=1"))
     trailer = rng.choice((b"", b"", b"", b"X-Key: trailer\r\n"))
     chunks = [b"%x%s\r\n%s\r\n" % (end - start, extension, body[start:end]) for start, end in pairwise(cuts)]
-    return b"Transfer-Encoding: chunked", b"".join(chunks) + b"0\r\n" + trailer + b"\r\n"
+    framed = b"".join(chunks) + b"0\r\n" + trailer + b"\r\n"
+    lines = [b"Transfer-Encoding: chunked"]
+    return lines if rng.random() > 0.02 else [b"Content-Length: %d" % len(framed), *lines], framed

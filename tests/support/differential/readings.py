@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Request as WerkzeugRequest
 
-from .echo import UNREAD, attempt
+from .echo import SERVER_KNOWS_PROXIES, UNREAD, attempt
 from .words import TRUTH
 
 Readings = dict[str, list[Any]]
@@ -51,7 +51,7 @@ async def in_starlette(request: Any) -> Readings:
         document = await request.json()
     truth = request.headers.get(TRUTH)
     return {
-        "ip": [request.client.host if truth is None and request.client else truth],
+        "ip": [request.client.host if truth is None or SERVER_KNOWS_PROXIES else truth],
         "method": [request.method],
         "host": [attempt(lambda: request.url.hostname or "", REJECTED), request.headers.get("host", "")],
         "header:x-key": _ends(request.headers.getlist("x-key")),
@@ -59,6 +59,10 @@ async def in_starlette(request: Any) -> Readings:
         "query:q": _ends(request.query_params.getlist("q")),
         "form:q": [UNREAD] if form is UNREAD else _ends([_text(value) for value in form.getlist("q")]),
         "json:q": [UNREAD if document is UNREAD else field_of(document, "q")],
+        "email": [
+            *([] if form is UNREAD else _ends([_text(value) for value in form.getlist("email")])),
+            UNREAD if document is UNREAD else field_of(document, "email"),
+        ],
     }
 
 
@@ -66,6 +70,7 @@ def in_werkzeug(request: WerkzeugRequest) -> Readings:
     """Read with Werkzeug or Flask, the body too."""
     document = attempt(lambda: request.get_json(force=True), REJECTED)
     form = attempt(lambda: [*request.form.getlist("q"), *map(_text, request.files.getlist("q"))], REJECTED)
+    emails = attempt(lambda: request.form.getlist("email"), REJECTED)
     return {
         "ip": [request.headers.get(TRUTH, request.remote_addr)],
         "method": [request.method],
@@ -76,6 +81,7 @@ def in_werkzeug(request: WerkzeugRequest) -> Readings:
         "query:q": _ends(request.args.getlist("q")),
         "form:q": [UNREAD] if form is UNREAD else _ends(form),
         "json:q": [UNREAD if document is UNREAD else field_of(document, "q")],
+        "email": [*_ends(emails), UNREAD if document is UNREAD else field_of(document, "email")],
     }
 
 
@@ -88,6 +94,7 @@ def in_django(request: Any) -> Readings:
     rejected = (*REJECTED, BadRequest, DisallowedHost, SuspiciousOperation, UnreadablePostError, MultiPartParserError)
     document = attempt(lambda: json.loads(request.body), rejected)
     form = attempt(lambda: [*request.POST.getlist("q"), *map(_text, request.FILES.getlist("q"))], rejected)
+    emails = attempt(lambda: request.POST.getlist("email"), rejected)
     return {
         "ip": [request.headers.get(TRUTH, request.META["REMOTE_ADDR"])],
         "method": [request.method],
@@ -98,6 +105,7 @@ def in_django(request: Any) -> Readings:
         "query:q": _ends(attempt(lambda: request.GET.getlist("q"), rejected)),
         "form:q": [UNREAD] if form is UNREAD else _ends(form),
         "json:q": [UNREAD if document is UNREAD else field_of(document, "q")],
+        "email": [*_ends(emails), UNREAD if document is UNREAD else field_of(document, "email")],
     }
 
 

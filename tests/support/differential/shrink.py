@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from .hostile import HostileRequest
 
@@ -15,15 +16,18 @@ _KEPT = (b"content-length", b"transfer-encoding", b"x-truth", b"x-forwarded-for"
 Differences = Callable[[HostileRequest], Iterable[tuple[HostileRequest, str]]]
 
 
-def shrunk(request: HostileRequest, difference: str, differences: Differences) -> tuple[HostileRequest, str]:
+def shrunk(
+    request: HostileRequest, difference: str, differences: Differences, tries: int = 500
+) -> tuple[HostileRequest, str]:
     """Return the shortest request that was found with a difference in the same feature, and the difference.
 
     First whole lines are left out, then tokens of the first line and of the lines that are left. The body stays.
     """
-    for candidate in _shorter(request):
+    for candidate in islice(_shorter(request), tries):
+        tries -= 1
         same = [found for _, found in differences(candidate) if _feature(found) == _feature(difference)]
         if same:
-            return shrunk(candidate, same[0], differences)
+            return shrunk(candidate, same[0], differences, tries)
     return request, difference
 
 

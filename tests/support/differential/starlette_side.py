@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
-from fastapi import Cookie, FastAPI, Header, Query, Request
+from fastapi import APIRouter, Cookie, FastAPI, Header, Query, Request
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.starlette import RateLimitMiddleware as StarletteMiddleware
@@ -19,6 +19,7 @@ from .words import TOTALS
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 TEMPLATES = ["/login", "/items/{id}", "/files/{rest:path}", "/{rest:path}"]
+THING = "/api/things/{name}"
 
 
 def rule_path(template: str) -> str:
@@ -48,7 +49,8 @@ def starlette_view(template: str) -> Any:
     return view
 
 
-_starlette = Starlette(routes=[Route(t, starlette_view(t), methods=METHODS) for t in TEMPLATES])
+_things = Mount("/api", routes=[Route("/things/{name}", starlette_view(THING), methods=METHODS)])
+_starlette = Starlette(routes=[_things, *(Route(t, starlette_view(t), methods=METHODS) for t in TEMPLATES)])
 _starlette.add_middleware(StarletteMiddleware, settings=settings())
 starlette = each_alone_async(_starlette)
 
@@ -71,6 +73,9 @@ def fastapi_view(template: str) -> Any:
 
 
 _fastapi = FastAPI(openapi_url=None)
+_router = APIRouter(prefix="/api")
+_router.add_api_route("/things/{name}", fastapi_view(THING), methods=METHODS, response_class=Response)
+_fastapi.include_router(_router)
 for _template in TEMPLATES:
     _fastapi.add_api_route(_template, fastapi_view(_template), methods=METHODS, response_class=Response)
 _fastapi.add_middleware(StarletteMiddleware, settings=settings())

@@ -15,7 +15,7 @@ def words(text: str) -> list[bytes]:
     return text.encode("latin-1").split(b" ")[1:-1]
 
 
-PATHS = [b"/login"] * 5 + words(" /items/7 /items/abc /files/a/b /files / /other /login/more ")
+PATHS = [b"/login"] * 5 + words(" /items/7 /items/abc /api/things/x /legacy/7 /files/a/b /files / /other /login/more ")
 PATH_PIECES = [
     *words(" %0A %00 %0d %09 %20 %7f %C2%85 %e2%80%a8 %C3%A9 %ff %c0%af %ed%a0%80 %ef%bb%bf %e2%80%8b "),
     *words(" / // /. /./ /.. /../ . .. %2e %2E%2e /%2e/ /x/../ /x/%2e%2e/ %2f %2F %5c \\ /..%2f %5c..%5c "),
@@ -72,13 +72,14 @@ TOLD = {
 }
 """What an honest proxy writes into each header, and the address that it means."""
 
-NAMES = [b"q"] * 9 + [b" q", b"", *words(" %71 Q q[] +q q%00 q%20 x email _charset_ q\xc3\xa9 ")]
+NAMES = [b"q"] * 9 + [b" q", b"", *words(" %71 Q q[] +q q%00 q%20 x email email _charset_ q\xc3\xa9 ")]
 VALUES = [
     *[b"abc"] * 6,
     *words(" def %61bc a+b a%20b a%2bb %C3%A9 %ff \xff \xc3\xa9 % %zz %u0061 %00 a%0Ab %EF%BD%81 = a=b %26 %3B "),
     *words(" ann%40b.c Ann%40B.C ann@b.c utf-7 \xef\xbb\xbfabc 7 true "),
     *(b"", b" abc", b"abc ", b"a\tb", b"x" * 300),
 ]
+MANY_FIELDS = b"&x" * 1001
 EQUALS = [b"="] * 5 + [b"", b"==", b" = ", b"%3d"]
 SEPARATORS = [b"&"] * 8 + [b";", b"&&", b"&amp;", b"&;"]
 
@@ -145,4 +146,5 @@ PART_HEADERS = [
 STARTS = [b""] * 40 + [b"preamble\r\n", b"\r\n", b"--b\r\n"]
 ENDS = [b"--b--\r\n"] * 8 + [b"--b--", b"--b\r\n", b"--b-", b"--b--\r\nepilogue", b"", b"--bx--\r\n"]
 
-METHODS = [b"GET"] * 5 + [b"POST"] * 7 + words(" PUT PATCH DELETE HEAD OPTIONS post Post get FOO TRACE ")
+METHODS = [b"GET"] * 25 + [b"POST"] * 40 + words(" PUT PUT PATCH PATCH DELETE DELETE HEAD HEAD HEAD OPTIONS OPTIONS ")
+METHODS += words(" post Post get FOO TRACE ")

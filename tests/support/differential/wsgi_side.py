@@ -27,6 +27,18 @@ TEMPLATES = {
 }
 
 
+def with_override(app: Any) -> Any:
+    """Return a WSGI application that takes the method from a header, as the documentation of Flask shows."""
+
+    def start(environ: Any, start_response: Any) -> Any:
+        method = environ.get("HTTP_X_HTTP_METHOD_OVERRIDE", "").upper()
+        if method in METHODS:
+            environ["REQUEST_METHOD"] = method
+        return app(environ, start_response)
+
+    return start
+
+
 _app = flask.Flask("differential")
 
 
@@ -47,6 +59,10 @@ def flask_view(template: str) -> Any:
 
 for _rule, _template in TEMPLATES.items():
     _app.add_url_rule(_rule, _template, flask_view(_template), methods=METHODS)
+_blueprint = flask.Blueprint("api", __name__, url_prefix="/api")
+_blueprint.add_url_rule("/things/<name>", "things", flask_view("/api/things/{name}"), methods=METHODS)
+_app.register_blueprint(_blueprint)
+_app.wsgi_app = with_override(_app.wsgi_app)  # type: ignore[method-assign]
 RateLimiter(_app, settings=settings())
 in_flask = each_alone(_app)
 

@@ -1,4 +1,4 @@
-"""Sends requests over connections that stay open, many at a time, and reads the responses in order."""
+"""Sends requests over connections that stay open, and reads the responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .hostile import BATCH, HostileRequest
+from .hostile import HostileRequest
 
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked", re.IGNORECASE)
@@ -27,40 +27,31 @@ class ServerResponse(NamedTuple):
 
 
 def responses(port: int, requests: Sequence[HostileRequest]) -> Iterator[tuple[HostileRequest, ServerResponse | None]]:
-    """Yield each request with its response, None where the server closes the connection without one."""
-    start, batch = 0, BATCH
-    while start < len(requests):
-        source = requests[start].source
-        end = start
-        while end < len(requests) and end < start + batch and requests[end].source == source:
-            end += 1
-        found = _exchange(port, requests[start:end])
-        yield from zip(requests[start:end], found, strict=False)
-        start += len(found)
-        if not found and batch == 1:  # the server closes the connection for this one
-            yield requests[start], None
-            start += 1
-        batch = 1 if not found else BATCH
+    """Yield each request with its response, None where the server closes the connection without one.
+
+    Each request waits for the response before it. Some servers reject all that they have received with one response.
+    """
+    at = 0
+    while at < len(requests):
+        with socket.create_connection(("127.0.0.1", port), 20, (requests[at].source, 0)) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reader, is_first, stays_open = _Reader(sock), True, True
+            while stays_open and at < len(requests) and requests[at].source == sock.getsockname()[0]:
+                response = _respond(sock, reader, requests[at])
+                if response is None and not is_first:  # the server may have closed the connection before
+                    break
+                yield requests[at], response
+                stays_open = response is not None and not _CLOSES.search(response.head)
+                is_first = False
+                at += 1
 
 
-def _exchange(port: int, requests: Sequence[HostileRequest]) -> list[ServerResponse]:
-    """Send requests over one connection, and return the responses until it is closed."""
-    found: list[ServerResponse] = []
-    with socket.create_connection(("127.0.0.1", port), 20, (requests[0].source, 0)) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader = _Reader(sock)
-        try:
-            sock.sendall(b"".join(request.raw for request in requests))
-            for request in requests:
-                response = reader.response(request.is_head)
-                if response is None:
-                    break
-                found.append(response)
-                if _CLOSES.search(response.head):
-                    break
-        except OSError:
-            pass
-    return found
+def _respond(sock: socket.socket, reader: _Reader, request: HostileRequest) -> ServerResponse | None:
+    try:
+        sock.sendall(request.raw)
+        return reader.response(request.is_head)
+    except OSError:
+        return None
 
 
 class _Reader:
