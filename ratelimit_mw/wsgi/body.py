@@ -15,17 +15,18 @@ def read_body(environ: MutableMapping[str, Any], limit: int) -> object:
     header = environ.get("CONTENT_LENGTH") or ""
     has_end = environ.get("wsgi.input_terminated", False)
     if has_end and (not header or "HTTP_TRANSFER_ENCODING" in environ):
-        content, complete = _read(environ["wsgi.input"], limit + 1)
-        complete = complete and len(content) <= limit
+        content, error = _read(environ["wsgi.input"], limit + 1)
+        complete = error is None and len(content) <= limit
     else:
         length = int(header) if header.isascii() and header.isdigit() and len(header) < 20 else None
         if not header or length == 0:
             return None
         if length is None or length > limit:
             return INVALID
-        content, _ = _read(environ["wsgi.input"], length)
+        content, error = _read(environ["wsgi.input"], length)
         complete = len(content) == length
-    environ["wsgi.input"] = io.BytesIO(content) if complete else ReplayedInput(content, environ["wsgi.input"])
+    rest = environ["wsgi.input"] if error is None else BrokenInput(error)
+    environ["wsgi.input"] = io.BytesIO(content) if complete else ReplayedInput(content, rest)
     return (content or None) if complete else INVALID
 
 
@@ -65,16 +66,25 @@ class ReplayedInput:
         return iter(self.readline, b"")
 
 
-def _read(stream: Any, size: int) -> tuple[bytes, bool]:
-    """Read ``size`` bytes, fewer only at the end: one read may return less than it is asked for.
+class BrokenInput:
+    """The rest of a stream that the server could not read. Each read raises the error of the server."""
 
-    Also return whether the server could read them. The application meets the error of the server again.
-    """
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def read(self, *_: int) -> bytes:
+        raise self._error
+
+    readline = read
+
+
+def _read(stream: Any, size: int) -> tuple[bytes, OSError | None]:
+    """Read ``size`` bytes, fewer only at the end or before an error: one read may return less than it is asked for."""
     parts: list[bytes] = []
     try:
         while size > 0 and (part := stream.read(size)):
             parts.append(part)
             size -= len(part)
-    except OSError:
-        return b"".join(parts), False
-    return b"".join(parts), True
+    except OSError as error:
+        return b"".join(parts), error
+    return b"".join(parts), None

@@ -230,13 +230,18 @@ def test_a_truncated_body_reaches_the_application() -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_an_error_of_the_stream_reaches_the_application(chunked: bool) -> None:
-    """The body is invalid for the limit, which counts the request. The application reads up to the error."""
+    """The body is invalid for the limit, which counts the request. The application reads up to the same error."""
 
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             if found := super().read(size):
                 return found
+            if self.seen_end:
+                return b"more"
+            self.seen_end = True
             raise OSError("connection lost")
+
+        seen_end = False
 
     read: list[bytes] = []
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from . import words
 from .words import PROXY, STRANGER
 
+_PLAIN_HOST = re.compile(rb"[\w.]+(?::\d+)?|\[[0-9a-f:]+\]")  # Werkzeug's server never responds to others
 BATCH = 24
 """So many requests in a row have one source address, and can share a connection."""
 _UNESCAPED = re.compile(rb"[^!-~]")
@@ -71,7 +72,7 @@ def _target(rng: Random, host: bytes) -> bytes:
         path = path[:at] + b"%%%02x" % path[at] + path[at + 1 :]
     form = rng.random()
     if form < 0.03:
-        path = rng.choice(words.ABSOLUTE) + (host or b"x") + path
+        path = rng.choice(words.ABSOLUTE) + (host if _PLAIN_HOST.fullmatch(host) else b"x") + path
     elif form < 0.04:
         path = rng.choice(words.TARGETS)
     target = path + b"?" + _fields(rng) if rng.random() < 0.6 else path

@@ -28,11 +28,11 @@ TEMPLATES = {
 
 
 def with_override(app: Any) -> Any:
-    """Return a WSGI application that takes the method from a header, as the documentation of Flask shows."""
+    """Return a WSGI application that takes the method of a POST from a header, as many applications do."""
 
     def start(environ: Any, start_response: Any) -> Any:
         method = environ.get("HTTP_X_HTTP_METHOD_OVERRIDE", "").upper()
-        if method in METHODS:
+        if method in METHODS and environ["REQUEST_METHOD"] == "POST":
             environ["REQUEST_METHOD"] = method
         return app(environ, start_response)
 
@@ -84,12 +84,10 @@ def _plain(request: Request) -> Response:
 plain = each_alone(RateLimitMiddleware(_plain, settings=settings(routes=False)))
 
 
-class KeepAlive(WSGIRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Quiet(WSGIRequestHandler):
     def log(self, *_: Any) -> None: ...
 
 
 if __name__ == "__main__":  # APP PORT
     _served = {"in_flask": in_flask, "plain": plain}[sys.argv[1]]
-    make_server("127.0.0.1", int(sys.argv[2]), _served, threaded=True, request_handler=KeepAlive).serve_forever()
+    make_server("127.0.0.1", int(sys.argv[2]), _served, threaded=True, request_handler=Quiet).serve_forever()
