@@ -114,12 +114,13 @@ def test_a_rule_is_refunded_or_reset_by_the_view(site: Site) -> None:
 def test_a_cost_is_settled_after_the_response(site: Site) -> None:
     """A background task, and a task that outlives the request, settle later than the middleware."""
     tasks: list[asyncio.Task[None]] = []
+    has_ended = asyncio.Event()
 
     async def view(request: Request) -> Response:
         verdict = request.state.ratelimit
 
         async def later() -> None:
-            await asyncio.sleep(0.02)
+            await has_ended.wait()
             verdict["tokens"].settle(7)
 
         tasks.append(asyncio.create_task(later()))
@@ -129,6 +130,7 @@ def test_a_cost_is_settled_after_the_response(site: Site) -> None:
         assert (await aask(site.app(view), client=site.client)).status_code == 200
         await asyncio.gather(*site.limiter._tasks)
         assert (await site.limiter.apeek({"ip": site.client}, 0)).decisions[1].remaining == 2000
+        has_ended.set()
         await asyncio.gather(*tasks)
         await asyncio.gather(*site.limiter._tasks)
 
