@@ -12,7 +12,7 @@ from ..errors import ConfigError, RateLimitError
 from ..http.notes import count_workers
 from ..settings.framework import SETTING
 from .limits import project_limits
-from .middleware import RateLimitMiddleware, positions_of
+from .middleware import RateLimitMiddleware, cors_after, positions_of
 
 _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddleware"
 _LOCALE: Final = "django.middleware.locale.LocaleMiddleware"
@@ -73,12 +73,9 @@ def check_project(**_: Any) -> list[Any]:
 
 def _order() -> Iterator[Any]:
     """Yield W005: CORS after, and W006: authentication before the middleware."""
-    positions, names = positions_of(RateLimitMiddleware), django.conf.settings.MIDDLEWARE
-    first = min(positions, default=len(names))
-    for name in names[first + 1 :]:
-        if "cors" in name.rpartition(".")[2].lower():
-            yield _warning("W005", name)
-    for name in names[:first] if positions else ():
+    positions = positions_of(RateLimitMiddleware)
+    yield from (_warning("W005", name) for name in cors_after(positions))
+    for name in django.conf.settings.MIDDLEWARE[: min(positions)] if positions else ():
         if "auth" in name.rpartition(".")[2].lower() and not name.startswith("django.contrib.auth."):
             yield _warning("W006", name)
 

@@ -12,6 +12,7 @@ from django.utils.module_loading import import_string
 from ..decision import Verdict
 from ..errors import MissingMiddlewareError, add_hint
 from ..http.admission import adecide
+from ..http.notes import log_note
 from ..rules.decorators import decided, mark_decided
 from .admission import DjangoAdmission, ends_later, resolve, resolve_async, resolve_verdict
 from .limits import ProjectLimits, project_limits
@@ -38,7 +39,10 @@ class RateLimitMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
-        self._is_listed_twice = len(positions_of(RateLimitMiddleware)) > 1
+        positions = positions_of(RateLimitMiddleware)
+        self._is_listed_twice = len(positions) > 1
+        for name in cors_after(positions):
+            log_note(f"{name} runs after RateLimitMiddleware, so rejections have no CORS headers. Move it before")
         project_limits().routes()
 
     def __call__(self, native: Any) -> Any:
@@ -101,6 +105,12 @@ def positions_of(middleware: str | type) -> list[int]:
         for position, entry in enumerate(map(import_string, django.conf.settings.MIDDLEWARE))
         if any(name == f"{base.__module__}.{base.__qualname__}" for base in getattr(entry, "__mro__", ()))
     ]
+
+
+def cors_after(positions: list[int]) -> list[str]:
+    """Return the CORS middleware after these positions."""
+    names = django.conf.settings.MIDDLEWARE[min(positions) :] if positions else ()
+    return [name for name in names if "cors" in name.rpartition(".")[2].lower()]
 
 
 def _run_without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -27,11 +27,12 @@ def log_notes(limits: HttpLimiter, app: object) -> None:
     """Log each note about an application and its limits, once in this process."""
     packages = set(map(_package_of, limits.limiter.rules.marks))
     for note in (*notes_on_layers(app), *notes_on_workers(limits.limiter), *notes_on_marks(packages)):
-        _warn(note)
+        log_note(note)
 
 
 @lru_cache(256)
-def _warn(note: str) -> None:
+def log_note(note: str) -> None:
+    """Log a note, once in this process."""
     _log.warning("%s", note)
 
 

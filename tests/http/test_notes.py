@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import sys
@@ -33,6 +34,8 @@ from ratelimit_mw.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 # The checks of Django are registered on the import of django_calls.
 from django.core.checks import run_checks  # isort: skip
+from django.test import override_settings  # isort: skip
+from django.core.management import CommandError, call_command  # isort: skip
 
 RULES: Any = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "api", "key": ["user"], "limits": "9/s"}]}
 
@@ -40,10 +43,10 @@ RULES: Any = {"rules": [{"name": "site", "limits": "100/minute"}, {"name": "api"
 @pytest.fixture(autouse=True)
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Return the log, as in a new process."""
-    notes._warn.cache_clear()
+    notes.log_note.cache_clear()
     caplog.set_level(logging.WARNING, "ratelimit_mw")
     yield caplog
-    notes._warn.cache_clear()
+    notes.log_note.cache_clear()
 
 
 def starlette(*layers: Any) -> Starlette:
@@ -222,6 +225,26 @@ def test_the_order_of_djangos_middleware_is_checked(before: list[str], after: li
     with project(RULES, middleware=entries):
         found = [message.id for message in run_checks() if message.id in ("ratelimit_mw.W005", "ratelimit_mw.W006")]
     assert found == ([f"ratelimit_mw.{expected}"] if expected else [])
+
+
+def test_cors_after_djangos_middleware_is_logged_at_the_start(log: Any) -> None:
+    """Servers run no checks."""
+    with project(RULES, middleware=[*MIDDLEWARE, f"{__name__}.CorsHeaders"]) as served:
+        assert [served.ask().status_code for _ in range(2)] == [200] * 2
+    found = [message for message in log.messages if "CorsHeaders runs after RateLimitMiddleware" in message]
+    assert len(found) == 1
+
+
+def test_the_command_of_django_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``manage.py ratelimit rules`` shows the rules, and then the problem."""
+    module = module_of("routeless_django", "login")
+    module.urlpatterns = []
+    monkeypatch.setitem(sys.modules, "routeless_django", module)
+    out = io.StringIO()
+    urls = override_settings(ROOT_URLCONF="routeless_django")
+    with project(RULES), urls, pytest.raises(CommandError, match="no route leads to routeless_django"):
+        call_command("ratelimit", "rules", stdout=out)
+    assert out.getvalue().startswith("rule")
 
 
 # -- the event loop ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 
 from ....errors import RateLimitError
+from ....http.notes import notes_on_marks
 from ....rules.describe import Overview
 from ...limits import ProjectLimits, project_limits
 
@@ -31,6 +32,9 @@ class Command(BaseCommand):  # type: ignore[misc] # Django has no types
             raise CommandError(str(error)) from None
         if command == "rules":
             self.stdout.write("\n".join(overview.table()))
+            root = getattr(settings.ROOT_URLCONF, "__name__", settings.ROOT_URLCONF)
+            for problem in notes_on_marks([root.partition(".")[0]]):
+                raise CommandError(problem)
         else:
             self._explain(project, overview, options["method"], options["path"], options["host"])
 
