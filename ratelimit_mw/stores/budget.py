@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar, cast
 STARTING: Final = 1.0
 """Seconds in which a worker may connect before its first request, also with a shorter time budget."""
 _TURNS: Final = 20  # busy turns in a time budget
+_STEPS: Final = 100  # steps of a thread without a wait in a time budget, if each lacks the GIL
 _WAITS: Final = 5  # of a thread in a time budget, each followed by another look
 _BEATS: Final = 10  # of an event loop in a time budget
 _SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
@@ -38,15 +39,16 @@ class ThreadClock(threading.local):
     """
 
     def __init__(self, budget: float) -> None:
+        self._step = budget / _STEPS
         self._turn = budget / _TURNS
         self._wait = budget / _WAITS
         self._last = time.monotonic()
         self._stopped = 0.0
 
     def time(self, waited: float = 0.0) -> float:
-        """Return the time. ``waited`` is the length of a wait that has just timed out."""
+        """Return the time. ``waited`` is the longest time that the last step may have waited for a server."""
         now = time.monotonic()
-        late = now - self._last - (waited if waited > self._turn else self._turn)
+        late = now - self._last - (waited if waited > self._step else self._step)
         self._last = now
         if late > 0:
             self._stopped += late
@@ -65,10 +67,13 @@ class ThreadClock(threading.local):
         while True:
             seconds = min(self._wait, self.seconds_until(deadline))
             try:
-                return attempt(seconds)
+                result = attempt(seconds)
             except TimeoutError:
                 if self.time(waited=seconds) >= deadline:
                     raise
+            else:
+                self.time(waited=self._turn)
+                return result
 
     def connect(self, plain: socket.socket, end: Any, seconds: float) -> None:
         """Connect a socket to an address."""

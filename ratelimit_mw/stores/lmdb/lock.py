@@ -65,7 +65,7 @@ class FileLock:
                 if self._take():
                     return
                 if pause:
-                    if clock.time() >= deadline:
+                    if clock.time(waited=2 * pause) >= deadline:
                         self._blocked += clock.time() - began
                         raise self.timed_out()
                     time.sleep(pause)
