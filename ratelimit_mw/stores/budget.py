@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from functools import cache
 from math import inf
 from ssl import SSLContext, SSLSocket
@@ -20,11 +21,11 @@ from typing import Any, Final, TypeVar, cast
 
 STARTING: Final = 1.0
 """Seconds in which a worker may connect before its first request, also with a shorter time budget."""
-_TURNS: Final = 20  # busy turns in a time budget
-_STEPS: Final = 100  # steps of a thread without a wait in a time budget, if each lacks the GIL
-_WAITS: Final = 5  # of a thread in a time budget, each followed by another look
-_BEATS: Final = 10  # of an event loop in a time budget
-_SHORTEST: Final = 0.001  # seconds: a timeout of 0 makes a socket non-blocking
+_TURNS: Final = 20  # Busy turns in a time budget.
+_STEPS: Final = 100  # Steps of a thread that lacks the GIL, without a wait.
+_WAITS: Final = 5  # Waits of a thread, each followed by another look.
+_BEATS: Final = 10  # Beats of an event loop.
+_SHORTEST: Final = 0.001  # Seconds. A timeout of 0 makes a socket non-blocking.
 _BLOCKED: Final = 0.2
 """Seconds. A longer turn of a loop is logged."""
 _log = logging.getLogger("ratelimit_mw")
@@ -74,6 +75,16 @@ class ThreadClock(threading.local):
             else:
                 self.time(waited=self._turn)
                 return result
+
+    def result(self, future: Future[_Result], deadline: float) -> _Result:
+        """Return the result of another thread, or ``TimeoutError`` at the deadline."""
+
+        def look(seconds: float) -> None:
+            if not wait((future,), seconds).done:
+                raise TimeoutError
+
+        self.wait(look, deadline)
+        return future.result()
 
     def connect(self, plain: socket.socket, end: Any, seconds: float) -> None:
         """Connect a socket to an address."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -72,6 +73,16 @@ def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:
     assert sum(asked) == pytest.approx(BUDGET, abs=0.002)
     asked[:] = [0.0] * 6
     assert clock.wait(attempt, clock.time() + BUDGET) == "reply"
+
+
+def test_error_of_another_thread_is_raised_at_once() -> None:
+    """A credential provider that times out by itself is not asked again and again."""
+    clock, future = ThreadClock(60), Future[str]()
+    future.set_exception(TimeoutError("the provider"))
+    with pytest.raises(TimeoutError, match="the provider"):
+        clock.result(future, clock.time() + 60)
+    with pytest.raises(TimeoutError):
+        clock.result(Future(), clock.time())
 
 
 def on_a_loop(test: Callable[[LoopClock], Any], seconds: float = BUDGET) -> None:

@@ -67,7 +67,7 @@ class MemcachedPool:
         """Return a connection to the first address of the server that accepts one."""
         problem: OSError = OSError("the name has no address")
         clock, access = self._clock, self._access
-        for resolved in clock.wait(resolve(*server).result, due):
+        for resolved in clock.result(resolve(*server), due):
             connection = socket.socket(resolved.family, socket.SOCK_STREAM)
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -117,7 +117,7 @@ class ApplicationClient(_Client):
         seconds = self._clock.seconds_until(deadline)
         taken = run_once(object(), lambda: self._take(self._clock.time() + seconds))
         try:
-            return self._clock.wait(taken.result, deadline)
+            return self._clock.result(taken, deadline)
         except TimeoutError:
             taken.add_done_callback(release)
             raise
@@ -167,7 +167,7 @@ class LoopBridge(Target):
             raise ConfigError("this RedisStore cannot make blocking calls. Pass client= as well, or a URL")
         call = asyncio.run_coroutine_threadsafe(self._target.ask(message, deadline), loop)
         try:
-            return self._clock.wait(call.result, deadline)
+            return self._clock.result(call, deadline)
         except TimeoutError:
             call.cancel()
             raise

@@ -25,7 +25,7 @@ _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  
 
 def open_socket(address: Address, host: str, port: int, deadline: float, clock: ThreadClock) -> socket.socket:
     """Return a connected socket, encrypted if the address asks for it."""
-    addresses = clock.wait(_resolve(address, host, port).result, deadline)
+    addresses = clock.result(_resolve(address, host, port), deadline)
     for count, resolved in _in_turn(addresses):
         with _new_socket(resolved, count) as plain:
             clock.connect(plain, resolved.end, clock.seconds_until(deadline) / count)
@@ -122,7 +122,7 @@ class BoundedCredentials(CredentialProvider):
 
     def get_credentials(self) -> Any:
         result = run_once(("credentials", id(self._provider)), self._provider.get_credentials)
-        return self._clock.wait(result.result, self._deadline)
+        return self._clock.result(result, self._deadline)
 
     async def get_credentials_async(self) -> Any:
         if type(self._provider).get_credentials_async is not CredentialProvider.get_credentials_async:
