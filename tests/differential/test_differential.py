@@ -28,11 +28,12 @@ from http_servers import free_port, running
 from servers import program
 from servers import running as proxy_running
 
-pytestmark = pytest.mark.slow
-
 QUICK = 10_000
 SEED = os.environ.get("DIFFERENTIAL_SEED", "1")
 REQUESTS = int(os.environ.get("DIFFERENTIAL_REQUESTS", QUICK))
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + REQUESTS // 25)]
+
 SHOWN = 5  # differences in the message of a failure
 
 
