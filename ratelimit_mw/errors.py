@@ -42,6 +42,11 @@ class FeatureTypeError(ConfigError, TypeError):
     """The value of a feature has a type without a stable text, or lacks an attribute. The message never has the value.
 
     A request raises it. Where an annotation shows the type, the application does not start: a ``ConfigError``.
+
+    Args:
+        message: The problem, without its place.
+        path: The feature.
+        of: The name of the invalid object, empty when ``path`` is enough.
     """
 
 
