@@ -62,7 +62,7 @@ def read_path(path: str) -> set[str] | None:
     r"""Return every reading of a path, normalized; None where there are too many.
 
     >>> sorted(read_path("/Login//")), sorted(read_path("/a/..\\login"))
-    (['/Login'], ['/a/..\\login', '/login'])
+    (['/Login'], ['/a/../login', '/a/..\\login', '/login'])
     """
     readings = {path}
     waiting = [path] if _AMBIGUOUS.search(path) else []
