@@ -175,9 +175,9 @@ class LoopClock:
     def _beat(self) -> None:
         self._handle = None
         now = self._catch_up() - self._stopped
-        for timeout in [each for each in self._timeouts if each.deadline <= now]:
-            self._timeouts.discard(timeout)
-            self._loop.call_soon(timeout.end)  # after the tasks whose reply this turn of the loop has read
+        for timeout in self._timeouts:
+            if timeout.deadline <= now:
+                self._loop.call_soon(timeout.end)  # after the tasks whose reply this turn of the loop has read
         if self._timeouts:
             self._beat_in(min(timeout.deadline for timeout in self._timeouts) - now)
 
@@ -221,7 +221,8 @@ class LoopTimeout:
             raise TimeoutError from error
 
     def end(self) -> None:
-        """Cancel the task within the block, unless that block has ended."""
+        """Cancel the task within the block, unless that block has ended, or has got more time."""
         if self._task is not None and self.deadline <= self._clock.time():
+            self._clock.discard(self)
             self._is_over = True
             self._task.cancel()

@@ -155,6 +155,24 @@ def test_reply_that_was_read_in_the_last_turn_counts() -> None:
     on_a_loop(test)
 
 
+def test_block_that_gets_more_time_ends_later() -> None:
+    """The clock is turned back after the deadline has passed, and before the block has ended."""
+
+    async def test(clock: LoopClock) -> None:
+        loop, start = asyncio.get_running_loop(), clock.time()
+
+        async def wait() -> None:
+            with clock.timeout_at(start):
+                loop.call_at(loop.time(), clock.turn_back, start - BUDGET)
+                await asyncio.sleep(60)
+
+        with pytest.raises(TimeoutError):
+            await wait()
+        assert loop.time() >= start + BUDGET
+
+    on_a_loop(test)
+
+
 def test_cancelling_from_outside_stays_a_cancellation() -> None:
     """The client has gone away before the deadline."""
 
