@@ -4,6 +4,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 from ...clock import Clock
@@ -107,7 +108,7 @@ class LmdbStore(Store):
         return await queue.run(lambda: self._run(work, clock.time() + deadline - queue.clock.time()), seconds)
 
     def _run(self, work: _Work[_Result], deadline: float) -> _Result:
-        return self._environment.run(work, self._clock, lambda: self._budget.time() > deadline)
+        return self._environment.run(work, self._clock, lambda: self._budget.time(waited=inf) > deadline)
 
 
 def open_address(parsed: tuple[str, int, bool], timeout_us: int) -> LmdbStore:
