@@ -1,4 +1,4 @@
-"""The circuit breaker: ``BreakerStore`` stops calls to a store that fails, and probes it until it replies again."""
+"""``CircuitBreaker`` counts the failures of a store, rejects calls while there are too many, and probes the store."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from ..clock import SECOND, now_us
-from ..decision import Decision, Hit
 from ..errors import StateError, StoreError
 from ..forksafe import create_lock
-from ..receipt import Correction
 from ..stores import Store
-from .fleet import Fleet
 from .link import ChainLink
 
 if TYPE_CHECKING:
@@ -33,42 +28,15 @@ class NotAskedError(StoreError):
     """The circuit breaker is open, so the store was not asked."""
 
 
-LastDecision = tuple[int, int, int]
-"""The rest that a decision left, and its ``at_us`` and ``reset_us``."""
-
-
-class LastDecisions:
-    """The last decision of the store on each key. Bounded: it has two generations of keys."""
-
-    def __init__(self, max_keys: int) -> None:
-        self._part = max(1, max_keys // 2)
-        self._young: dict[str, LastDecision] = {}
-        self._old: dict[str, LastDecision] = {}
-
-    def keep(self, decisions: Sequence[Decision]) -> None:
-        young = self._young
-        for decision in decisions:
-            # Numbers alone: the garbage collector does not visit them.
-            young[decision.hit[1]] = (decision.remaining, decision.at_us, decision.reset_us)
-        if len(young) >= self._part:
-            self._old, self._young = young, {}
-
-    def pop(self, key: str) -> LastDecision | None:
-        old = self._old.pop(key, None)
-        return self._young.pop(key, old)
-
-
-class BreakerStore(ChainLink):
-    """Asks a store while its circuit breaker is closed, and raises ``NotAskedError`` while the breaker is open.
+class CircuitBreaker(ChainLink):
+    """Knows whether a store may be asked: while the breaker is open, ``reject_call`` raises ``NotAskedError``.
 
     The breaker opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to
     1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.
     """
 
-    def __init__(self, store: Store, policy: str, fleet_size: int | None, max_keys: int) -> None:
+    def __init__(self, store: Store, policy: str) -> None:
         super().__init__(store)
-        self.fleet = Fleet(store, fleet_size)
-        self.last = LastDecisions(max_keys)
         self.name = store.name or type(store).__name__
         self._policy = policy
         self._policies: dict[str, str] = {}
@@ -84,48 +52,6 @@ class BreakerStore(ChainLink):
     def check(self, limit: Limit) -> None:
         self._policies[limit.rule] = limit.on_store_error or self._policy
         self.store.check(limit)
-
-    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if self.open:
-            self.reject_call()
-        epoch, asked = self.epoch, hits
-        if consume and monotonic() >= self.fleet.due_at:
-            asked = self.fleet.join(hits)
-        try:
-            decisions = self.store.apply(asked, now, consume)
-        except StoreError as error:
-            self.record_failure(error, epoch)
-            raise
-        return self._learn(decisions, asked is not hits)
-
-    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
-        if self.open:
-            self.reject_call()
-        epoch, asked = self.epoch, hits
-        if consume and monotonic() >= self.fleet.due_at:
-            asked = self.fleet.join(hits)
-        try:
-            decisions = await self.store.aapply(asked, now, consume)
-        except StoreError as error:
-            self.record_failure(error, epoch)
-            raise
-        return self._learn(decisions, asked is not hits)
-
-    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        with _Call(self):
-            return self.store.correct(changes, now)
-
-    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
-        with _Call(self):
-            return await self.store.acorrect(changes, now)
-
-    def _learn(self, decisions: list[Decision], is_announcement: bool) -> list[Decision]:
-        if self.failures:
-            self.failures = 0
-        if is_announcement:
-            decisions = self.fleet.learn(decisions)
-        self.last.keep(decisions)
-        return decisions
 
     def reject_call(self) -> None:
         """Raise ``NotAskedError``. When a probe is due, probe the store in a thread: an event loop may end first."""
@@ -186,23 +112,3 @@ class BreakerStore(ChainLink):
             self.store.ping()
             if passed := self.recover(now_us()):
                 _log.warning("store %s reachable again after %.1f s", self.name, passed / SECOND)
-
-
-class _Call:
-    """One correction: rejected while the breaker is open, else its outcome is counted. ``apply`` does so without it."""
-
-    __slots__ = ("_breaker", "_epoch")
-
-    def __init__(self, breaker: BreakerStore) -> None:
-        self._breaker = breaker
-
-    def __enter__(self) -> None:
-        if self._breaker.open:
-            self._breaker.reject_call()
-        self._epoch = self._breaker.epoch
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StoreError):
-            self._breaker.record_failure(error, self._epoch)
-        elif error is None and self._breaker.failures:
-            self._breaker.failures = 0

@@ -1,7 +1,8 @@
-"""``FailoverStore`` decides when a shared store cannot be reached, by the ``on_store_error`` of each limit.
+"""Failover for a shared store that cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
-"local" counts in this process, "allow" leaves the limit out, and "deny" rejects with 503. Local counting starts from
-the last decision of the store on a key: each process has its share of the rest, and of each quota that is fresh since.
+By the ``on_store_error`` of each limit, "local" counts in this process, "allow" leaves the limit out, and "deny" rejects
+with 503. Local counting starts from the last decision of the store on a key: each process has its share of the rest,
+and of each quota that is fresh since.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..errors import RateLimitError, StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
 from ..stores import MemoryStore, Store
-from .breaker import BreakerStore, LastDecision, NotAskedError
+from .breaker import CircuitBreaker, NotAskedError
+from .fleet import Fleet
 from .link import ChainLink
 from .tally import Tally
 
@@ -31,6 +33,102 @@ _RETRY_DENIED: Final = SECOND
 _MAX_LIMITS: Final = 10_000
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
+
+
+LastDecision = tuple[int, int, int]
+"""The rest that a decision left, and its ``at_us`` and ``reset_us``."""
+
+
+class LastDecisions:
+    """The last decision of the store on each key. Bounded: it has two generations of keys."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._part = max(1, max_keys // 2)
+        self._young: dict[str, LastDecision] = {}
+        self._old: dict[str, LastDecision] = {}
+
+    def keep(self, decisions: Sequence[Decision]) -> None:
+        young = self._young
+        for decision in decisions:
+            # Numbers alone: the garbage collector does not visit them.
+            young[decision.hit[1]] = (decision.remaining, decision.at_us, decision.reset_us)
+        if len(young) >= self._part:
+            self._old, self._young = young, {}
+
+    def pop(self, key: str) -> LastDecision | None:
+        old = self._old.pop(key, None)
+        return self._young.pop(key, old)
+
+
+class BreakerStore(CircuitBreaker):
+    """Asks a store while its circuit breaker is closed. It keeps what the process needs when the breaker opens."""
+
+    def __init__(self, store: Store, policy: str, fleet_size: int | None, max_keys: int) -> None:
+        super().__init__(store, policy)
+        self.fleet = Fleet(store, fleet_size)
+        self.last = LastDecisions(max_keys)
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if self.open:
+            self.reject_call()
+        epoch, asked = self.epoch, hits
+        if consume and monotonic() >= self.fleet.due_at:
+            asked = self.fleet.join(hits)
+        try:
+            decisions = self.store.apply(asked, now, consume)
+        except StoreError as error:
+            self.record_failure(error, epoch)
+            raise
+        return self._learn(decisions, asked is not hits)
+
+    async def aapply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        if self.open:
+            self.reject_call()
+        epoch, asked = self.epoch, hits
+        if consume and monotonic() >= self.fleet.due_at:
+            asked = self.fleet.join(hits)
+        try:
+            decisions = await self.store.aapply(asked, now, consume)
+        except StoreError as error:
+            self.record_failure(error, epoch)
+            raise
+        return self._learn(decisions, asked is not hits)
+
+    def correct(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        with _Call(self):
+            return self.store.correct(changes, now)
+
+    async def acorrect(self, changes: Sequence[Correction], now: int | None = None) -> list[int]:
+        with _Call(self):
+            return await self.store.acorrect(changes, now)
+
+    def _learn(self, decisions: list[Decision], is_announcement: bool) -> list[Decision]:
+        if self.failures:
+            self.failures = 0
+        if is_announcement:
+            decisions = self.fleet.learn(decisions)
+        self.last.keep(decisions)
+        return decisions
+
+
+class _Call:
+    """One correction: rejected while the breaker is open, else its outcome is counted. ``apply`` does so without it."""
+
+    __slots__ = ("_breaker", "_epoch")
+
+    def __init__(self, breaker: BreakerStore) -> None:
+        self._breaker = breaker
+
+    def __enter__(self) -> None:
+        if self._breaker.open:
+            self._breaker.reject_call()
+        self._epoch = self._breaker.epoch
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, StoreError):
+            self._breaker.record_failure(error, self._epoch)
+        elif error is None and self._breaker.failures:
+            self._breaker.failures = 0
 
 
 class Denial(Decision):

@@ -115,7 +115,7 @@ def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPat
     """It is due at once, with the next call, and then at intervals that double up to 30 s. It is in no verdict."""
     store = WatchedStore()
     now = 100.0
-    for module in "fleet", "breaker":
+    for module in "fleet", "failover":
         monkeypatch.setattr(f"ratelimit_mw.limiter.{module}.monotonic", lambda: now)
     limiter = process(store, "1000000/hour")
     counts = []
