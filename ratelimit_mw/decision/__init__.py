@@ -1,16 +1,16 @@
-"""The result of one limit (``decision.py``) and of one request (``verdict.py``). Pure, no I/O."""
+"""The result of one limit (``decision.py``), of one request (``verdict.py``), and its part of one rule. No I/O."""
 
 from .decision import BeforeHit as BeforeHit
 from .decision import Decision as Decision
 from .decision import Hit as Hit
 from .decision import SlotCost as SlotCost
 from .decision import count_hits as count_hits
-from .decision import decide_all as decide_all
 from .decision import make_hit as make_hit
 from .decision import name_slots as name_slots
 from .decision import with_hits_before as with_hits_before
+from .rule_verdict import RuleVerdict as RuleVerdict
 from .verdict import CombinedVerdict as CombinedVerdict
 from .verdict import EarlyVerdict as EarlyVerdict
-from .verdict import RuleVerdict as RuleVerdict
 from .verdict import Verdict as Verdict
 from .verdict import build_verdict as build_verdict
+from .verdict import decide_all as decide_all

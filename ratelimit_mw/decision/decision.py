@@ -1,4 +1,4 @@
-"""The result of one limit (``Decision``) for one hit, and of all hits of a request together. Pure, no I/O.
+"""A request under one limit (``Hit``), and the result of that limit (``Decision``). Pure, no I/O.
 
 Inside the package, times are whole microseconds (``*_us``). Users read seconds.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import randbits
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from ..clock import SECOND
 
@@ -157,38 +157,3 @@ def _slot_cost(cost: int) -> SlotCost:
     named = SlotCost(cost)
     named.slot = 1 + randbits(_SLOT_BITS)
     return named
-
-
-def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
-    """Decide all hits of a request at one instant. Pure. A store calls it within one atomic step.
-
-    When a limit rejects the request, the other limits report their state for a cost of 0, and only rejections that a
-    log counts are written. A shadow limit never rejects the request.
-
-    Args:
-        hits: The hits of the request.
-        states: The state of each hit, None for a key without one.
-        now: The time in whole microseconds.
-
-    Returns:
-        The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
-    """
-    allowed = True
-    decisions: list[Decision] = []
-    writes: list[tuple[Hit, Any]] = []
-    for hit, state in zip(hits, states, strict=True):
-        kept, decision = hit[0].decide(state, now, hit[2])
-        decision.hit = hit
-        decisions.append(decision)
-        if kept is not state:
-            writes.append((hit, kept))
-        if not decision.allowed and not hit[0].shadow:
-            allowed = False
-    if allowed:
-        return decisions, writes
-    rejecting = {id(decision.hit) for decision in decisions if not decision.allowed}
-    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
-        if id(hit) not in rejecting:
-            decisions[i] = hit.limit.decide(state, now, 0)[1]
-            decisions[i].hit = hit
-    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in rejecting]

@@ -1,30 +1,18 @@
-"""The result of one request (``Verdict``), and the part of it that belongs to one rule. No I/O."""
+"""The result of one request: all its hits are decided together, and ``Verdict`` has their decisions. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ConfigError, RateLimitExceeded, suggestion
 from ..quota import checked_cost
-from ..receipt import Due, Receipt, cost_due, receipt_of, refund_due
-from .decision import BeforeHit, Decision
+from ..receipt import Due, Receipt, receipt_of
+from .decision import BeforeHit, Decision, Hit
+from .rule_verdict import RuleVerdict, Settler
 
 if TYPE_CHECKING:
     from ..algorithms.limit import Limit
-    from ..rules.ruleset import RuleSet
-
-
-class Settler(Protocol):
-    """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
-
-    rules: RuleSet
-
-    def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that were stated for the rules of a verdict."""
-
-    def forget(self, verdict: Verdict, rule: str) -> None:
-        """Forget all that is counted under the key of one rule of a verdict."""
 
 
 class Verdict:
@@ -55,7 +43,7 @@ class Verdict:
     @property
     def rejected_by(self) -> list[Decision]:
         """The decisions that rejected the request. Shadow rules are never among them."""
-        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.shadow]
+        return [] if self.allowed else [d for d in self.decisions if not d.allowed and not d.hit[0].shadow]
 
     @property
     def retry_after(self) -> float | None:
@@ -195,56 +183,39 @@ class CombinedVerdict(Verdict):
         return self._parts
 
 
-class RuleVerdict:
-    """The part of a verdict that belongs to one rule.
+def decide_all(hits: Sequence[Hit], states: Sequence[Any], now: int) -> tuple[list[Decision], list[tuple[Hit, Any]]]:
+    """Decide all hits of a request at one instant. Pure. A store calls it within one atomic step.
 
-    After ``hit`` its methods take effect at once. In a request that a middleware handles, ``settle``, ``refund`` and
-    ``count`` take effect at the end of the response, and at once after it. Under an event loop the store is called in a
-    task.
+    When a limit rejects the request, the other limits report their state for a cost of 0, and only rejections that a
+    log counts are written. A shadow limit never rejects the request.
+
+    Args:
+        hits: The hits of the request.
+        states: The state of each hit, None for a key without one.
+        now: The time in whole microseconds.
+
+    Returns:
+        The decisions, one for each hit, and the pairs of hit and new state to write when the request consumes.
     """
-
-    __slots__ = ("_rule", "_verdicts")
-
-    def __init__(self, verdicts: Sequence[Verdict], rule: str) -> None:
-        self._verdicts = [verdict for verdict in verdicts if rule in verdict]
-        self._rule = rule
-
-    def settle(self, cost: int) -> None:
-        """Replace the cost that the request consumed from this rule by the true cost. Slots are not changed.
-
-        Args:
-            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
-
-        Raises:
-            ConfigError: ``cost`` is not such a number.
-        """
-        self._state(cost_due(checked_cost(cost)))
-
-    def refund(self) -> None:
-        """Return all of the cost that the request consumed from this rule, its slots too."""
-        self._state(refund_due)
-
-    def count(self) -> None:
-        """Count this request for any status of its response, for example with ``count_when = {marked = true}``."""
-        for verdict in self._verdicts:
-            verdict.receipt.marked.add(self._rule)
-        self._settle()
-
-    def reset(self) -> None:
-        """Forget all that is counted under the key of this rule, this request too. It takes effect at once."""
-        for verdict in self._verdicts:
-            if verdict.settler is not None:
-                verdict.settler.forget(verdict, self._rule)
-
-    def _state(self, due: Due) -> None:
-        for verdict in self._verdicts:
-            verdict.state(self._rule, due)
-        self._settle()
-
-    def _settle(self) -> None:
-        for verdict in self._verdicts:
-            if verdict.settler is not None:
-                verdict.settler.settle_stated(verdict)
+    allowed = True
+    decisions: list[Decision] = []
+    writes: list[tuple[Hit, Any]] = []
+    for hit, state in zip(hits, states, strict=True):
+        kept, decision = hit[0].decide(state, now, hit[2])
+        decision.hit = hit
+        decisions.append(decision)
+        if kept is not state:
+            writes.append((hit, kept))
+        if not decision.allowed and not hit[0].shadow:
+            allowed = False
+    if allowed:
+        return decisions, writes
+    rejecting = {id(decision.hit) for decision in decisions if not decision.allowed}
+    for i, (hit, state) in enumerate(zip(hits, states, strict=True)):
+        if id(hit) not in rejecting:
+            decisions[i] = hit.limit.decide(state, now, 0)[1]
+            decisions[i].hit = hit
+    return decisions, [(hit, kept) for hit, kept in writes if id(hit) in rejecting]
 
 
 def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_before: bool = False) -> Verdict:

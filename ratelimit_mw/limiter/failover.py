@@ -1,8 +1,8 @@
 """Failover for a shared store that cannot be reached: ``BreakerStore`` stops asking it, ``FailoverStore`` decides.
 
-By the ``on_store_error`` of each limit, "local" counts in this process, "allow" leaves the limit out, and "deny" rejects
-with 503. Local counting starts from the last decision of the store on a key: each process has its share of the rest,
-and of each quota that is fresh since.
+By the ``on_store_error`` of each limit, "local" counts in this process, "allow" leaves the limit out, and "deny"
+rejects with 503. Local counting starts from the last decision of the store on a key: each process has its share of the
+rest, and of each quota that is fresh since.
 """
 
 from __future__ import annotations

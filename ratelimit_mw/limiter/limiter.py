@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..clock import Clock, checked_clock
-from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, name_slots, with_hits_before
+from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name_slots, with_hits_before
 from ..errors import error_path
 from ..keys.features import Features
 from ..quota import checked_cost
@@ -208,8 +208,7 @@ class Limiter(Settlement):
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
             used = own_cost if cost is None else checked_cost(cost)
-            key = key_of(features)
-            if key is None:
+            if (key := key_of(features)) is None:
                 return Verdict()
             decision = self._memory._apply_one(limit, key, used, None if self._clock is None else self._clock())
             return Verdict((decision,), decision.allowed)
@@ -238,19 +237,22 @@ class Limiter(Settlement):
         """Return the hits for the chain to decide, or the verdict of a request that needs no chain."""
         if cost is not None:
             checked_cost(cost)
-        if plan.single is not None and consume and self._leases is not None and not testmode.active:
+        if plan.single is not None and not testmode.active:
             limit, key_of, own_cost = plan.single
-            key = key_of(features)
-            if key and (leased := self._leases.apply_one(limit, key, own_cost if cost is None else cost)):
+            if (key := key_of(features)) is None:
+                return Verdict()
+            hits = [make_hit((limit, key, own_cost if cost is None else cost))]
+            if consume and self._leases is not None and (leased := self._leases.apply_one(*hits[0])):
                 return Verdict((leased,))
-        if testmode.off:
+        elif testmode.off:
             return Verdict()
-        try:
-            hits = plan.hits(features, cost, request)
-        except EarlyVerdict as early:
-            return early.verdict(self._time())
-        if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
-            hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
+        else:
+            try:
+                hits = plan.hits(features, cost, request)
+            except EarlyVerdict as early:
+                return early.verdict(self._time())
+            if testmode.key_suffix and self._clock is None:  # a test has put this limiter on its clock
+                hits = [hit._replace(key=hit.key + testmode.key_suffix) for hit in hits]
         hits = name_slots(hits) if consume and plan.has_slots and self.waits else hits
         return (with_hits_before(hits) if consume and plan.counts_outcomes else hits) or Verdict()
 

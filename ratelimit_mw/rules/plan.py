@@ -94,10 +94,6 @@ class Plan:
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
         """Build one hit for each limit that applies. ``EarlyVerdict`` when a list or a missing key decides."""
-        if self.single is not None:
-            limit, lone_key, lone_cost = self.single
-            name = lone_key(features)
-            return [] if name is None else [make_hit((limit, name, lone_cost if cost is None else cost))]
         if self.lists is not None and (allowed := self.lists.allows(features)) is not None:
             raise EarlyVerdict(allowed)
         hits: list[Hit] = []

@@ -1,0 +1,77 @@
+"""The part of a verdict that belongs to one rule: what a view does with it after the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..quota import checked_cost
+from ..receipt import Due, cost_due, refund_due
+
+if TYPE_CHECKING:
+    from ..rules.ruleset import RuleSet
+    from .verdict import Verdict
+
+
+class Settler(Protocol):
+    """Settles a verdict: a limiter does so at once, a middleware at the end of the response."""
+
+    rules: RuleSet
+
+    def settle_stated(self, verdict: Verdict) -> None:
+        """Apply the costs that were stated for the rules of a verdict."""
+
+    def forget(self, verdict: Verdict, rule: str) -> None:
+        """Forget all that is counted under the key of one rule of a verdict."""
+
+
+class RuleVerdict:
+    """The part of a verdict that belongs to one rule.
+
+    After ``hit`` its methods take effect at once. In a request that a middleware handles, ``settle``, ``refund`` and
+    ``count`` take effect at the end of the response, and at once after it. Under an event loop the store is called in a
+    task.
+    """
+
+    __slots__ = ("_rule", "_verdicts")
+
+    def __init__(self, verdicts: Sequence[Verdict], rule: str) -> None:
+        self._verdicts = [verdict for verdict in verdicts if rule in verdict]
+        self._rule = rule
+
+    def settle(self, cost: int) -> None:
+        """Replace the cost that the request consumed from this rule by the true cost. Slots are not changed.
+
+        Args:
+            cost: The true cost in units of the limit, a whole number from 0 to 10**12.
+
+        Raises:
+            ConfigError: ``cost`` is not such a number.
+        """
+        self._state(cost_due(checked_cost(cost)))
+
+    def refund(self) -> None:
+        """Return all of the cost that the request consumed from this rule, its slots too."""
+        self._state(refund_due)
+
+    def count(self) -> None:
+        """Count this request for any status of its response, for example with ``count_when = {marked = true}``."""
+        for verdict in self._verdicts:
+            verdict.receipt.marked.add(self._rule)
+        self._settle()
+
+    def reset(self) -> None:
+        """Forget all that is counted under the key of this rule, this request too. It takes effect at once."""
+        for verdict in self._verdicts:
+            if verdict.settler is not None:
+                verdict.settler.forget(verdict, self._rule)
+
+    def _state(self, due: Due) -> None:
+        for verdict in self._verdicts:
+            verdict.state(self._rule, due)
+        self._settle()
+
+    def _settle(self) -> None:
+        for verdict in self._verdicts:
+            if verdict.settler is not None:
+                verdict.settler.settle_stated(verdict)
