@@ -1,4 +1,4 @@
-"""The part of a verdict that belongs to one rule: what a view does with it after the decision."""
+"""The part of a verdict that belongs to one rule. A view settles, refunds, counts or resets it."""
 
 from __future__ import annotations
 

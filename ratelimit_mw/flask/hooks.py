@@ -156,7 +156,7 @@ def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
 
 def marks_for(view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
     """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` by itself."""
-    marks = view.for_method(method)
+    marks = view.by_method.get(method) or view.common  # for_method, without a call
     is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
     return replace(marks, answers_options=True) if is_automatic else marks
 

@@ -12,20 +12,16 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..keys.features import INVALID
 from ..keys.networks import EMBEDDINGS, Embedding, Networks, embedded_ipv4, parse_network
-
-if TYPE_CHECKING:
-    from .request import Request
 
 UNIX: Final = "unix"
 _MAX_HOPS: Final = 32
 _MAX_BYTES: Final = 8192
 _MAX_ADDRESS: Final = 64
 _CACHE_SIZE: Final = 8192
-_MAX_WATCHED: Final = 10_000  # requests; later ones have the cost of no check
 _log = logging.getLogger("ratelimit_mw")
 
 _IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -62,9 +58,7 @@ class ClientIP:
     '198.51.100.1'
     """
 
-    watches = True
-    """Whether ``watch`` may still log its warning."""
-    _watched = 0
+    _is_warned = False
 
     def __init__(
         self,
@@ -89,6 +83,7 @@ class ClientIP:
             return None
         peer_key = self.key(peer) if peer else None
         if not self.reads_header or not self.trusts(peer):
+            self.watch(peer, lines)
             return peer_key
         for hop in self._hops(lines):
             if hop is INVALID:
@@ -101,15 +96,14 @@ class ClientIP:
         """Return whether the socket's other end is a trusted proxy."""
         return (len(peer) <= _MAX_ADDRESS and self._trusts(peer)) if peer else self._trusts_unix
 
-    def watch(self, request: Request) -> None:
-        """Log a warning, once, for a request that came through a proxy that the settings do not name."""
-        self._watched += 1
-        self.watches = self._watched < _MAX_WATCHED
-        peer = request.peer
-        address = _parse(peer, ()) if peer and len(peer) <= _MAX_ADDRESS else None
-        if address is None or not address.is_private or self.trusts(peer) or not request.header_lines(self.header):
+    def watch(self, peer: str | None, lines: Iterable[str]) -> None:
+        """Log a warning, once, for a header of a private address that is not one of the trusted proxies."""
+        if self._is_warned or not lines or not peer or len(peer) > _MAX_ADDRESS or self._trusts(peer):
             return
-        self.watches = False
+        address = _parse(peer, ())
+        if address is None or not address.is_private:
+            return
+        self._is_warned = True
         _log.warning(
             "a request from %s has the header %s, but %s is not one of trusted_proxies."
             " If it is your proxy, all clients behind it share one limit by ip. Add it to trusted_proxies",

@@ -21,6 +21,7 @@ from .request import Request
 Read = Callable[[Request], Any]
 
 _MAX_PLANS: Final = 10_000
+_MAX_WATCHED: Final = 10_000  # requests; later ones have the cost of no check
 _MAX_ADDRESS: Final = 64
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),
@@ -50,6 +51,7 @@ class FeatureReader:
         self._own = {name: _with_framework_request(read) for name, read in self._functions.items()}
         self._client_ip = client_ip
         self._ip_key = client_ip.key
+        self._watched = 0
         self._built_in: dict[str, Read] = {
             "ip": self._ip_behind_proxies if client_ip.reads_header else self._ip_of_peer,
             **adapter,
@@ -89,13 +91,13 @@ class FeatureReader:
 
     def _ip_of_peer(self, request: Request) -> str | None:
         peer = request.peer
-        if self._client_ip.watches:
-            self._client_ip.watch(request)
+        if self._watched < _MAX_WATCHED:
+            self._watched += 1
+            if lines := request.header_lines(self._client_ip.header):
+                self._client_ip.watch(peer, lines)
         return self._ip_key(peer) if peer and len(peer) <= _MAX_ADDRESS else None
 
     def _ip_behind_proxies(self, request: Request) -> Any:
-        if self._client_ip.watches:
-            self._client_ip.watch(request)
         return self._client_ip.resolve(request.peer, request.header_lines(self._client_ip.header))
 
     def _find(self, part: Part, needed_by: str) -> Read:

@@ -195,7 +195,7 @@ class Settlement:
         recorded: _Corrections = []
         for part in verdict.parts:
             settler, receipt = part.settler, part.receipt
-            if settler is not None and getattr(settler, "limiter", settler) is not self:
+            if part is not verdict and settler is not None and getattr(settler, "limiter", settler) is not self:
                 settler.settle_stated(part)
             elif pending := receipt.corrections(receipt.due):
                 recorded.append((receipt, pending))
