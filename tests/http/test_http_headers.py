@@ -201,3 +201,13 @@ def test_a_limit_on_concurrent_requests_sends_no_time() -> None:
     assert scene.hit()["ratelimit"] == '"login";r=0'
     rejected = scene.hit()
     assert (rejected["ratelimit"], rejected["retry-after"]) == ('"login";r=0', "1")
+
+
+def test_the_cache_of_encoded_resets_is_bounded() -> None:
+    """Clients whose limits reset at different times do not grow the cache. The numbers stay right."""
+    scene = Scene(rule("1/day"))
+    verdict = scene.limiter.hit(FEATURES)
+    for seconds in range(1, headers_module._MAX_CACHED + 10):
+        verdict.decisions[0].reset_us = seconds * 1_000_000
+        assert scene.of(verdict)["x-ratelimit-reset"] == str(seconds)
+    assert 0 < len(scene.writer._resets) <= headers_module._MAX_CACHED
