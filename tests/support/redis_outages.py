@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from calls import BODY, START, asend_bare, http_scope, sending
-from redis_handles import PATIENT, client, hit
+from redis_handles import client, hit
 from servers import HOST, cluster_running, redis_running, sentinel_running, wait_for
 
-from ratelimit_mw import Limiter, Quota, Rule, StoreError
+from ratelimit_mw import Limiter, Quota, Rule, StoreError, Verdict
 from ratelimit_mw.algorithms.limit import Limit
 from ratelimit_mw.asgi import RateLimitMiddleware
 from ratelimit_mw.settings import Settings
@@ -25,7 +25,6 @@ POLICIES = ("allow", "deny", "local")
 AWAY = 1.0
 QUICK = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 LIMIT = Limit("api", 0, Quota.parse("1000000/day"), "sliding-window-counter")
-CONSUMED = 100_000  # in the store: what is left tells whether the store has answered, or a counter of this process
 HIT = hit(LIMIT)
 SLOT = slot_of(b"rl:" + HIT.key.encode())
 
@@ -120,16 +119,17 @@ def limiter(address: str, policy: str) -> Limiter:
 
 
 class Seen(NamedTuple):
-    """One response: its start, its duration in seconds, its status, and the remaining amount in its headers."""
+    """One response: its start, its duration in seconds, its status, and its verdict."""
 
     at: float
     seconds: float
     status: int
-    remaining: int | None
+    verdict: Verdict
 
     @property
     def by_store(self) -> bool:
-        return self.status == 200 and self.remaining is not None and self.remaining <= LIMIT.limit - CONSUMED
+        decisions = self.verdict.decisions
+        return self.status == 200 and bool(decisions) and not decisions[0].local
 
 
 class Watched(NamedTuple):
@@ -138,15 +138,6 @@ class Watched(NamedTuple):
     seen: dict[str, list[Seen]]
     back_at: float
     stall: float = 0.0
-
-
-def consume(address: str) -> None:
-    """So much that a fresh counter cannot be mistaken for the store's."""
-    store = open_store(address, PATIENT)
-    try:
-        store.apply([HIT._replace(cost=CONSUMED)])
-    finally:
-        store.close()
 
 
 def goes_and_returns(outage: Outage) -> float:
@@ -163,7 +154,6 @@ def goes_and_returns(outage: Outage) -> float:
 
     outage.happens()
     wait_for(is_back, "the store or its successor")
-    consume(outage.address)
     return asked_at
 
 
@@ -174,7 +164,6 @@ def served(seen: dict[str, list[Seen]], since: float = 0.0) -> bool:
 
 async def watched_on_a_loop(outage: Outage) -> Watched:
     """Three ASGI applications, one for each policy, that are asked all the time."""
-    consume(outage.address)
     limiters = {policy: limiter(outage.address, policy) for policy in POLICIES}
     seen: dict[str, list[Seen]] = {policy: [] for policy in POLICIES}
     ends = asyncio.Event()
@@ -200,10 +189,9 @@ async def watched_on_a_loop(outage: Outage) -> Watched:
 async def _asking(app: RateLimitMiddleware, seen: list[Seen], ends: asyncio.Event) -> None:
     while not ends.is_set():
         at, began = time.monotonic(), clock()
-        start = (await asend_bare(app, http_scope()))[0]
-        fields = dict(start["headers"])
-        left = fields.get(b"x-ratelimit-remaining")
-        seen.append(Seen(at, clock() - began, start["status"], None if left is None else int(left)))
+        state: dict[str, Any] = {}
+        start = (await asend_bare(app, http_scope(state=state)))[0]
+        seen.append(Seen(at, clock() - began, start["status"], state["ratelimit"]))
         await asyncio.sleep(0.01)
 
 
@@ -234,7 +222,6 @@ def clock() -> float:
 
 def watched_in_threads(outage: Outage) -> Watched:
     """Three limiters, one for each policy, that threads ask all the time."""
-    consume(outage.address)
     limiters = {policy: limiter(outage.address, policy) for policy in POLICIES}
     seen: dict[str, list[Seen]] = {policy: [] for policy in POLICIES}
     ends = threading.Event()
@@ -264,6 +251,5 @@ def _hitting(asked: Limiter, seen: list[Seen], ends: threading.Event) -> None:
         at, began = time.monotonic(), clock()
         verdict = asked.hit({"ip": "192.0.2.7"})
         status = 200 if verdict.allowed else 503 if verdict.unavailable else 429
-        left = verdict.decisions[0].remaining if verdict.decisions else None
-        seen.append(Seen(at, clock() - began, status, left))
+        seen.append(Seen(at, clock() - began, status, verdict))
         ends.wait(0.01)
