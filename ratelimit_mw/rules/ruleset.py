@@ -88,9 +88,13 @@ class RuleSet:
 
         Requests with the same rules get the same object.
         """
+        if not self.needs_path:
+            path = ""
+        if not self.needs_host:
+            host = ""
         key: Hashable = method  # short where it can be, because each request builds one
         if self._needs_place or (to is not None and to.marks is not None):
-            key = to, method, path if self.needs_path else "", host if self.needs_host else ""
+            key = to, method, path, host
         try:
             return self._by_request[key]
         except KeyError:
@@ -141,7 +145,7 @@ class RuleSet:
         if self._has_views:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
         numbers += [self._of_mark[mark] for mark in to.marks.marks] if to.marks else []
-        plan = self._plan_of(numbers, method, normalize_host(host) if self.needs_host else "", to.marks)
+        plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks)
         if len(method) + len(path) + len(str(host)) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
                 self._by_request.clear()

@@ -414,5 +414,6 @@ def test_an_algorithm_is_a_name_or_a_registered_class() -> None:
 def test_a_long_path_that_no_rule_reads_is_no_part_of_the_cache() -> None:
     """Requests with long paths then find the plan of their view in the cache."""
     rules = RuleSet([Rule(name="every", limits="1/s")])
-    rules.plan("GET", "/" + "x" * 500, view=ViewMarks())
-    assert [*rules._by_request] == [(ViewMarks(), "GET", "", "")]
+    to = Destination(marks=ViewMarks())
+    rules.plan("GET", "/" + "x" * 500, to=to)
+    assert [*rules._by_request] == [(to, "GET", "", "")]
