@@ -77,7 +77,7 @@ check: $(STAMP) ## types, lint, format, import rules, words, insecure calls
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 	$(BIN)/python docs/check_words.py
-	$(BIN)/bandit --quiet --recursive ratelimit_mw pytest_ratelimit_mw.py
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive ratelimit_mw pytest_ratelimit_mw.py
 
 # Not a part of `make check`: it needs the network, and a new advisory is no defect of a change.
 audit: $(STAMP) ## look for known vulnerabilities of all installed packages

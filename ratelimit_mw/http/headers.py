@@ -114,7 +114,7 @@ class HeaderWriter:
         """Return the waits of all decisions that reject, and ``Retry-After`` with the longest of them."""
         wait = _wait_seconds(longest)
         if wait is not None and self._jitter:
-            wait = min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret # nosec B311
+            wait = min(wait + random.randint(0, self._jitter), _MAX_NUMBER)  # noqa: S311 - not a secret
         headers = [] if wait is None else [(_RETRY_AFTER, b"%d" % wait)]
         if self._draft:
             rejecting = [decision for decision in decisions if not decision.allowed]

@@ -104,7 +104,7 @@ class CircuitBreaker(ChainLink):
             return now - self._opened_at
 
     def _schedule_probe(self, now: int, interval: int) -> None:
-        jitter = random.randrange(interval // 5)  # noqa: S311 - it spreads probes and hides nothing # nosec B311
+        jitter = random.randrange(interval // 5)  # noqa: S311 - it spreads probes and hides nothing
         self._interval, self._probe_at = interval, now + interval - jitter
 
     def _probe(self) -> None:

@@ -25,7 +25,7 @@ _LEFT_OVER: Final = {
         "rejection": "VIEW EXCEPTION_CLASS",
         "trusted_proxies": "IP_META_KEY",
         "ipv6_prefix": "IPV6_MASK IPV4_MASK",
-        "secret": "HASH_ALGORITHM",  # the name of a setting # nosec B105
+        "secret": "HASH_ALGORITHM",
     },
 }
 """The settings of other packages, under the setting that takes their place here."""

@@ -204,7 +204,7 @@ class AlgorithmCompliance:
 
     def _steps(self, algorithm: Algorithm, back: bool = True, charges: bool = True) -> Iterator[TraceStep]:
         for seed in _SEEDS:
-            yield from self._trace(algorithm, random.Random(seed), back, charges)  # noqa: S311 - the same in every run # nosec B311
+            yield from self._trace(algorithm, random.Random(seed), back, charges)  # noqa: S311 - the same in every run
 
     def _hits(self, algorithm: Algorithm, back: bool = True) -> Iterator[TraceStep]:
         return (step for step in self._steps(algorithm, back) if step.decision.allowed and step.cost)

@@ -48,7 +48,7 @@ def compare_with_reference(
     The trace hits the ``limits`` together, under two keys. With ``back`` the clock sometimes goes back, but only while
     no state has expired: a store may drop an expired state at any time.
     """
-    chance = random.Random(seed)  # noqa: S311 - the same trace in every run # nosec B311
+    chance = random.Random(seed)  # noqa: S311 - the same trace in every run
     reference, now, latest = ReferenceStore(), start, start
     consumed: list[tuple[Hit, Charge]] = []
     for step in range(steps):

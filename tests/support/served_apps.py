@@ -40,7 +40,9 @@ def limiter(prefix: str) -> Limiter:
             Rule(name="page", match={"path": f"{prefix}/page"}, **LOG),
             Rule(name="post", match={"path": f"{prefix}/page", "methods": ["POST"]}, **LOG),
             # Only the WSGI application has files.
-            Rule(name="file", match={"path": [f"{prefix}/file", f"{prefix}/stream"]}, limits="1000/hour", unrouted=True),
+            Rule(
+                name="file", match={"path": [f"{prefix}/file", f"{prefix}/stream"]}, limits="1000/hour", unrouted=True
+            ),
             Rule(name="login", match={"path": f"{prefix}/login"}, count_when={"status": 401}, **LOG),
         ]
     )

@@ -49,7 +49,7 @@ class DemoRequest(NamedTuple):
 
 def make_traffic(seed: int, requests: int) -> list[DemoRequest]:
     """Return this number of requests by time: 300 per second, within 3 to 10 seconds."""
-    rng = random.Random(seed)  # noqa: S311 - the same in every run # nosec B311
+    rng = random.Random(seed)  # noqa: S311 - the same in every run
     end = min(10.0, max(3.0, requests / 300))
     pages = requests * 3 // 100
     made = [DemoRequest(end * i / pages, "192.0.2.10", _CRAWLER, "GET", f"/articles/{i}") for i in range(pages)]

@@ -106,7 +106,7 @@ def check_entries(limit: Limit) -> None:
 
 def pause() -> float:
     """Return seconds, at random so that racing clients do not meet again."""
-    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret # nosec B311
+    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
 
 
 def as_store_error(error: Exception) -> StoreError:
