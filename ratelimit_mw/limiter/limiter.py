@@ -81,7 +81,7 @@ class Limiter(Settlement):
         self.waits = self._memory is None
         self._chain, self._failover = self.store, None
         if self.waits:
-            self._failover = FailoverStore(self.store, self.settings, self._time, self._now, self._lose)
+            self._failover = FailoverStore(self.store, self.settings, self._time, self._now, self._slots.lose)
             # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain)

@@ -8,26 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from ..algorithms.concurrency import SLOT_LIFE
-from ..clock import now_us
-from ..decision import Decision, Hit, SlotCost, Verdict, build_verdict
+from ..decision import Decision, Verdict, build_verdict
 from ..errors import ConfigError, StoreError, suggestion
 from ..quota import checked_cost
-from ..receipt import Charge, Correction, PendingCorrection, Receipt, cost_due, refund_due
+from ..receipt import Correction, PendingCorrection, Receipt, cost_due, refund_due
 from ..stores import Store
 from .breaker import NotAskedError
-from .heartbeat import Heartbeat
+from .held_slots import HeldSlots
 from .outcomes import OutcomeWatch
 
 if TYPE_CHECKING:
     from ..rules.ruleset import RuleSet
-
-_RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
-_CHECK_EVERY: Final = 1.0  # seconds between two looks for slots that were held too long
-_MAX_UNRETURNED: Final = 10_000
 
 _log = logging.getLogger("ratelimit_mw")
 _Corrections = list[tuple[Receipt, list[PendingCorrection]]]
@@ -42,9 +36,7 @@ class Settlement:
     _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
 
     def __init__(self) -> None:
-        self._slots = Heartbeat(self._renew)
-        self._returns = Heartbeat(self._return, _RETRY_EVERY)  # slots to return, each with the time when it expires
-        self._bounded = Heartbeat(self._end_hold, _CHECK_EVERY)  # slots by rule, each with the end of hold_at_most
+        self._slots = HeldSlots(self._send_now, self._settle_now)
         self._outcomes = OutcomeWatch()
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -116,12 +108,7 @@ class Settlement:
         Args:
             verdict: The verdict of an allowed request.
         """
-        if any(decision.quota.concurrent for decision in verdict.decisions):
-            self._slots.hold(verdict)
-        for name in verdict.rules:
-            rule = self.rules.by_name.get(name)
-            if rule is not None and rule.source.hold_us is not None:
-                self._bounded.hold((verdict, name, now_us() + rule.source.hold_us))
+        self._slots.hold(verdict, self.rules)
 
     def conclude(self, verdict: Verdict, status: int | None) -> None:
         """Return slots, apply the stated cost and undo costs that do not count; adapters call it after the response.
@@ -154,7 +141,7 @@ class Settlement:
 
     def close(self) -> None:
         """Return the unused part of leases and close the store. A second call changes nothing."""
-        self._close_heartbeats()
+        self._slots.close()
         self._chain.close()
 
     async def aclose(self) -> None:
@@ -162,12 +149,8 @@ class Settlement:
         loop = asyncio.get_running_loop()
         if tasks := [task for task in self._tasks if task.get_loop() is loop]:
             await asyncio.wait(tasks)
-        self._close_heartbeats()
+        self._slots.close()
         await self._chain.aclose()
-
-    def _close_heartbeats(self) -> None:
-        for heartbeat in (self._slots, self._returns, self._bounded):
-            heartbeat.close()
 
     def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
         due = cost_due(checked_cost(cost))
@@ -232,8 +215,14 @@ class Settlement:
 
     def _correct(self, verdict: Verdict) -> None:
         for receipt, pending in self._record(verdict):
-            with self._keeping_pending(receipt, pending):
-                receipt.confirm(pending, self._chain.correct([each.correction for each in pending], self._now()))
+            self._settle_now(receipt, pending)
+
+    def _settle_now(self, receipt: Receipt, pending: Sequence[PendingCorrection]) -> None:
+        with self._keeping_pending(receipt, pending):
+            receipt.confirm(pending, self._send_now([each.correction for each in pending]))
+
+    def _send_now(self, corrections: Sequence[Correction]) -> list[int]:
+        return self._chain.correct(corrections, self._now())
 
     async def _acorrect(self, verdict: Verdict) -> None:
         if not self.waits:
@@ -259,48 +248,7 @@ class Settlement:
         except StoreError as error:
             if isinstance(error, NotAskedError):
                 receipt.cancel(pending)
-            for _, _, correction in pending:
-                if correction.limit.quota.concurrent:
-                    self._return_later(correction, is_late=False)
-
-    def _lose(self, hits: Sequence[Hit]) -> None:
-        """Return the slots of hits that the store may have counted, or may still count, without a reply."""
-        for limit, key, cost in hits:
-            if isinstance(cost, SlotCost):
-                self._return_later(Correction(limit, key, int(cost), Charge(cost.slot, int(cost))), is_late=True)
-
-    def _return_later(self, correction: Correction, is_late: bool) -> None:
-        if len(self._returns) < _MAX_UNRETURNED:
-            self._returns.hold((correction, now_us() + SLOT_LIFE, is_late))
-
-    def _renew(self, verdict: Verdict) -> None:
-        if renewals := verdict.receipt.renewals():
-            with suppress(StoreError):  # the circuit breaker logs it
-                self._chain.correct(renewals, self._now())
-
-    def _end_hold(self, slot: tuple[Verdict, str, int]) -> None:
-        """Return the slots of a rule that a request has held for ``hold_at_most``."""
-        verdict, rule, ends_at = slot
-        receipt = verdict.receipt
-        if not receipt.has_ended:
-            if now_us() < ends_at:
-                return
-            pending = receipt.corrections(lambda d: 0 if d.quota.concurrent and d.rule == rule else None)
-            with self._keeping_pending(receipt, pending):
-                receipt.confirm(pending, self._chain.correct([each.correction for each in pending], self._now()))
-        self._bounded.release(slot)
-
-    def _return(self, slot: tuple[Correction, int, bool]) -> None:
-        correction, expires_at, is_late = slot
-        try:
-            self._chain.correct([correction], self._now())
-        except StoreError:
-            if now_us() < expires_at:
-                return
-        else:
-            if is_late:  # the store may count the hit after this correction, which has overtaken it
-                self._returns.hold((correction, expires_at, False))
-        self._returns.release(slot)
+            self._slots.keep(each.correction for each in pending)
 
 
 @contextmanager

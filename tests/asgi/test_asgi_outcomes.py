@@ -138,7 +138,7 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
     finally:
         loop.close()
     assert [decision.remaining for decision in rate.peek({"ip": "192.0.2.7"}, cost=0).decisions] == [1, 8]
-    assert rate._slots._held == set()
+    assert rate._slots.renewed._held == set()
     rate.close()
 
 
@@ -160,5 +160,5 @@ def test_a_request_cancelled_in_the_queue_releases_its_slot() -> None:
 
     asyncio.run(scenario())
     assert rate.peek({"ip": "192.0.2.7"}, cost=0).decisions[0].remaining == 2
-    assert rate._slots._held == set()
+    assert rate._slots.renewed._held == set()
     rate.close()

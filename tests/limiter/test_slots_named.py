@@ -15,7 +15,7 @@ from shared_store import SharedStore
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
 from ratelimit_mw.decision import Decision, Hit, SlotCost, name_slots
 from ratelimit_mw.errors import StoreError
-from ratelimit_mw.limiter import settlement
+from ratelimit_mw.limiter import held_slots
 from ratelimit_mw.receipt import Charge
 from ratelimit_mw.stores import MemoryStore, open_store
 
@@ -77,7 +77,7 @@ def test_slots_of_lost_decisions_are_returned(pausing: tuple[Server, str], is_as
             verdicts = loop.run(hits()) if is_async else [limiter.hit(WHO) for _ in range(3)]
             assert all(verdict.decisions[0].local for verdict in verdicts)
             server.resume()
-            wait_for(lambda: not len(limiter._returns), "the lost slots to be returned")
+            wait_for(lambda: not len(limiter._slots.unreturned), "the lost slots to be returned")
             assert free(watcher) == 19, "the slot that is held stays taken"
         wait_for(lambda: free(watcher) == 20, "the last slot")
         loop.run(limiter.aclose())
@@ -94,7 +94,7 @@ def test_a_slot_without_a_reply_is_returned(requests: int) -> None:
     for _ in range(requests):
         assert limiter.hit(WHO).decisions[0].local
     store.is_silent = False
-    wait_for(lambda: not len(limiter._returns), "the lost slots to be returned")
+    wait_for(lambda: not len(limiter._slots.unreturned), "the lost slots to be returned")
     assert store.states.apply([Hit(*kept.decisions[0].hit[:2], 0)])[0].remaining == 19
     limiter.close()
 
@@ -107,11 +107,11 @@ def test_a_return_that_overtakes_its_hit_is_repeated() -> None:
     store.is_late = True
     limiter.hit(WHO)
     store.is_late = False
-    (lost,) = limiter._returns._held
-    limiter._return(lost)
+    (lost,) = limiter._slots.unreturned._held
+    limiter._slots._return(lost)
     store.catch_up()
     assert store.states.apply([Hit(*key, 0)])[0].remaining == 18
-    wait_for(lambda: not len(limiter._returns), "the second return")
+    wait_for(lambda: not len(limiter._slots.unreturned), "the second return")
     assert store.states.apply([Hit(*key, 0)])[0].remaining == 19
     limiter.close()
 
@@ -122,13 +122,13 @@ def test_a_peek_or_an_open_breaker_loses_no_slot() -> None:
     limiter = Limiter(RULES, store)
     store.down = True
     limiter.peek(WHO)
-    assert not len(limiter._returns)
+    assert not len(limiter._slots.unreturned)
     for _ in range(5):
         limiter.hit(WHO)
     assert limiter.breaker.open  # type: ignore[union-attr]
-    lost = len(limiter._returns)
+    lost = len(limiter._slots.unreturned)
     limiter.hit(WHO)
-    assert len(limiter._returns) == lost
+    assert len(limiter._slots.unreturned) == lost
     limiter.close()
 
 
@@ -152,8 +152,8 @@ def test_ids_of_clients_and_stores_are_kept_apart() -> None:
 def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The request goes on without its slot. Rates and slots of other rules are not changed."""
     elapsed = 0
-    monkeypatch.setattr(settlement, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
-    monkeypatch.setattr(settlement, "_CHECK_EVERY", 0.01)
+    monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    monkeypatch.setattr(held_slots, "_CHECK_EVERY", 0.01)
     bounded = Rule(name="bounded", limits="2 concurrent; 9/minute", hold_at_most="5m")
     limiter = Limiter([bounded, Rule(name="free", limits="2 concurrent")], store())
 
@@ -161,35 +161,35 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch
         return [decision.remaining for decision in limiter.peek(WHO, cost=0).decisions]
 
     with limiter.slot(WHO) as verdict:
-        (item,) = limiter._bounded._held
-        limiter._end_hold(item)
+        (item,) = limiter._slots.bounded._held
+        limiter._slots._end_hold(item)
         assert left() == [1, 8, 1]
         elapsed = 300_000_000
         wait_for(lambda: left() == [2, 8, 1], "the slot to be returned")
         with limiter.slot(WHO):
             assert left() == [1, 7, 0]
-        limiter._renew(verdict)
+        limiter._slots._renew(verdict)
         assert left() == [2, 7, 1]
     assert left() == [2, 7, 2]
-    wait_for(lambda: not len(limiter._bounded), "the end of all holds")
+    wait_for(lambda: not len(limiter._slots.bounded), "the end of all holds")
     limiter.close()
 
 
 def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is away when the time has passed."""
     elapsed = 0
-    monkeypatch.setattr(settlement, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
+    monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
     store = SharedStore()
     limiter = Limiter([Rule(name="bounded", limits="2 concurrent", hold_at_most=30)], store)
     with limiter.slot(WHO) as verdict:
-        (item,) = limiter._bounded._held
+        (item,) = limiter._slots.bounded._held
         store.down, elapsed = True, 30_000_000
-        limiter._end_hold(item)
-        assert len(limiter._returns) == 1
+        limiter._slots._end_hold(item)
+        assert len(limiter._slots.unreturned) == 1
         store.down = False
-        wait_for(lambda: free(limiter) == 2 and not len(limiter._returns), "the slot to be returned")
+        wait_for(lambda: free(limiter) == 2 and not len(limiter._slots.unreturned), "the slot to be returned")
         calls = store.calls
-        limiter._renew(verdict)
+        limiter._slots._renew(verdict)
         assert store.calls == calls, "nothing is left to renew"
     assert free(limiter) == 2
     limiter.close()

@@ -14,7 +14,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.decision import Hit
-from ratelimit_mw.limiter import settlement
+from ratelimit_mw.limiter import held_slots
 from ratelimit_mw.stores import open_store
 
 WHO = {"ip": "192.0.2.7"}
@@ -47,7 +47,7 @@ def test_slots_of_an_outage_are_returned_after_it(pausing: Server, awaited: bool
     began = time.monotonic()
     wait_for(lambda: limiter.peek(WHO) and free(watcher) == 5, "the slots to come back")
     assert time.monotonic() - began < 30, "they end by themselves after a minute, which is not what is tested"
-    wait_for(lambda: not len(limiter._returns), "everything to be answered")
+    wait_for(lambda: not len(limiter._slots.unreturned), "everything to be answered")
     limiter.close()
     watcher.close()
 
@@ -63,28 +63,28 @@ def test_a_slot_is_returned_again_until_the_store_replies() -> None:
     asked = store.calls
     wait_for(lambda: store.calls > asked, "another try")
     store.mute = False
-    wait_for(lambda: limiter.peek(WHO) and not len(limiter._returns), "an answer")
+    wait_for(lambda: limiter.peek(WHO) and not len(limiter._slots.unreturned), "an answer")
     assert store.states.apply([Hit(*verdict.decisions[0].hit[:2], 0)])[0].remaining == 4
     limiter.close()
 
 
 def test_an_expired_slot_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the life of a slot the store is not asked about it again."""
-    monkeypatch.setattr(settlement, "SLOT_LIFE", 0)
+    monkeypatch.setattr(held_slots, "SLOT_LIFE", 0)
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     left_over(limiter, store, 1)
-    wait_for(lambda: not len(limiter._returns), "the slot to be given up")
+    wait_for(lambda: not len(limiter._slots.unreturned), "the slot to be given up")
     limiter.close()
 
 
 def test_slots_to_return_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A limiter keeps a bounded number of slots during an outage; the others expire."""
-    monkeypatch.setattr(settlement, "_MAX_UNRETURNED", 2)
+    monkeypatch.setattr(held_slots, "_MAX_UNRETURNED", 2)
     store = SharedStore()
     limiter = Limiter([Rule(name="api", limits="5 concurrent")], store)
     left_over(limiter, store, 4)
-    assert len(limiter._returns) == 2
+    assert len(limiter._slots.unreturned) == 2
     limiter.close()
 
 

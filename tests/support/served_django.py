@@ -30,7 +30,14 @@ settings.configure(
         "rules": [
             {"name": "email", "match": {"path": "/echo"}, "key": ["form:email"], "limits": "1/hour", **LOG},
             {"name": "route", "match": {"path": "/by/**"}, "key": ["endpoint"], "limits": "1/hour", **LOG},
-            {"name": "nowhere", "match": {"path": "/nowhere/**"}, "key": ["endpoint"], "limits": "1/hour", **LOG},
+            {
+                "name": "nowhere",
+                "match": {"path": "/nowhere/**"},
+                "key": ["endpoint"],
+                "limits": "1/hour",
+                "unrouted": True,
+                **LOG,
+            },
         ]
     },
 )

@@ -165,7 +165,7 @@ def test_the_end_of_the_application_releases_its_slot(ending: BaseException) -> 
     with pytest.raises(type(ending)):
         Served(RateLimitMiddleware(app, limiter=rate))
     assert [decision.remaining for decision in rate.peek({}, cost=0).decisions] == [1, 8]
-    assert rate._slots._held == set()
+    assert rate._slots.renewed._held == set()
     rate.close()
 
 
@@ -175,7 +175,7 @@ def test_an_invalid_return_value_releases_its_slot() -> None:
     with pytest.raises(TypeError):
         Served(RateLimitMiddleware(lambda environ, start: None, limiter=rate))  # type: ignore[arg-type, return-value]
     assert rate.peek({}, cost=0).decisions[0].remaining == 1
-    assert rate._slots._held == set()
+    assert rate._slots.renewed._held == set()
     rate.close()
 
 
