@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import itertools
 import os
 import shutil
@@ -28,7 +29,7 @@ HOST = "127.0.0.1"
 STEADY = ("--cluster-node-timeout", "15000")  # for a cluster that must not fail over on a busy machine
 
 
-_PORTS = 1_250
+_PORTS, _RANGES = 1_250, 16
 _next_port = itertools.count(os.getpid())
 
 
@@ -52,15 +53,34 @@ def _install(name: str, package: str) -> str | None:
         return shutil.which(name)
 
 
+@functools.cache
+def _first_port(pid: int) -> int:
+    """Claim a range of ports that no other process on this machine has, also of another run.
+
+    The file stays open. Its lock, and with it the claim, ends with the process.
+    """
+    for number in itertools.cycle(range(_RANGES)):
+        path = Path(tempfile.gettempdir(), f"ratelimit_mw-tests-ports-{os.geteuid()}-{number}")
+        claim = os.open(path, os.O_CREAT | os.O_RDWR)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return 12_000 + _PORTS * number
+        os.close(claim)
+        if number == _RANGES - 1:
+            time.sleep(1)
+    raise AssertionError("a cycle ended")
+
+
 def free_port() -> int:
     """Return a port without a listener, below the ports that the system gives to clients.
 
-    Each worker of pytest has its own range, so no other worker takes the port before the server starts. Two calls
-    return different ports, because a cluster needs all its ports before its first node starts.
+    Each process has its own range, so no other run of the tests takes the port before the server starts, and no
+    client of another test writes into the server. Two calls return different ports, because a cluster needs all its
+    ports before its first node starts.
     """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 16
+    first = _first_port(os.getpid())
     while True:
-        port = 12_000 + _PORTS * worker + next(_next_port) % _PORTS
+        port = first + next(_next_port) % _PORTS
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind((HOST, port))
             return port
