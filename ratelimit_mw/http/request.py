@@ -85,9 +85,9 @@ class Request(Mapping[str, Any]):
         return Headers(self)
 
     @property
+    @abstractmethod
     def sent_path(self) -> str:
         """The path for rules: still encoded where only this shows an encoded slash or invalid UTF-8."""
-        return self.path
 
     @property
     def host(self) -> Any:

@@ -13,10 +13,6 @@ from .paths import PARAMETER, PathTree, deepen
 Params = Callable[[], Mapping[str, Any]]
 
 
-def _no_params() -> Mapping[str, Any]:
-    return {}
-
-
 class PathPatterns:
     r"""All patterns, by number.
 
@@ -36,7 +32,7 @@ class PathPatterns:
             self._by_template.setdefault(normalize_path(PARAMETER.sub(r"{\1}", pattern)), set()).add(number)
         self._overlapping: dict[str, set[int]] = {}
 
-    def match(self, path: str, to: Destination = NOWHERE, params: Params = _no_params) -> set[int]:
+    def match(self, path: str, to: Destination = NOWHERE, params: Params = dict) -> set[int]:
         """Return the numbers of the patterns that fit the path that was sent, or the route.
 
         A route with one path leaves no doubt. Otherwise, the patterns that fit any reading of the path are in.

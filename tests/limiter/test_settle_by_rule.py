@@ -15,6 +15,7 @@ from servers import Server
 from shared_store import SharedStore
 
 from ratelimit_mw import ConfigError, Limiter, Rule, Verdict
+from ratelimit_mw.decision import CombinedVerdict
 from ratelimit_mw.stores import MemoryStore, open_store
 from ratelimit_mw.testing import ManualClock
 
@@ -270,3 +271,22 @@ def test_a_peek_cannot_be_settled_or_reset(limiter: Limiter) -> None:
     peek["tokens"].reset()
     limiter.conclude(peek, 200)
     assert left(limiter) == [19, 7, 900, 4900]
+
+
+@pytest.mark.parametrize("rule", ["inner", "outer"])
+def test_a_request_of_two_limiters_is_settled_by_both(way: Any, rule: str) -> None:
+    """Each limiter changes what it counted, whichever of them settles."""
+    clock = ManualClock(1_000_000.0)
+    outer, inner = (Limiter([Rule(name=name, key=[], limits="10/minute")], clock=clock) for name in ("outer", "inner"))
+    both = CombinedVerdict([way(outer).hit({}), way(inner).hit({})])
+    both[rule].settle(5)
+    way(outer).conclude(both, 200)
+    left_of = {
+        limiter.rules.rules[0].name: limiter.peek({}, cost=0).decisions[0].remaining for limiter in (outer, inner)
+    }
+    assert left_of == {"outer": 9, "inner": 9, rule: 5}
+
+
+def test_a_peek_without_the_key_is_an_empty_verdict() -> None:
+    """Nobody is signed in, so the one rule does not apply."""
+    assert not Limiter([Rule(name="user", key=["user"], limits="1/minute")]).peek({}).decisions
