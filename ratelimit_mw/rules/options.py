@@ -53,7 +53,7 @@ class CountWhen(TypedDict, total=False):
     """Which responses count."""
 
     status: Annotated[Statuses, option('Statuses that count: `401`, or a class such as `"4xx"`.')]
-    marked: Annotated[bool, option('Count what the view marks: `verdict["login"].count()`.')]
+    marked: Annotated[bool, option('Count the requests that your view marks: `verdict["login"].count()`.')]
 
 
 class CountUnless(TypedDict):
@@ -66,21 +66,23 @@ class RuleOptions(TypedDict, total=False):
     """The options of a rule, except its limits."""
 
     name: Annotated[str | None, option("The name in headers and commands. Default: `rule-1`, or `module.view`.")]
-    key: Annotated[str | Sequence[str], option('Features to count by. `"user|ip"` is the first present one.', ["ip"])]
+    key: Annotated[str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"])]
     match: Annotated[Match, option("The requests that the rule applies to. Default: every request.", {})]
     algorithm: Annotated[Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT)]
-    cost: Annotated[Cost, option("The cost of one request, a whole number. In Python, also a function of it.", 1)]
+    cost: Annotated[Cost, option("The cost of one request. In Python, also a function of the request.", 1)]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
-    count_when: Annotated[CountWhen | None, option("Count only requests whose response is one of these.")]
-    count_unless: Annotated[CountUnless | None, option("Count no requests whose response is one of these.")]
-    per_key: Annotated[str | LimitsByValue, option("Limits by the value of a key of one part: a table or a file.", {})]
+    count_when: Annotated[CountWhen | None, option("Count only the requests with one of these outcomes.")]
+    count_unless: Annotated[CountUnless | None, option("Count all requests but those with one of these outcomes.")]
+    per_key: Annotated[
+        str | LimitsByValue, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
+    ]
     per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
     on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
     hold_at_most: Annotated[
         str | float | None, option("The longest time that a request holds a slot. Default: no limit.")
     ]
-    unrouted: Annotated[bool, option("Whether no route has to have the path, the view and the methods.", False)]
+    unrouted: Annotated[bool, option("Whether the rule may name a path, view or method that no route has.", False)]
     lease: Annotated[str | None, option('The share that a process takes in advance, `"1%"` to `"50%"`.')]
 
 

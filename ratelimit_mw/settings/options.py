@@ -19,13 +19,21 @@ class HttpOptions(TypedDict, total=False):
 
     trusted_proxies: Annotated[Sequence[str], option('Trusted proxies: IP addresses, networks or `"unix"`.', [])]
     forwarded_header: Annotated[ForwardedHeader, option("The header with the client IP.", "x-forwarded-for")]
-    ipv6_prefix: Annotated[int, option("Bits of an IPv6 address that identify a client.", 64, minimum=1, maximum=128)]
+    ipv6_prefix: Annotated[
+        int, option("Number of bits of an IPv6 address that identify a client.", 64, minimum=1, maximum=128)
+    ]
     nat64_prefixes: Annotated[Sequence[str], option("NAT64 prefixes of your own, besides `64:ff9b::/96`.", [])]
-    headers: Annotated[Headers, option("Families. `Retry-After` is sent always.", ["x-ratelimit", "ratelimit"])]
-    reset: Annotated[Literal["delta", "epoch"], option("Reset in seconds from now, or since 1970.", "delta")]
-    retry_jitter: Annotated[Duration, option("The longest random time added to the time to wait.", 0)]
+    headers: Annotated[
+        Headers, option("Families of headers to send. `Retry-After` is always sent.", ["x-ratelimit", "ratelimit"])
+    ]
+    reset: Annotated[
+        Literal["delta", "epoch"], option("Send the reset in seconds from now, or in seconds since 1970.", "delta")
+    ]
+    retry_jitter: Annotated[Duration, option("The longest random time that is added to the time to wait.", 0)]
     email_field: Annotated[str, option("The field of a body that holds `email`. `a.b` is `b` in `a`.", "email")]
-    body_limit: Annotated[str | int, option("The longest body that is read for a rule that needs a field.", "64KiB")]
+    body_limit: Annotated[
+        str | int, option("The longest body that is read for a rule with a field of the body.", "64KiB")
+    ]
     body_timeout: Annotated[Duration, option("The longest time to wait for such a body, under ASGI.", "1s")]
     region_database: Annotated[str, option("A MaxMind database for `region`, relative to the settings file.", "")]
     region_header: Annotated[str, option("The header in which the trusted proxies send the country for `region`.", "")]
@@ -46,9 +54,9 @@ class SettingsDict(HttpOptions, total=False):
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
     store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]
     fleet_size: Annotated[int | None, option("The number of processes. Default: learned from the store.", minimum=1)]
-    fallback_keys: Annotated[int, option("The most keys counted in a process without the store.", 100_000, minimum=1)]
+    fallback_keys: Annotated[int, option("The most keys that a process counts without the store.", 100_000, minimum=1)]
     rejection_cache: Annotated[Duration, option("The longest time that a process repeats a rejection.", "1s")]
-    exempt: Annotated[Sequence[str], option("Paths, as patterns, that no rule limits. The deny list applies.", [])]
+    exempt: Annotated[Sequence[str], option("Patterns of paths that no rule limits. The deny list still applies.", [])]
     lists: Annotated[ListSettings, option("The allow list and the deny list, which take precedence over rules.", {})]
     secret: Annotated[str | None, option("The secret of the digests in the store, at least 16 characters.")]
     secret_file: Annotated[str | None, option("A file that holds only the secret, relative to the settings file.")]
