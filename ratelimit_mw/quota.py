@@ -17,9 +17,9 @@ MAX_PERIOD: Final = 366 * 86_400 * SECOND
 _DAY = 86_400 * SECOND
 _UNITS: Final[dict[str, int]] = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), SECOND // 1000),
-    **dict.fromkeys(("s", "second", "seconds"), SECOND),
-    **dict.fromkeys(("m", "minute", "minutes"), 60 * SECOND),
-    **dict.fromkeys(("h", "hour", "hours"), 3600 * SECOND),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), SECOND),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60 * SECOND),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600 * SECOND),
     **dict.fromkeys(("d", "day", "days"), _DAY),
     **dict.fromkeys(("w", "week", "weeks"), 7 * _DAY),
     # The same as in the package limits, so that its strings keep their meaning.

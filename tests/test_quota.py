@@ -52,6 +52,10 @@ EXPECTED = 'xpected AMOUNT/PERIOD, for example "5/minute"'
         ("1000000000000/day", 10**12, DAY, None),
         ("007/minute", 7, MINUTE, None),
         ("100/300", 100, 5 * MINUTE, None),
+        ("5/min", 5, MINUTE, None),
+        ("3/sec", 3, SECOND, None),
+        ("1/hr", 1, HOUR, None),
+        ("10 per 5 mins", 10, 5 * MINUTE, None),
     ],
 )
 def test_a_quota_is_read_from_its_text(text: str, amount: int, period_us: int, burst: int | None) -> None:
