@@ -7,9 +7,9 @@ A page is played from top to bottom in an empty folder. The language of a block 
 * `python`: saved (a first line `# NAME.py` names it) and imported. One that defines `app` or `application` is asked
   for `/` six times and has to answer with rate limit headers. A file named `test_...` or `conftest` is only saved.
 * `sh`: `ratelimit-mw ...`, `flask ... ratelimit ...` and `curl ...` are run. `curl` sends its request to the
-  application of the last `uvicorn`, `gunicorn` or `flask ... run` line. `pip install` and `make` lines are compared
-  with pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so far, and `python NAME.py`
-  a program of the page. Any other line is an error.
+  application of the last `uvicorn`, `gunicorn` or `flask ... run` line. `export` sets variables. `pip install` and
+  `make` lines are compared with pyproject.toml and the Makefile. `pytest` runs the tests that the page has written so
+  far, and `python NAME.py` a program of the page. Any other line is an error.
 * `log`: saved under the name in its first line, `# NAME`, without that line.
 * `text`: the output of the `python` or `sh` block right before it. A line `…` matches any lines, also none,
   and `…` within a line for any text; all else is compared to the letter, spaces at the ends of lines aside.
@@ -139,6 +139,10 @@ class Player:
         if command is None:
             raise BlockError(f"cannot check the command {line!r}")
         return str(command(words[1:]))
+
+    def _run_export(self, words: list[str]) -> str:
+        os.environ.update(word.split("=", 1) for word in words)
+        return ""
 
     def _run_ratelimit_mw(self, words: list[str]) -> str:
         from click.testing import CliRunner

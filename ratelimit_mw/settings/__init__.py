@@ -19,6 +19,7 @@ from ..rules.options import RuleSettings
 from ..rules.rule import Rule
 from ..rules.ruleset import Override, RuleSet
 from ..stores import check_store_url
+from .environment import with_variables
 from .files import read
 from .locate import line_of, steps_of
 from .options import HttpOptions, SettingsDict
@@ -91,14 +92,14 @@ def load_settings(source: SettingsFile) -> Settings:
 
     Args:
         source: The path of a ``.toml``, ``.json``, ``.yaml`` or ``pyproject.toml`` file, or a dictionary with the
-            same fields.
+            same fields. ``${NAME}`` in a text is the value of an environment variable.
 
     Returns:
         The checked settings. A field that is left out has its default.
 
     Raises:
-        ConfigError: The file is missing, or a field is unknown or impossible. The message starts with file, line and
-            path, such as ``ratelimit.toml:14: rules[1] "login": limits[0]``.
+        ConfigError: The file is missing, a field is unknown or impossible, or a variable is not set. The message
+            starts with file, line and path, such as ``ratelimit.toml:14: rules[1] "login": limits[0]``.
 
     Example:
         >>> load_settings({"rules": [{"name": "api", "limits": "5/minute"}]}).rules[0].name
@@ -138,7 +139,7 @@ def _locate(error: ConfigError, data: Any, source: str) -> ConfigError:
 def _settings(data: Any, folder: Path, source: str) -> Settings:
     if not isinstance(data, Mapping):
         raise ConfigError(f"expected a table; got {data!r}")
-    data = {name: value for name, value in data.items() if name != "$schema"}
+    data = with_variables({name: value for name, value in data.items() if name != "$schema"})
     check_table(data)
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
