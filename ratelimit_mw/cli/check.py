@@ -106,7 +106,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
         yield f"the application must provide the feature {name}, for {', '.join(users)}{hint}"
     counted = {feature_of(part) for rule in rules for parts in rule.source.entries for part in parts}
     for name in sorted(settings.secret.names - {*PERSONAL, *counted}):
-        yield f"keyed has {name}, but no key of these rules does"
+        yield f"keyed lists {name}, but no key of these rules uses it"
     if settings.region_header and not settings.trusted_proxies:
         yield "region_header is read from trusted_proxies only. Set trusted_proxies"
     for rule in rules:

@@ -83,7 +83,7 @@ def _differences(source: Source) -> Iterator[str]:
         yield f"counting in memory, not in {settings.store.partition(':')[0]}"
     yield from describe_overrides(settings.overrides)
     if marked := [rule.name or f"rule-{i + 1}" for i, rule in enumerate(settings.rules) if rule.is_marked]:
-        yield f"the log does not contain marks: no mark counts for {', '.join(marked)}"
+        yield f"the log does not contain marks, so no request is marked for {', '.join(marked)}"
     for name, rules in source.rules_by_feature().items():
         if not is_logged(name):
             yield f"the log does not contain {name}: missing in every request for {', '.join(rules)}"

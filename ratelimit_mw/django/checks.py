@@ -33,7 +33,7 @@ _WARNINGS: Final = {
         f"Move it after AuthenticationMiddleware, or set features.user in {SETTING} to a function.",
     ),
     "W005": (
-        "{} runs after RateLimitMiddleware: rejections have no CORS headers, and pre-flights count.",
+        "{} runs after RateLimitMiddleware: rejections have no CORS headers, and preflights count.",
         "Move it before RateLimitMiddleware.",
     ),
     "W006": (
@@ -91,7 +91,7 @@ def unused_rules() -> ConfigError | None:
     if not rules:
         return None
     message = f"MIDDLEWARE does not list RateLimitMiddleware, so the rule {rules[0]!r} limits nothing. {_ADD}"
-    return ConfigError(f"{message} For rules that only your own code asks, set unrouted = True", SETTING)
+    return ConfigError(f"{message} For rules that only your own code uses, set unrouted = True", SETTING)
 
 
 def check_deployment(**_: Any) -> list[Any]:

@@ -94,7 +94,7 @@ class HttpLimiter:
             check_no_views(rules)
         for rule in rules.rules:
             for limit in rule.never_fitting:
-                message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}: it rejects every request"
+                message = f"the cost {rule.fixed_cost} is above the limit {limit.quota}, so every request is rejected"
                 raise ConfigError(message, "cost", f'rule "{rule.name}"')
             for part in rule.source.parts:
                 if feature_of(part) not in provided.get(rule, ()):

@@ -149,7 +149,7 @@ class Overview:
             view_name = to.view or ("unknown" if to.endpoint is None else "without a name")
             return f"view: {view_name}, not {_either(name or repr(name) for name in match.views)}"
         if not match.takes_method(method, view.answers_options and method == "OPTIONS"):
-            expected = f"not {_either(sorted(match.methods))}" if match.methods else "the framework answers OPTIONS"
+            expected = f"not {_either(sorted(match.methods))}" if match.methods else "the framework responds to OPTIONS"
             return f"method: {expected}"
         if not match.takes_host(normalize_host(host)):
             return f"host: not {_either(match.hosts)}"

@@ -79,7 +79,7 @@ def test_check_does_not_list_features_of_the_request(settings: Any) -> None:
         ('[[rules]]\nname = "a"\nkey = "usr"\nlimits = "5/s"', "must provide the feature usr, for a"),
         (
             f'secret = "{"s" * 32}"\nkeyed = ["emial", "ip", "tel"]\n[[rules]]\nkey = "tel"\nlimits = "5/s"',
-            "keyed has emial, but no key of these rules does",
+            "keyed lists emial, but no key of these rules uses it",
         ),
         (
             'region_header = "cf-ipcountry"\n[[rules]]\nname = "a"\nkey = "region"\nlimits = "5/s"',

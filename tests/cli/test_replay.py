@@ -156,7 +156,7 @@ def test_count_when_goes_by_the_logged_status(rules: Write, log: Write) -> None:
 def test_a_log_has_no_marks(rules: Write, log: Write) -> None:
     """A note names the rules that count what views mark."""
     result = run("replay", rules({**SITE, "count_when": {"marked": True}}), log([line()] * 9))
-    assert "the log does not contain marks: no mark counts for site" in result.stderr
+    assert "the log does not contain marks, so no request is marked for site" in result.stderr
     assert "0 rejected" in result.stdout
 
 

@@ -106,7 +106,7 @@ def test_a_request_is_explained() -> None:
         "does not apply  home      it is on /",
     ]
     assert "the view is exempt" in run(shop(), "explain", "GET", "/api/health").output
-    assert "method: the framework answers OPTIONS" in run(shop(), "explain", "OPTIONS", "/api/health").output
+    assert "method: the framework responds to OPTIONS" in run(shop(), "explain", "OPTIONS", "/api/health").output
     lines = run(shop(), "explain", "POST", "/login", "--host", "example.com").output.splitlines()
     assert lines[0] == "POST /login is routed to unmatched"
     assert lines[2].split() == ["applies", "login", "ip", "5/minute;", "20/hour"]
