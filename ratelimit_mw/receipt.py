@@ -69,12 +69,12 @@ Due = Callable[["Decision"], int | None]
 
 
 def refund_due(_: Decision) -> int:
-    """Return everything, slots too."""
+    """Refund the whole cost, and return the slots."""
     return 0
 
 
 def hit_due(decision: Decision) -> int | None:
-    """Consume the cost of the hit; slots are not a matter of cost."""
+    """Consume the cost of the hit. Slots have no cost."""
     return None if decision.quota.concurrent else int(decision.hit[2])
 
 
@@ -120,7 +120,7 @@ class Receipt:
         return self.stated.get(limit.rule, _unchanged if limit.statuses is None else hit_due)(decision)
 
     def counts(self, limit: Limit, status: int | None) -> bool:
-        """Return whether a response counts. One that is not known does."""
+        """Return whether a response counts. A response that is not known counts."""
         statuses = limit.statuses
         return statuses is None or status is None or status in statuses or limit.rule in self.marked
 
@@ -172,7 +172,7 @@ class Receipt:
 
 
 def charge_of(decision: Decision) -> Charge:
-    """Return the charge of a hit. That of named slots has their id in place of the time."""
+    """Return the charge of a hit. The charge of named slots has their id in place of the time."""
     cost = decision.hit[2]
     return Charge(getattr(cost, "slot", decision.at_us), int(cost), decision.delay_us)
 

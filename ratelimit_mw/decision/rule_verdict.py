@@ -22,15 +22,15 @@ class Settler(Protocol):
         """Apply the costs that were stated for the rules of a verdict."""
 
     def forget(self, verdict: Verdict, rule: str) -> None:
-        """Forget all that is counted under the key of one rule of a verdict."""
+        """Set the counts under the key of one rule of a verdict to zero."""
 
 
 class RuleVerdict:
     """The part of a verdict that belongs to one rule.
 
-    After ``hit`` its methods take effect at once. In a request that a middleware handles, ``settle``, ``refund`` and
-    ``count`` take effect at the end of the response, and at once after it. Under an event loop the store is called in a
-    task.
+    After ``hit``, its methods take effect at once. In a request that a middleware handles, ``settle``, ``refund`` and
+    ``count`` take effect at the end of the response. After the response, they take effect at once. On an event loop, a
+    task calls the store.
     """
 
     __slots__ = ("_rule", "_verdicts")
@@ -51,17 +51,17 @@ class RuleVerdict:
         self._state(cost_due(checked_cost(cost)))
 
     def refund(self) -> None:
-        """Return all of the cost that the request consumed from this rule, its slots too."""
+        """Refund all of the cost that the request consumed from this rule. Return its slots, too."""
         self._state(refund_due)
 
     def count(self) -> None:
-        """Count this request for any status of its response, for example with ``count_when = {marked = true}``."""
+        """Count this request for every status of its response. Use it with ``count_when = {marked = true}``."""
         for verdict in self._verdicts:
             verdict.receipt.marked.add(self._rule)
         self._settle()
 
     def reset(self) -> None:
-        """Forget all that is counted under the key of this rule, this request too. It takes effect at once."""
+        """Set all counts under the key of this rule to zero, this request included. It takes effect at once."""
         for verdict in self._verdicts:
             if verdict.settler is not None:
                 verdict.settler.forget(verdict, self._rule)

@@ -65,7 +65,7 @@ class Verdict:
         return rule in self.rules
 
     def __getitem__(self, rule: str) -> RuleVerdict:
-        """Return the part of one rule. For a rule that did not apply to this request it changes nothing.
+        """Return the part of one rule. The part of a rule that did not apply to this request changes nothing.
 
         Raises:
             ConfigError: The limiter has no rule of this name.
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def parts(self) -> Sequence[Verdict]:
-        """The verdicts that this one is made of. Internal."""
+        """The verdicts that this verdict combines. Internal."""
         return (self,)
 
     def state(self, rule: str, due: Due) -> None:
@@ -92,7 +92,7 @@ class Verdict:
                 part.receipt.stated[rule] = due
 
     def settle(self, cost: int) -> None:
-        """Settle the true cost of the request, where one rule applies: ``verdict[rule].settle(cost)``.
+        """Settle the true cost of the request. When several rules apply, call ``verdict[rule].settle(cost)``.
 
         Args:
             cost: The true cost in units of the limit, a whole number from 0 to 10**12.
@@ -105,10 +105,10 @@ class Verdict:
             self[rule].settle(cost)
 
     def rule_to_settle(self, form: str) -> str | None:
-        """Return the one rule that has a cost, None without any. Internal.
+        """Return the one rule that has a cost, or None when no rule has one. Internal.
 
         Args:
-            form: How to name a rule, for the message of the error.
+            form: How the reader names a rule, for the message of the error.
 
         Raises:
             ConfigError: Several rules apply.
@@ -149,7 +149,7 @@ class Verdict:
 
     @property
     def denied(self) -> bool:
-        """True when a deny list rejected the request: no limit was asked, and waiting does not help."""
+        """True when a deny list rejected the request. No limit was decided, and waiting does not help."""
         return not self.allowed and not self.decisions
 
     @property

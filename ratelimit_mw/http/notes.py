@@ -1,4 +1,4 @@
-"""Notes about an application whose limits may not act as expected. Logged once at the start, and shown by ``check``."""
+"""Notes about limits that may not work as expected. They are logged once at the start, and ``check`` shows them."""
 
 import logging
 import os
@@ -41,13 +41,13 @@ def notes_on_layers(app: object) -> Iterator[str]:
     for layer in layers_of(app):
         if _CORS.search(name := type(layer).__name__):
             yield (
-                f"{name} is inside of RateLimitMiddleware: rejections have no CORS headers, and pre-flights count."
+                f"{name} is inside of RateLimitMiddleware: rejections have no CORS headers, and preflights count."
                 f" Put {name} outside"
             )
 
 
 def notes_on_authentication(limiter: Limiter, outside: Iterable[object]) -> Iterator[str]:
-    """Note an authentication outside of the limits, whose rejections no rule by IP address counts."""
+    """Note an authentication outside of the limits. No rule by IP address counts the requests that it rejects."""
     rules = [rule.name for rule in limiter.rules.everywhere if OF_USER.isdisjoint(rule.source.needs)]
     names = [type(layer).__name__ for layer in outside]
     for name in filter(_AUTHENTICATION.search, names if rules else ()):
@@ -77,7 +77,7 @@ def count_workers() -> int:
 def notes_on_marks(packages: Collection[str]) -> Iterator[str]:
     """Note the decorated views of these packages that no route leads to.
 
-    Only names in modules are judged. Functions inside of functions may belong to an application of their own.
+    Only names in modules are checked. Functions inside of functions may belong to another application.
     """
     names = sorted({mark.view for mark in marks_made if _package_of(mark) in packages and _is_unrouted(mark)})
     if names:

@@ -1,6 +1,6 @@
 """Comparison forms: one text for all spellings that an application may take for one value. Pure.
 
-Forms, databases and frameworks strip, normalize and fold what clients send. In doubt, two spellings are merged: two
+Forms, databases and frameworks strip, normalize and fold the texts of clients. In doubt, two spellings are merged: two
 users who share a count are an inconvenience, but one user with a thousand spellings has no limit.
 """
 

@@ -40,7 +40,7 @@ def checked_name(name: object) -> str:
     >>> checked_name("header:X-API-Key"), checked_name("post:username")
     ('header:x-api-key', 'form:username')
 
-    Any word can be the name of your own feature. A middleware finds the typing mistakes: nothing provides them.
+    Any word can be the name of your own feature. A middleware finds typos, because nothing provides such a feature.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name.strip()):
         families = ", ".join(f"{family}:NAME" for family in _FAMILIES)

@@ -19,7 +19,7 @@ EXPECTED: Final = "Return a str, int, bool, UUID, Enum, Decimal or bytes"
 def text_of(name: str, value: object) -> Any:
     """Return the text of a value; ``INVALID`` for a number or bytes without one.
 
-    Raises ``FeatureTypeError`` for other types. Their text may change, and each text would have a count of its own.
+    Raises ``FeatureTypeError`` for other types. Their text may change, and each text would have its own count.
 
     >>> text_of("user", 7), text_of("user", True), text_of("user", b"ann"), text_of("user", Decimal("7.0"))
     ('7', 'true', 'ann', '7')

@@ -25,11 +25,11 @@ _log = logging.getLogger("ratelimit_mw")
 
 
 class NotAskedError(StoreError):
-    """The circuit breaker is open, so the store was not asked."""
+    """The circuit breaker is open, so the store was not called."""
 
 
 class CircuitBreaker(ChainLink):
-    """Knows whether a store may be asked: while the breaker is open, ``reject_call`` raises ``NotAskedError``.
+    """Decides whether a store may be called. While the breaker is open, ``reject_call`` raises ``NotAskedError``.
 
     The breaker opens after three failures in a row. The first probe is due 0.25 s later; the interval doubles up to
     1 s. Each interval is shortened by up to a fifth at random, so that the processes of a fleet do not probe together.

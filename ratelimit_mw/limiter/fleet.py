@@ -1,7 +1,7 @@
 """``Fleet``: the number of processes that share the limits of a store. It makes no calls of its own.
 
-Each process holds a slot under one key that all share. It takes the slot with one more hit in a call that it makes
-anyway, its first one, and renews it so every 30 s, more often in the beginning. The other slots are the other
+Each process holds a slot under one key that all processes share. It takes the slot with one more hit in its first
+call, and renews it with a hit in a call every 30 s, more often in the beginning. The other slots belong to the other
 processes. The slot of a process that was killed, or has no requests, expires after ten minutes.
 """
 
@@ -38,7 +38,7 @@ cast(Concurrency, FLEET.algorithm).lifetime = 600 * SECOND
 
 
 class Fleet:
-    """Announces this process in a store, and remembers the number of processes while the store is away."""
+    """Announces this process in a store, and remembers the number of processes while the store is unreachable."""
 
     def __init__(self, store: Store, given_size: int | None) -> None:
         self._given = given_size
@@ -58,7 +58,7 @@ class Fleet:
 
     @property
     def size(self) -> int:
-        """The number of processes: as given, else as learned or as counted on this machine; 0 if it is not known."""
+        """The number of processes: the setting, else the number learned or counted on this machine; 0 if not known."""
         if self._given is not None:
             return self._given
         if (now := monotonic()) >= self._counted_until:
@@ -74,7 +74,7 @@ class Fleet:
         return [*hits, self._hit]
 
     def learn(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """Return the decisions without that on the announcement. A rejected call has announced nothing."""
+        """Return the decisions without the decision on the announcement. A rejected call has announced nothing."""
         *others, announced = decisions
         if all(decision.allowed or decision.shadow for decision in others):
             self._is_announced = True

@@ -1,4 +1,4 @@
-"""``HeldSlots``: the slots of this process: it renews them, ends holds that last too long, and returns lost ones."""
+"""``HeldSlots`` renews the slots of this process, ends holds that last too long, and returns lost slots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..rules.ruleset import RuleSet
 
 _RETRY_EVERY: Final = 0.5  # seconds between two tries to return a slot
-_CHECK_EVERY: Final = 1.0  # seconds between two looks for slots that were held too long
+_CHECK_EVERY: Final = 1.0  # seconds between two checks for slots that were held too long
 _MAX_UNRETURNED: Final = 10_000
 
 
@@ -26,7 +26,7 @@ class HeldSlots:
 
     Args:
         correct: Sends corrections to the store.
-        settle: Sends the corrections of a receipt and confirms them, also when the store is away.
+        settle: Sends the corrections of a receipt and confirms them, also while the store is unreachable.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class HeldSlots:
         self.bounded = Heartbeat(self._end_hold, _CHECK_EVERY)  # slots by rule, each with the end of hold_at_most
 
     def hold(self, verdict: Verdict, rules: RuleSet) -> None:
-        """Renew the slots of a verdict until ``release``, each for ``hold_at_most`` of its rule at the longest."""
+        """Renew the slots of a verdict until ``release``, each for at most the ``hold_at_most`` of its rule."""
         if any(decision.quota.concurrent for decision in verdict.decisions):
             self.renewed.hold(verdict)
         for name in verdict.rules:
@@ -49,7 +49,7 @@ class HeldSlots:
                 self.bounded.hold((verdict, name, now_us() + rule.source.hold_us))
 
     def release(self, verdict: Verdict) -> None:
-        """Stop to renew the slots of a verdict. The caller returns them."""
+        """Stop renewing the slots of a verdict. The caller returns them."""
         self.renewed.release(verdict)
 
     def lose(self, hits: Iterable[Hit]) -> None:
@@ -59,7 +59,7 @@ class HeldSlots:
                 self._return_later(Correction(limit, key, int(cost), Charge(cost.slot, int(cost))), is_late=True)
 
     def keep(self, corrections: Iterable[Correction]) -> None:
-        """Try again to return the slots among corrections that the store did not take."""
+        """Retry to return the slots among the corrections that failed."""
         for correction in corrections:
             if correction.limit.quota.concurrent:
                 self._return_later(correction, is_late=False)

@@ -82,7 +82,7 @@ class Limiter(Settlement):
         self._chain, self._failover = self.store, None
         if self.waits:
             self._failover = FailoverStore(self.store, self.settings, self._time, self._now, self._slots.lose)
-            # With a clock of your own, the decisions of all stores are equal to the microsecond. A cache's are not.
+            # With your own clock, the decisions of all stores are equal to the microsecond. Cached decisions are not.
             cache = RejectionCache(self._failover, self.settings.rejection_cache if clock is None else 0)
             self._starting = StartingStore(cache, self.store, self._start_chain)
         self.breaker = self._failover and self._failover.breaker
@@ -104,7 +104,7 @@ class Limiter(Settlement):
 
     @property
     def local_decisions(self) -> int:
-        """How many decisions were made without the store, because it could not be reached."""
+        """The number of decisions that were made without the store, because it was unreachable."""
         return self._failover.tally.local if self._failover else 0
 
     def adopt(self, marks: Iterable[Mark]) -> None:

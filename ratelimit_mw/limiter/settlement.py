@@ -41,7 +41,7 @@ class Settlement:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def refund(self, verdict: Verdict) -> None:
-        """Return all of the cost that a verdict consumed. A second call changes nothing.
+        """Refund all of the cost that a verdict consumed. A second call changes nothing.
 
         Args:
             verdict: A verdict of ``hit``.
@@ -57,13 +57,13 @@ class Settlement:
     def settle(self, verdict: Verdict, cost: int, rule: str | None = None) -> None:
         """Replace the cost that a verdict consumed by the true cost.
 
-        A lower cost returns the difference. A higher cost charges the difference, even beyond the limit. Slots of
+        A lower cost refunds the difference. A higher cost consumes the difference, even beyond the limit. Slots of
         concurrency rules are not changed.
 
         Args:
             verdict: A verdict of ``hit``.
             cost: The true cost in units of the limits, a whole number from 0 to 10**12.
-            rule: The name of the rule whose cost it is. It may be left out where one rule applied. A rule that did not
+            rule: The name of the rule to settle. You may leave it out when only one rule applied. A rule that did not
                 apply to the request is not changed.
 
         Raises:
@@ -78,7 +78,7 @@ class Settlement:
         await self._acorrect(verdict)
 
     def settle_stated(self, verdict: Verdict) -> None:
-        """Apply the costs that ``verdict[rule].settle`` stated: in a task where an event loop must not wait.
+        """Apply the costs that ``verdict[rule].settle`` stated. On an event loop, a task applies them.
 
         Args:
             verdict: A verdict of this limiter.
@@ -89,7 +89,7 @@ class Settlement:
             self._correct(verdict)
 
     def forget(self, verdict: Verdict, rule: str) -> None:
-        """Forget all that is counted under the key of one rule of a verdict, the verdict itself too.
+        """Set the counts under the key of one rule of a verdict to zero, those of the verdict included.
 
         Args:
             verdict: A verdict of this limiter.
@@ -126,9 +126,10 @@ class Settlement:
         await self._acorrect(verdict)
 
     def start(self) -> None:
-        """Connect to the store now, and not at the first decision. A store that is away raises no error.
+        """Connect to the store now, and not at the first decision. An unreachable store raises no error.
 
-        An ASGI server calls it when it starts. It takes a second at most, and the time budget does not count.
+        The ASGI middleware calls it when the application starts. It takes one second at most, and the time budget does
+        not apply.
         """
         self._chain.start()
 
@@ -145,7 +146,7 @@ class Settlement:
         self._chain.close()
 
     async def aclose(self) -> None:
-        """Async form of ``close``. It waits for the corrections that are on their way."""
+        """Async form of ``close``. It waits for the corrections that are being sent."""
         loop = asyncio.get_running_loop()
         if tasks := [task for task in self._tasks if task.get_loop() is loop]:
             await asyncio.wait(tasks)
@@ -197,7 +198,7 @@ class Settlement:
         await self.aconclude(build_verdict(await deciding), None)
 
     def _must_not_wait(self) -> bool:
-        """Return whether this thread runs an event loop that a call of the store would block."""
+        """Return whether this thread runs an event loop that a call to the store would block."""
         if not self.waits:
             return False
         try:
@@ -207,7 +208,7 @@ class Settlement:
         return True
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
-        """Start a task, which a cancelled caller does not end."""
+        """Start a task. It completes when the caller is cancelled."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)  # an event loop holds its tasks weakly
         task.add_done_callback(self._tasks.discard)

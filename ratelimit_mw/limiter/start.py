@@ -1,6 +1,6 @@
 """``StartingStore``: the first link of the chain, until the store of this process is open.
 
-To connect takes several round trips, and to open an environment may wait for the disk. Both would use up the time
+A connect takes several round trips, and an environment may have to wait for the disk. Both would use up the time
 budget of the first requests, which would then be decided without the store.
 """
 
@@ -23,7 +23,7 @@ class StartingStore(ChainLink):
     """Opens ``target`` before the first decision of a process, outside the time budget, and leaves the chain.
 
     ``use`` replaces the first link of the chain: by this one in a forked child, by the next one when the store is open
-    or could not be opened. Then the first decision meets the error.
+    or could not be opened. In the latter case, the first decision raises the error.
     """
 
     def __init__(self, store: Store, target: Store, use: Callable[[Store], None]) -> None:

@@ -58,8 +58,8 @@ class AccessLists:
     def allows(self, features: Features) -> bool | None:
         """Return True when the request is on the allow list, False when on the deny list, None when on neither.
 
-        An invalid feature is on the deny list, so that a client cannot evade it. The deny list has a value in all its
-        spellings, the allow list only as it is written. Exempt paths come last.
+        An invalid feature is on the deny list, so that a client cannot evade the list. The deny list matches all
+        spellings of a value, the allow list only the one in the settings. Exempt paths come last.
         """
         for entry in self.entries:
             part, denies = part_of(entry.part), entry.kind == "deny"

@@ -75,7 +75,7 @@ class Destination:
     template: str | None = field(init=False)
     """The endpoint where it is a template of the whole path, else None."""
     is_exact: bool = field(init=False)
-    """Whether the route has one path, the template, so that there is no doubt about the path."""
+    """Whether the route has one path, the template, so that the path is unambiguous."""
 
     def __post_init__(self) -> None:
         template = self.endpoint if self.ends and self.endpoint != UNMATCHED else None

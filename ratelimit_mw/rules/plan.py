@@ -36,7 +36,7 @@ class CompiledRule:
         return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
 
     def limits_for(self, features: Features) -> tuple[Limit, ...]:
-        """The limits of a client: those of ``per_key``, else those of ``per``, else the rule's own.
+        """The limits of a client: from ``per_key``, else from ``per``, else the limits of the rule.
 
         An invalid feature may have any value, so it gets the smallest limits.
         """

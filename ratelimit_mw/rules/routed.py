@@ -35,7 +35,7 @@ class PathPatterns:
     def match(self, path: str, to: Destination = NOWHERE, params: Params = dict) -> set[int]:
         """Return the numbers of the patterns that fit the path that was sent, or the route.
 
-        A route with one path leaves no doubt. Otherwise, the patterns that fit any reading of the path are in.
+        A route with one path is unambiguous. Otherwise, all patterns that fit any reading of the path are included.
 
         Args:
             path: The path of the request, decoded once, or not at all where it has encoded slashes.

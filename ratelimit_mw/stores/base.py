@@ -79,7 +79,7 @@ class Store(ABC):
         """Connect, or open files, when a worker starts. It may take longer than the time budget of a call.
 
         Raises:
-            StoreError: The store cannot be reached. The worker starts all the same.
+            StoreError: The store cannot be reached. The worker starts anyway.
         """
 
     async def astart(self) -> None:

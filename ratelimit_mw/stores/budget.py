@@ -1,6 +1,6 @@
-"""Clocks of time budgets. They stop while this process cannot look at its sockets: that is no fault of a server.
+"""Clocks of time budgets. They stop while this process cannot read its sockets, because the server is not the reason.
 
-A busy event loop reads a reply late, and so does a thread that waits for the GIL. Such a turn, however long, advances
+A busy event loop reads a reply late, and so does a thread that waits for the GIL. Such a turn of any length advances
 these clocks by a twentieth of the budget at most. So a call without a reply ends after twenty turns at the latest.
 """
 

@@ -28,7 +28,7 @@ _TRIES: Final = 8
 _PAUSES: Final = (0.00005, 0.0001, 0.0002, 0.0004)
 _LOOP_PAUSE: Final = 0.001  # The shortest sleep of an event loop.
 _MAX_CALLS: Final = 100
-# The boot is written into the file, so a link could direct that to any file of this user.
+# The boot is written into the file, so a link could make the store overwrite any file of this user.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOOP_BUDGET: Final = 0.05  # a busy turn of the loop uses up a twentieth of this
 _Result = TypeVar("_Result")
@@ -51,7 +51,7 @@ class FileLock:
     def acquire(self, clock: ThreadClock, deadline: float) -> None:
         """Take the lock; ``StoreError`` when other processes keep it until ``deadline``, a time of the clock.
 
-        A thread of this process that has the lock lives, and may lack the GIL. To wait for it uses up no budget.
+        A thread of this process that has the lock is alive and may wait for the GIL. A wait for it uses up no budget.
         """
         if self.try_acquire():
             return
