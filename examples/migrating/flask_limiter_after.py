@@ -12,12 +12,12 @@ limits = RateLimiter(
         "rules": [
             {"name": "default", "limits": ["200 per day", "4/minute"], "key": ["endpoint", "ip"]},
             {"name": "application", "limits": ["100 per 1 hour"]},
-            {"name": "finding", "limits": "3/minute", "match": {"path": ["/search/*", "/suggest/*"]}},
         ],
         "store": "memory://",
         "lists": {"allow": {"header:x-api-key": ["monitoring"]}},
     },
 )
+finding = limit("3/minute", name="finding")
 api = Blueprint("api", __name__, url_prefix="/api")
 limit("2/minute", key=["endpoint", "header:x-api-key|ip"])(exempt("default")(api))
 
@@ -35,12 +35,14 @@ def about():
 
 @app.get("/search/<word>")
 @exempt("default")
+@finding
 def search(word):
     return f"results for {word}\n"
 
 
 @app.get("/suggest/<word>")
 @exempt("default")
+@finding
 def suggest(word):
     return f"{word}...\n"
 

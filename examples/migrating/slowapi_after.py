@@ -1,10 +1,10 @@
 """A shop behind ratelimit_mw. slowapi_before.py is the same shop behind slowapi."""
 # Run it: uvicorn --app-dir examples/migrating slowapi_after:app --port 8000
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from ratelimit_mw.fastapi import RateLimit, RateLimitExceeded, RateLimitMiddleware, exempt, limit
+from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
 
 app = FastAPI()
 app.add_middleware(
@@ -15,7 +15,7 @@ app.add_middleware(
     },
     features={"monitoring": lambda request: "yes" if request.headers.get("X-API-Key") == "monitoring" else "no"},
 )
-finding = Depends(RateLimit("3/minute", name="finding"))
+finding = limit("3/minute", name="finding")
 
 
 @app.exception_handler(RateLimitExceeded)
@@ -34,14 +34,16 @@ async def about():
     return "about"
 
 
-@app.get("/search/{word}", dependencies=[finding])
+@app.get("/search/{word}")
 @exempt("default")
+@finding
 async def search(word: str):
     return f"results for {word}"
 
 
-@app.get("/suggest/{word}", dependencies=[finding])
+@app.get("/suggest/{word}")
 @exempt("default")
+@finding
 def suggest(word: str):
     return f"{word}..."
 

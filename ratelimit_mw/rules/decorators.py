@@ -43,9 +43,10 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
     """Limit a view: a function, a coroutine function, a class, a blueprint, or a method with ``method_decorator``.
 
     The view needs no ``request`` argument. All ``@limit`` on a view and all rules of the settings apply together.
+    Views with the same ``limit(...)`` object share its count, unless its key has ``endpoint``.
 
     Returns:
-        A decorator. The view that it returns has the same signature.
+        A decorator, for one view or several. The view that it returns has the same signature.
 
     Raises:
         ConfigError: An option is unknown or impossible. The message has file and line.

@@ -48,17 +48,18 @@ class Overview:
         self.exempt = [f"{path} from every rule" for path in rules.lists.exempt]
         self._rules = rules
         self._overrides = overrides
-        self._routes: dict[Mark, list[str]] = {}
+        self._routes: dict[CompiledRule, list[str]] = {}
+        self._marks: dict[CompiledRule, list[Mark]] = {}
         for route in routes or ():
             self._add(route)
-        self._marks = {rules.rule_of(mark): mark for mark in self._routes}
 
     def _add(self, route: Route) -> None:
         views = route.views.items()
         for mark in dict.fromkeys(mark for _, view in views for mark in view.every):
-            name = self._rules.rule_of(mark).name
-            methods = [method for method, view in views if mark in view.every and not view.is_exempt_from(name)]
-            self._routes.setdefault(mark, []).extend([route.describe(methods)] if methods else [])
+            rule = self._rules.rule_of(mark)
+            methods = [method for method, view in views if mark in view.every and not view.is_exempt_from(rule.name)]
+            self._routes.setdefault(rule, []).extend([route.describe(methods)] if methods else [])
+            self._marks.setdefault(rule, []).append(mark)
         for names in dict.fromkeys(view.exempt for _, view in views if view.exempt is not None):
             methods = [method for method, view in views if view.exempt == names]
             self.exempt.append(f"{route.describe(methods)} from {', '.join(names) or 'every rule'}")
@@ -136,11 +137,11 @@ class Overview:
         features: Features | None = None,
     ) -> str:
         """The first reason why a rule does not apply, "" for none. Without ``features`` they are not checked."""
-        match, mark, view = rule.source.matches, self._marks.get(rule), to.marks or ViewMarks()
-        if mark is not None and mark in view.messages:
+        match, marks, view = rule.source.matches, set(self._marks.get(rule, ())), to.marks or ViewMarks()
+        if not marks.isdisjoint(view.messages):
             return "it limits the messages of the WebSocket"
-        if mark is not None and mark not in view.marks:
-            return f"it is on {', '.join(dict.fromkeys(self._routes[mark]))}"
+        if marks and marks.isdisjoint(view.marks):
+            return f"it is on {', '.join(dict.fromkeys(self._routes[rule]))}"
         if view.is_exempt_from(rule.name):
             return "the view is exempt"
         if match.paths and not PathPatterns(enumerate(match.paths)).match(path, to, lambda: params):
@@ -163,17 +164,17 @@ class Overview:
 
     def _source(self, rule: CompiledRule) -> str:
         """Where a rule comes from: the settings, a decorator, or both."""
-        if (mark := self._marks.get(rule)) is None:
+        if (marks := self._marks.get(rule)) is None:
             return "settings"
-        decorator = "@messages" if isinstance(mark, MessageMark) else "@limit"
+        decorator = "@messages" if isinstance(marks[0], MessageMark) else "@limit"
         return f"{decorator} and settings" if rule.name in self._overrides else decorator
 
     def _applies_to(self, rule: CompiledRule) -> list[str]:
         """The requests that a rule applies to: those of its views, or one condition per line."""
         matches = _match(rule.source.matches)
         methods, paths = "/".join(matches.pop("methods")), _either(matches.pop("path"))
-        if (mark := self._marks.get(rule)) is not None:
-            routes = ", ".join(dict.fromkeys(self._routes[mark]))
+        if rule in self._routes:
+            routes = ", ".join(dict.fromkeys(self._routes[rule]))
             return [" ".join(filter(None, (methods, routes, _conditions(rule))))]
         conditions = [
             f"{name} {_either(value or repr(value) for value in values)}" for name, values in matches.items() if values

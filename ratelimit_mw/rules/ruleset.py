@@ -41,8 +41,9 @@ class RuleSet:
         lists: AccessLists | None = None,
         secret: Secret = NO_SECRET,
     ) -> None:
-        rules, marks = checked_rules(rules), sorted(set(marks), key=lambda mark: mark.order)
-        overrides = overrides or {}
+        rules, overrides = checked_rules(rules), overrides or {}
+        everywhere = len(rules)
+        marks, self._of_mark = _number_marks(marks, everywhere)
         names = [rule.name or f"rule-{i + 1}" for i, rule in enumerate(rules)] + _names(marks)
         places = _places(len(rules), overrides) + [f"the limit on {mark.view}" for mark in marks]
         _check_unique(zip(names, places, strict=True))
@@ -56,9 +57,7 @@ class RuleSet:
         _check_unique((limit.policy, place) for rule, place in compiled for limit in rule.limits)
         self.lists = lists or AccessLists()
         self.needs_host = any(rule.matches.hosts for rule in rules)
-        everywhere = len(rules) - len(marks)
         self.everywhere = self.rules[:everywhere]  # those that are not on a view
-        self._of_mark = {mark: everywhere + i for i, mark in enumerate(marks)}
         self._pathless = tuple(i for i, rule in enumerate(rules[:everywhere]) if not rule.matches.paths)
         self._patterns = PathPatterns((i, path) for i, rule in enumerate(rules) for path in rule.matches.paths)
         self.needs_path = any(rule.matches.paths for rule in rules)
@@ -127,7 +126,7 @@ class RuleSet:
 
     def plan_of(self, marks: Iterable[Mark], method: str, host: Any, view: ViewMarks | None) -> Plan:
         """The plan of these marks alone, without those that do not apply or that ``view`` is exempt from."""
-        return self._plan_of(sorted(self._of_mark[mark] for mark in marks), method, host, view)
+        return self._plan_of(sorted({self._of_mark[mark] for mark in marks}), method, host, view)
 
     def check(self, view: ViewMarks) -> None:
         """``ConfigError`` when a view is exempt from a rule that does not exist."""
@@ -144,7 +143,7 @@ class RuleSet:
         numbers = sorted(found.union(self._pathless))
         if self._has_views:
             numbers = [i for i in numbers if self.rules[i].source.matches.takes_view(to.view)]
-        numbers += [self._of_mark[mark] for mark in to.marks.marks] if to.marks else []
+        numbers += dict.fromkeys(self._of_mark[mark] for mark in to.marks.marks) if to.marks else ()
         plan = self._plan_of(numbers, method, normalize_host(host) if host else "", to.marks)
         if len(method) + len(path) + len(str(host)) <= _MAX_CACHED_TEXT:
             if len(self._by_request) >= _MAX_CACHED:
@@ -177,6 +176,19 @@ def checked_rules(rules: Iterable[Rule]) -> list[Rule]:
         if not isinstance(rule, Rule):
             raise ConfigError(f"expected a Rule; got {rule!r}", f"rules[{i}]")
     return checked
+
+
+def _number_marks(marks: Iterable[Mark], start: int) -> tuple[list[Mark], dict[Mark, int]]:
+    """The first mark of each rule, and the number of each mark's rule.
+
+    A limit object on several views is one rule with one count. The first of the views gives it its name.
+    """
+    marks = sorted(set(marks), key=lambda mark: mark.order)
+    firsts: dict[int, Mark] = {}
+    for mark in marks:
+        firsts.setdefault(id(mark.rule), mark)
+    numbers = {rule: i for i, rule in enumerate(firsts, start)}
+    return list(firsts.values()), {mark: numbers[id(mark.rule)] for mark in marks}
 
 
 def _names(marks: Sequence[Mark]) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from ratelimit_mw import ConfigError, Limiter
 from ratelimit_mw.errors import MissingMiddlewareError
 from ratelimit_mw.rules.decorators import exempt, limit, make_mark, messages
-from ratelimit_mw.rules.marks import marks_of
+from ratelimit_mw.rules.marks import Destination, marks_of, view_of
 
 
 @pytest.mark.parametrize("names", [(5,), ("api", None), (["api"],)])
@@ -62,14 +62,28 @@ def test_mistakes_of_messages_are_errors_in_their_line() -> None:
         messages("5/minute")(3)  # type: ignore[type-var]
 
 
-def test_one_limit_on_two_views_is_two_rules() -> None:
-    """One limit object may be on several views, and each view has its own count."""
-    thrice = limit("3/minute")
-    views = [thrice(lambda: None), thrice(lambda: 1)]
+def test_one_limit_on_two_views_is_one_rule() -> None:
+    """One limit object may be on several views. They share its count, under the name of the first one."""
+    thrice = limit("3/minute", key=[])
+    views = [thrice(lambda: None), limit("9/minute")(thrice(lambda: 1)), limit("3/minute")(lambda: 2)]
     rate = Limiter()
-    rate.adopt(mark for view in views for mark in marks_of(view).marks)
-    name = "test_marks.test_one_limit_on_two_views_is_two_rules.<locals>.<lambda>"
-    assert [rule.name for rule in rate.rules.rules] == [name, f"{name}#2"]
+    marks = [mark for view in reversed(views) for mark in marks_of(view).marks]
+    rate.adopt(marks)
+    name = "test_marks.test_one_limit_on_two_views_is_one_rule.<locals>.<lambda>"
+    assert [rule.name for rule in rate.rules.rules] == [name, f"{name}#2", f"{name}#3"]
+    plans = [rate.rules.plan("GET", "/", to=Destination(marks=marks_of(view))) for view in views]
+    assert [[rule.name[len(name) :] for rule in plan.rules] for plan in plans] == [[""], ["", "#2"], ["#3"]]
+    assert [bool(rate.decide(plan, {"ip": "192.0.2.7"})) for plan in plans[:2] * 2] == [True, True, True, False]
+
+
+def test_a_view_with_the_same_limit_twice_counts_once() -> None:
+    """A class and its method, or a blueprint and its view, may have one limit object."""
+    once = limit("1/minute", name="once")
+    marks = view_of([once(type("Outer", (), {})), once(lambda: None)])
+    rate = Limiter()
+    rate.adopt(marks.marks)
+    assert [rule.name for rule in rate.rules.plan("GET", "/", to=Destination(marks=marks)).rules] == ["once"]
+    assert [rule.name for rule in rate.rules.plan_of(marks.marks, "GET", "", None).rules] == ["once"]
 
 
 @pytest.mark.parametrize("view", [len, [].append, {"a": 1}.get])

@@ -172,11 +172,11 @@ def test_a_rate_of_zero_is_a_deny_list() -> None:
     assert codes == [403, 200, 403, 200]
 
 
-def test_a_group_is_a_match_on_paths() -> None:
-    """Views with one group, key and rate shared a count. A rule on their paths has one count, too."""
-    theirs = ratelimit(group="api", key="ip", rate="3/d")
-    limiter = Limiter([Rule(name="api", limits="3/d", match={"path": ["/c", "/d"]})], clock=ManualClock(NOW))
-    with project(limiter, path("a", theirs(hello)), path("b", theirs(hello)), path("c", hello), path("d", hello)) as it:
+def test_a_group_is_one_limit_on_several_views() -> None:
+    """Views with one group, key and rate shared a count. One limit object on them has one count, too."""
+    theirs, ours = ratelimit(group="api", key="ip", rate="3/d"), limit("3/d", name="api")
+    views = [path("a", theirs(hello)), path("b", theirs(hello)), path("c", ours(hello)), path("d", ours(hello))]
+    with project(Limiter(clock=ManualClock(NOW)), *views) as it:
         assert [it.ask(where).status_code for where in ("/a", "/b", "/a", "/b")] == [200, 200, 200, 403]
         assert [it.ask(where).status_code for where in ("/c", "/d", "/c", "/d")] == [200, 200, 200, 429]
 

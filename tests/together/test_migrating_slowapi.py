@@ -183,14 +183,17 @@ def test_cost_and_exempt_functions_become_cost_and_match() -> None:
 
 
 def test_a_shared_limit_has_one_count() -> None:
-    """One ``RateLimit`` object has one count everywhere."""
+    """One ``limit`` object, and one ``RateLimit`` object, have one count everywhere."""
     theirs, limiter = before()
-    ours = after()
-    shared, ours_shared = limiter.shared_limit("2/hour", scope="both"), Depends(RateLimit("2/hour"))
+    ours, dependent = after(), after()
+    shared, ours_shared, depends = limiter.shared_limit("2/hour", scope="both"), limit("2/hour"), RateLimit("2/hour")
     routes(theirs, a=shared(with_request), b=shared(other_with_request))
-    ours.add_api_route("/a", hello, dependencies=[ours_shared])
-    ours.add_api_route("/b", other, dependencies=[ours_shared])
-    assert same_results(theirs, ours, "GET /a", "GET /b", "GET /a") == [True, True, False]
+    routes(ours, a=ours_shared(hello), b=ours_shared(other))
+    dependent.add_api_route("/a", hello, dependencies=[Depends(depends)])
+    dependent.add_api_route("/b", other, dependencies=[Depends(depends)])
+    for app in (ours, dependent):
+        assert same_results(theirs, app, "GET /a", "GET /b", "GET /a") == [True, True, False]
+        limiter.reset()
 
 
 def test_default_limits_apply_behind_routers_and_mounts() -> None:
