@@ -1,7 +1,7 @@
 """Django in one file: limits in a file and on views, logins that count only failures, users, and a custom response."""
 # Run it: gunicorn --chdir examples django_app:application --bind 127.0.0.1:8000
 # Run it: uvicorn --app-dir examples django_app:asgi_application --port 8000
-# Show its limits: python examples/django_app.py ratelimit rules
+# Show its limits: python examples/django_app.py ratelimit check
 
 import json
 import sys

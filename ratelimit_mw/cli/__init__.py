@@ -1,25 +1,50 @@
-"""The command ``ratelimit-mw``.
+"""The command ``ratelimit-mw``, and the same commands inside of a framework's.
 
-click and rich are an extra. They are imported when the command runs, so that it can print how to install them.
+click and rich are an extra. They are imported when a command runs, so that it can print how to install them.
 """
 
 import io
 import sys
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from ..errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from .source import Source
 
 
 def main() -> None:
     """Run the command and end the process: 0 fine, 1 found something wrong, 2 misused or an extra is missing."""
     try:
-        import click  # noqa: F401
-        import rich  # noqa: F401
-    except ImportError:
-        sys.stderr.write(f"{MissingExtraError('the command ratelimit-mw', 'cli')}\n")
+        require_extra("ratelimit-mw")
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
         sys.exit(2)
     from .group import ratelimit_mw
 
     # A terminal that cannot show a character gets its escape sequence.
     cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     ratelimit_mw()
+
+
+def run_within(program: str, open_app: "Callable[[], Source]", words: Sequence[str]) -> int:
+    """Run the commands of a framework's program, which knows the application, and return the exit code.
+
+    Raises:
+        MissingExtraError: The extra is not installed.
+        click.ClickException: The command found something wrong, or is misused.
+    """
+    require_extra(program)
+    from .within import group_within
+
+    return group_within(program, open_app).main(list(words), program, standalone_mode=False) or 0
+
+
+def require_extra(program: str) -> None:
+    """Raise ``MissingExtraError`` unless click and rich are installed."""
+    try:
+        import click  # noqa: F401
+        import rich  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(f"the command {program}", "cli") from None

@@ -10,7 +10,6 @@ from ..algorithms.limit import Limit
 from ..errors import ConfigError, error_path
 from ..http.client_ip import ClientIP
 from ..http.features import HINTS
-from ..http.notes import notes_on_authentication, notes_on_layers, notes_on_marks
 from ..http.region import Region
 from ..keys.parts import feature_of
 from ..keys.secret import PERSONAL
@@ -18,8 +17,9 @@ from ..rules.describe import describe_overrides
 from ..rules.plan import CompiledRule
 from ..settings import Settings
 from ..stores import open_store, redacted_url
-from .application import Application, Source, SourceCommand
 from .output import command, json_option, print_json, print_table, print_text
+from .source import Source
+from .source_command import SourceCommand
 
 _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|query|form|json):.*")
 
@@ -28,15 +28,18 @@ _REQUEST_FEATURES = re.compile(r"ip|method|path|host|endpoint|(header|cookie|que
     "ratelimit-mw check ratelimit.toml",
     "ratelimit-mw check pyproject.toml --json",
     "ratelimit-mw check --app shop:app",
+    "ratelimit-mw check --app shop:app --json",
     cls=SourceCommand,
 )
 @json_option
 def check(source: Source, as_json: bool) -> None:
-    """Check the settings in FILE, and show the rules with notes about them.
+    """Check the settings, and show the rules with notes about them.
 
-    The store URL is checked, but no connection is opened. The exit code is 1 when FILE cannot be used, or when a rule
-    rejects every request. With --app in place of FILE the command imports an application, and checks and shows the
-    rules of its decorators, too. The exit code is then also 1 for a rule or a decorator that no route leads to.
+    The store URL is checked, but no connection is opened. The exit code is 1 when the settings cannot be used, when a
+    rule rejects every request, and when no route leads to a rule or to a decorator.
+
+    FILE contains settings alone. With --app the command imports an application of Starlette, FastAPI, Flask or
+    Django, or any other with the middleware, and checks and shows the rules of its decorators, too.
     """
     report = _check(source)
     if as_json:
@@ -91,8 +94,8 @@ def _problems(source: Source) -> Iterator[str]:
         for limit in rule.never_fitting:
             cost = rule.fixed_cost
             yield f"{rule.name} rejects every request: its cost {cost} is greater than the limit {limit.quota}"
-    if isinstance(source, Application):
-        yield from notes_on_marks([source.package])
+    if not source.overview.is_file:
+        yield from source.problems()
 
 
 def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
@@ -112,7 +115,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
     for rule in rules:
         for limit in rule.limits:
             yield from _ineffective_limits(rule, limit)
-    if any(rule.source.name is None for rule in rules):
+    if any(rule.name is None for rule in settings.rules):
         yield "a rule without a name is named by its position; its counts start at zero when it moves"
     yield from _notes_on_place(source)
 
@@ -120,9 +123,7 @@ def _notes(source: Source, required: dict[str, list[str]]) -> Iterator[str]:
 def _notes_on_place(source: Source) -> Iterator[str]:
     """Note what depends on the place of the application: its layers, its proxy, its processes."""
     settings = source.settings
-    if isinstance(source, Application):
-        yield from notes_on_layers(source.middleware.app)
-        yield from notes_on_authentication(source.middleware.limiter, source.outside)
+    yield from source.notes()
     if not settings.trusted_proxies and any("ip" in rule.source.needs for rule in source.rules.rules):
         yield "trusted_proxies is empty: behind a proxy, all clients share the count of its IP address"
     if settings.store.startswith("memory:"):

@@ -16,8 +16,9 @@ from ..rules.describe import algorithm_of, cost_of, describe_overrides
 from ..rules.plan import CompiledRule
 from ..settings import Settings
 from .access_log import InvalidLineError, RequestTarget, parse_target
-from .application import Source, SourceCommand
 from .output import Cell, command, json_option, note, print_json, print_table, print_text
+from .source import Source
+from .source_command import SourceCommand
 
 _QUERY: Final = "query:"
 
@@ -66,6 +67,7 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> tupl
     "ratelimit-mw explain ratelimit.toml GET '/api/items?page=2' --feature user=alice --host example.com",
     "ratelimit-mw explain ratelimit.toml GET / --feature header:user-agent=curl --json",
     "ratelimit-mw explain --app shop:app GET /items/7",
+    "ratelimit-mw explain --app shop:app GET /items/7 --feature user=alice --json",
     cls=SourceCommand,
 )
 @click.argument("method")
@@ -78,22 +80,23 @@ def _parse_path(_ctx: click.Context, _param: click.Parameter, text: str) -> tupl
 def explain(
     source: Source, method: str, path: tuple[RequestTarget, str], features: dict[str, Any], host: str, as_json: bool
 ) -> None:
-    """Show which rules in FILE apply to a request for METHOD and PATH, with the key of each rule.
+    """Show which rules apply to a request for METHOD and PATH, with the key of each rule.
 
     PATH is as in a request line: percent-encoded, with an optional query. The exit code is 1 when no rule applies.
-    With --app in place of FILE the command shows the rules of decorators and the exemptions, too. Features come from
-    --feature; functions of the application are not called.
+    Features come from --feature; functions of the application are not called.
+
+    FILE contains settings alone. With --app the command shows the rules of decorators and the exemptions, too.
     """
     settings, overview, rules = source.settings, source.overview, source.rules.rules
     if "ip" not in features and "ip" in source.rules.needs:
         note("the IP address is missing. Add --feature ip=192.0.2.7 to see the key")
     request = _request(method, *path, host)
-    to, params = source.route(request)
-    values = _features(request, features, settings, source.rules.needs)
+    sent_path, to, params, given = source.route(request)
+    values = _features(request, {**given, **features}, settings, source.rules.needs)
     values |= {f"path:{name}": value if value is INVALID else str(value) for name, value in params.items()}
     if to.endpoint is not None:
         values |= {"endpoint": to.endpoint, **({"view": to.view} if to.view else {})}
-    place = request.method, request.sent_path, _host(request), to, params
+    place = request.method, sent_path, _host(request), to, params
     explanations = {rule: _explain(rule, values, overview.why_not(rule, *place, values)) for rule in rules}
     list_name = {True: "allow", False: "deny", None: None}[settings.lists.allows(values)]
     if as_json:

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from rich import box
@@ -18,6 +18,7 @@ from rich.text import Text
 from ..keys.features import INVALID
 
 Cell = str | Sequence[str] | int | float
+AnyCommand = TypeVar("AnyCommand", bound=click.Command)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, also for errors.")
@@ -42,10 +43,14 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def command(*examples: str, cls: type[click.Command] = click.Command) -> Callable[[Callable[..., None]], click.Command]:
+def command(*examples: str, cls: type[AnyCommand] = click.Command) -> Callable[[Callable[..., None]], AnyCommand]:  # type: ignore[assignment]
     """Make a function a command, and show the examples at the end of its help text."""
-    # \b keeps click from wrapping the lines.
-    return click.command(cls=cls, epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples))
+    return click.command(cls=cls, epilog=examples_of(examples))
+
+
+def examples_of(lines: Iterable[str]) -> str:
+    """Return the end of a help text. ``\\b`` keeps click from wrapping the lines."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def print_json(value: Any) -> None:

@@ -10,9 +10,9 @@ from rich.progress import TextColumn, TimeRemainingColumn
 
 from ..rules.describe import describe_overrides
 from .access_log import LogReader, in_order
-from .application import Source
 from .output import FILE, Cell, command, count_text, json_option, note, print_json, print_table, print_text, progress
 from .simulation import Simulation, is_logged
+from .source import Source
 
 _MODES: Final = (("enforce", "Rules", "rejected"), ("shadow", "Shadow rules, which never reject", "would reject"))
 
@@ -47,7 +47,7 @@ def replay(file: Path, access_log: IO[bytes], plot: Path | None, top: int, as_js
     """
     if plot is not None:
         from .plot import draw  # raises MissingExtraError without matplotlib
-    source = Source(file)
+    source = Source.from_file(file)
     for line in _differences(source):
         note(line)
     report = Simulation(source.settings)

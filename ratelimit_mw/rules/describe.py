@@ -1,6 +1,6 @@
 """Describe rules, and the routes that they apply to, in words and as JSON, for all commands. Pure."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -98,13 +98,6 @@ class Overview:
             **({} if self.is_file else {"source": self._source(rule), "applies_to": self._applies_to(rule)}),
         }
 
-    def table(self) -> Iterator[str]:
-        """The rules as a table of plain text, then the notes."""
-        columns = ("rule", "source", "applies to", "key", "limits")
-        rows = [self.row(rule) for rule in self._rules.rules]
-        yield from _table([columns, *([_line(row[column]) for column in columns] for row in rows)])
-        yield from self.notes()
-
     def notes(self) -> Iterator[str]:
         yield from (f"exempt: {exemption}" for exemption in self.exempt)
         for kind, others in (("allow", "the deny list and all rules"), ("deny", "all rules")):
@@ -112,19 +105,6 @@ class Overview:
                 yield f"{kind} list: {', '.join(names)}; takes precedence over {others}"
         yield "All rules that apply to a request hold together: those of the settings and those of decorators."
         yield "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules."
-
-    def explain(
-        self, method: str, path: str, host: str, to: Destination, params: Mapping[str, Any]
-    ) -> tuple[list[str], bool]:
-        """A line for each rule, with the reason why it does not apply to a request; and whether any rule applies."""
-        applying, others = [], []
-        for rule in self._rules.rules:
-            if reason := self.why_not(rule, method, path, host, to, params):
-                others.append(("does not apply", rule.name, reason, "", ""))
-            else:
-                row = self.row(rule)
-                applying.append(("applies", rule.name, row["key"][0], _line(row["limits"]), _conditions(rule)))
-        return [f"{method} {path} is routed to {to.endpoint}", *_table(applying + others)], bool(applying)
 
     def why_not(
         self,
@@ -134,9 +114,9 @@ class Overview:
         host: Any,
         to: Destination,
         params: Mapping[str, Any],
-        features: Features | None = None,
+        features: Features,
     ) -> str:
-        """The first reason why a rule does not apply, "" for none. Without ``features`` they are not checked."""
+        """The first reason why a rule does not apply, "" for none."""
         match, marks, view = rule.source.matches, set(self._marks.get(rule, ())), to.marks or ViewMarks()
         if not marks.isdisjoint(view.messages):
             return "it limits the messages of the WebSocket"
@@ -154,8 +134,6 @@ class Overview:
             return f"method: {expected}"
         if not match.takes_host(normalize_host(host)):
             return f"host: not {_either(match.hosts)}"
-        if features is None:
-            return ""
         missed = (pair for pair in match.features if str(features.get(pair[0]) or "") not in pair[1])
         for name, values in missed:
             expected = f"{'in ' * (name == 'ip')}{_either(_texts(values))}"
@@ -227,9 +205,3 @@ def _conditions(rule: CompiledRule) -> str:
 
 def _texts(values: Iterable[object]) -> list[str]:
     return sorted(map(str, values))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 from command_line import run, start
+from django.urls import path as django_path
+from django_calls import hello, project
+
+from ratelimit_mw.django import limit
 
 SHOP = """
 from fastapi import APIRouter, Depends, FastAPI
@@ -81,14 +85,14 @@ class Factory:
         return app
 """
 FLASK = """
-from django.core.handlers.wsgi import WSGIHandler
 from flask import Flask
-from ratelimit_mw.flask import RateLimiter
+from ratelimit_mw.flask import RateLimiter, limit
 from ratelimit_mw.wsgi import RateLimitMiddleware
 
 app = Flask(__name__)
-RateLimiter(app)
-django = object.__new__(WSGIHandler)  # as get_wsgi_application() of a project whose settings are elsewhere
+RateLimiter(app, {"rules": [{"name": "site", "limits": "100/minute"}]})
+app.get("/items/<int:number>", endpoint="item")(limit("5/minute", name="item", key="path:number")(lambda number: ""))
+bare = Flask("bare")
 plain = Flask("plain")
 plain.wsgi_app = RateLimitMiddleware(plain.wsgi_app, settings={"rules": [{"name": "all", "limits": "5/minute"}]})
 """
@@ -190,6 +194,30 @@ def test_an_application_without_routes() -> None:
         assert looking(answer)
 
 
+def test_an_application_of_flask() -> None:
+    """The rules of the extension and of decorators are shown, with the route of the request."""
+    answer = explained("flasks:app", "GET", "/items/7")
+    assert (answer["features"]["endpoint"], answer["features"]["view"]) == ("/items/{number}", "item")
+    assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {"site": "ip=unknown", "item": "path:number=7"}
+    assert "item  @limit    /items/{number}" in run("check", "--app", "flasks:app").stdout
+
+
+def test_an_application_of_django() -> None:
+    """The rules of the settings and of decorators are shown, of a WSGI and of an ASGI application."""
+    routes = django_path("items/<int:number>", limit("5/minute", name="item", key="path:number")(hello))
+    with project({"rules": [{"name": "site", "limits": "100/minute"}]}, routes):
+        for name in ("wsgi:get_wsgi_application()", "asgi:get_asgi_application()"):
+            answer = explained(f"django.core.{name}", "GET", "/items/7")
+            assert {rule["rule"]: rule["key"] for rule in answer["rules"]} == {
+                "site": "ip=unknown",
+                "item": "path:number=7",
+            }
+            assert "item  @limit    /items/{number}" in run("check", "--app", f"django.core.{name}").stdout
+    with project({}, middleware=["django.middleware.common.CommonMiddleware"]):
+        result = run("check", "--app", "django.core.wsgi:get_wsgi_application()")
+    assert (result.exit_code, "has no RateLimitMiddleware" in result.stderr) == (1, True)
+
+
 def test_a_name_may_have_dots() -> None:
     """An attribute of an attribute, or a function that returns the application."""
     for name in ("shop:Factory.app", "shop:Factory.create()"):
@@ -223,13 +251,12 @@ WRONG: dict[str, tuple[list[str], int, str]] = {
     "settings": (["shop:wrong"], 1, "rules[0]: limits: cannot parse quota '5/minit'"),
     "a decorator": (["shop:typo"], 1, "unknown rule 'sight'. Did you mean 'site'?"),
     "no middleware": (["shop:bare"], 1, "shop:bare has no RateLimitMiddleware"),
-    "Flask": (["flasks:app"], 2, "flask --app flasks ratelimit"),
-    "Django": (["flasks:django"], 2, "manage.py ratelimit"),
+    "Flask without the extension": (["flasks:bare"], 1, "flasks:bare has no RateLimitMiddleware, and no RateLimiter"),
     "no such module": (["nowhere:app"], 2, "no module 'nowhere' in the current folder"),
     "no such name": (["shop:appl"], 2, "module 'shop' has no 'appl'"),
-    "no name": (["shop"], 2, "expected MODULE:NAME, for example shop:app; got 'shop'"),
-    "nothing": ([""], 2, "expected MODULE:NAME"),
-    "a relative module": ([".shop:app"], 2, "expected MODULE:NAME"),
+    "no name": (["shop"], 2, "expected MODULE:APP, for example shop:app; got 'shop'"),
+    "nothing": ([""], 2, "expected MODULE:APP"),
+    "a relative module": ([".shop:app"], 2, "expected MODULE:APP"),
     "two applications": (["shop:app", "shop.toml"], 2, "unexpected extra argument"),
 }
 

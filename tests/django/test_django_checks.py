@@ -1,8 +1,7 @@
-"""System checks and the management command of the Django application."""
+"""System checks of the Django application."""
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +11,9 @@ import pytest
 from django.apps import apps
 from django.conf.urls.i18n import i18n_patterns
 from django.core.checks import run_checks
-from django.core.management import CommandError, call_command
-from django.http import HttpResponse
 from django.test import Client
-from django.urls import include, path, re_path
-from django.utils.translation import override
-from django.views import View
-from django_calls import MIDDLEWARE, SESSIONS, hello, project, still, urls
+from django.urls import path
+from django_calls import MIDDLEWARE, SESSIONS, hello, project
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
@@ -141,80 +136,3 @@ def test_a_memory_store_is_reported_before_deployment(monkeypatch: pytest.Monkey
         assert ids(deploy=True) == []
     with project({"rules": [{"limits": "5/minit"}]}):
         assert ids(deploy=True) == ["ratelimit_mw.E001"]
-
-
-class Items(View):
-    def get(self, request: Any) -> HttpResponse:
-        return HttpResponse()
-
-    @limit("3/minute", name="post")
-    def post(self, request: Any) -> HttpResponse:
-        return HttpResponse()
-
-
-def shop() -> Any:
-    """Open a project with limits and routes."""
-    rules = [
-        {"name": "everyone", "limits": "100/minute", "key": ["user|ip"]},
-        {
-            "name": "login",
-            "limits": ["5/minute", "20/hour"],
-            "match": {"path": "/login", "methods": "POST"},
-            "unrouted": True,
-        },
-        {"overrides": "home", "limits": "7/minute"},
-    ]
-    inner = urls(path("<int:pk>/", Items.as_view()), re_path(r"^health/$", exempt(hello)))
-    return project(
-        still({"rules": rules}), path("", limit("5/minute", name="home")(hello)), path("items/", include(inner))
-    )
-
-
-def run(*words: str) -> list[str]:
-    out = io.StringIO()
-    call_command("ratelimit", *words, stdout=out)
-    return out.getvalue().splitlines()
-
-
-def test_the_rules_are_listed_with_their_routes() -> None:
-    """manage.py ratelimit rules shows the source, place and key of each rule, and the exempt views."""
-    with shop():
-        assert run("rules") == [
-            "rule      source               applies to         key      limits",
-            "everyone  settings             all                user|ip  100/minute",
-            "login     settings             POST /login        ip       5/minute; 20/hour",
-            "post      @limit               POST /items/{pk}/  ip       3/minute",
-            "home      @limit and settings  /                  ip       7/minute",
-            "exempt: /items/health/ from every rule",
-            "All rules that apply to a request hold together: those of the settings and those of decorators.",
-            "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
-        ]
-
-
-def test_a_request_is_explained() -> None:
-    """manage.py ratelimit explain shows which rules apply to a request, and why each other rule does not."""
-    with shop():
-        assert run("explain", "get", "/items/7/") == [
-            "GET /items/7/ is routed to /items/{pk}/",
-            "applies         everyone  user|ip                     100/minute",
-            "does not apply  login     path: not /login",
-            "does not apply  post      it is on POST /items/{pk}/",
-            "does not apply  home      it is on /",
-        ]
-        assert run("explain", "POST", "/login")[0] == "POST /login is routed to unmatched"
-        assert "applies         post" in "\n".join(run("explain", "POST", "/items/7/"))
-
-
-def test_a_translated_route_is_explained() -> None:
-    """The language prefix of the path counts, for any active language."""
-    routes = i18n_patterns(path("items/<int:pk>/", limit("5/minute", name="item")(hello)))
-    with project({}, *routes, LANGUAGES=[("en", ""), ("de", "")], LANGUAGE_CODE="en"), override("fr"):
-        assert run("explain", "GET", "/de/items/7/")[0] == "GET /de/items/7/ is routed to /{language}/items/{pk}/"
-
-
-def test_errors_of_the_command_have_a_message() -> None:
-    """An unlimited request and invalid settings end the command with a message."""
-    with shop(), pytest.raises(CommandError, match="no rule applies to this request"):
-        run("explain", "GET", "/items/health/")
-    with project({"rules": [{"limits": "5/minit"}]}), pytest.raises(CommandError, match="minit"):
-        run("rules")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Any
 
 import pytest
@@ -80,49 +82,78 @@ def run(app: Flask, *words: str) -> Any:
     return app.test_cli_runner().invoke(args=["ratelimit", *words])
 
 
-def test_the_rules_are_listed_with_their_routes() -> None:
-    """flask ratelimit rules shows the source, place and key of each rule, and the exempt views."""
-    assert run(shop(), "rules").output.splitlines() == [
-        "rule      source               applies to                key      limits",
-        "everyone  settings             all                       user|ip  100/minute",
-        "login     settings             /login; host example.com  ip       5/minute; 20/hour",
-        "api       @limit               /api/items/{number}       ip       50/minute",
-        "item      @limit and settings  POST /api/items/{number}  ip       3/minute",
-        "home      @limit               / when user is alice      ip       7/minute",
+def lines_of(result: Any) -> list[str]:
+    return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("command", ["check", "rules"])
+def test_the_rules_are_listed_with_their_routes(command: str) -> None:
+    """flask ratelimit check shows the source, place and key of each rule, and the exempt views."""
+    lines = lines_of(run(shop(), command))
+    for line in (
+        "rule source applies to key limits algorithm mode cost",
+        "everyone settings all user|ip 100/minute sliding-window enforce 1",
+        "login settings /login ip 5/minute sliding-window enforce 1",
+        "host example.com 20/hour",
+        "api @limit /api/items/{number} ip 50/minute sliding-window enforce 1",
+        "item @limit and settings POST /api/items/{number} ip 3/minute sliding-window enforce 1",
+        "home @limit / when user is alice ip 7/minute sliding-window enforce 1",
         "exempt: /api/health from api",
-        "All rules that apply to a request hold together: those of the settings and those of decorators.",
-        "A rule with overrides changes a decorator's rule. An exemption takes precedence over all rules.",
-    ]
+    ):
+        assert line in lines
+
+
+def explained(*words: str) -> dict[str, str]:
+    """Explain a request as JSON: the key of each rule that applies, or the reason why it does not apply."""
+    result = json.loads(run(shop(), "explain", *words, "--json").stdout)
+    rules = {rule["rule"]: rule["key"] if rule["applies"] else rule["reason"] for rule in result["rules"]}
+    return {"endpoint": result["features"]["endpoint"], **rules}
 
 
 def test_a_request_is_explained() -> None:
-    """flask ratelimit explain shows which rules apply to a request, and why each other rule does not."""
-    assert run(shop(), "explain", "get", "/api/items/7").output.splitlines() == [
-        "GET /api/items/7 is routed to /api/items/{number}",
-        "applies         everyone  user|ip           100/minute",
-        "applies         api       ip                50/minute",
-        "does not apply  login     path: not /login",
-        "does not apply  item      method: not POST",
-        "does not apply  home      it is on /",
-    ]
-    assert "the view is exempt" in run(shop(), "explain", "GET", "/api/health").output
-    assert "method: the framework responds to OPTIONS" in run(shop(), "explain", "OPTIONS", "/api/health").output
-    lines = run(shop(), "explain", "POST", "/login", "--host", "example.com").output.splitlines()
-    assert lines[0] == "POST /login is routed to unmatched"
-    assert lines[2].split() == ["applies", "login", "ip", "5/minute;", "20/hour"]
-    assert "host: not example.com" in run(shop(), "explain", "POST", "/login").output
-    assert "when user is alice" in run(shop(), "explain", "GET", "/").output
+    """flask ratelimit explain shows the key of each rule that applies, and why each other rule does not."""
+    assert explained("get", "/api/items/7", "--feature", "ip=192.0.2.7", "--feature", "user=ann") == {
+        "endpoint": "/api/items/{number}",
+        "everyone": "user=ann",
+        "api": "ip=192.0.2.7",
+        "login": "path: not /login",
+        "item": "method: not POST",
+        "home": "it is on /",
+    }
+    assert explained("GET", "/api/health")["api"] == "the view is exempt"
+    assert explained("OPTIONS", "/api/health")["everyone"] == "method: the framework responds to OPTIONS"
+    login = explained("POST", "/login", "--host", "example.com", "--feature", "ip=192.0.2.7")
+    assert (login["endpoint"], login["login"]) == ("unmatched", "ip=192.0.2.7")
+    assert explained("POST", "/login")["login"] == "host: not example.com"
+    assert explained("GET", "/")["home"] == "feature: user is missing, not alice"
 
 
 def test_explain_reports_an_unlimited_request() -> None:
-    """explain exits with 1 when no rule applies to the request."""
+    """explain exits with 1 when no rule applies to the request, and with 2 when it is misused."""
     result = run(app_of(), "explain", "GET", "/")
-    assert (result.exit_code, result.stderr) == (1, "no rule applies to this request\n")
+    assert (result.exit_code, result.stderr) == (1, "no rule limits this request\n")
+    result = run(app_of(), "explain", "GET")
+    assert (result.exit_code, "Missing argument 'PATH'" in result.stderr) == (2, True)
+
+
+def test_the_help_has_examples_of_flask() -> None:
+    """The commands of Flask know their application, so that their help has no FILE and no --app."""
+    text = run(app_of(), "check", "--help").stdout
+    assert "flask ratelimit check --json" in text
+    assert not {word for word in ("FILE", "--app", "ratelimit-mw") if word in text}
+    assert [line.split()[0] for line in run(app_of(), "--help").stdout.splitlines()[-2:]] == ["check", "explain"]
+
+
+def test_the_commands_name_their_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without rich the commands print how to install it, with exit code 2."""
+    monkeypatch.setitem(sys.modules, "rich", None)
+    result = run(app_of(), "check")
+    assert (result.exit_code, 'pip install "ratelimit-mw[cli]"' in result.stderr) == (2, True)
 
 
 def test_the_commands_report_mistakes() -> None:
     """The commands print a mistake in a decorator without a traceback."""
-    result = run(app_of(views={"/": exempt("missing")(hello)}), "rules")
+    result = run(app_of(views={"/": exempt("missing")(hello)}), "check")
     where = f"@exempt on {hello.__module__}.hello"
     assert (result.exit_code, result.output) == (1, f"Error: {where}: unknown rule 'missing'. There is none\n")
 

@@ -182,13 +182,13 @@ def test_a_limit_on_a_view_without_a_route(log: Any, monkeypatch: pytest.MonkeyP
 
 
 def test_the_command_of_flask_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``flask ratelimit rules`` shows the rules, and then the problem."""
+    """``flask ratelimit check`` shows the rules, and then the problem."""
     monkeypatch.setitem(sys.modules, "routeless_flask", module_of("routeless_flask", "login"))
     app = Flask("routeless_flask")
     RateLimiter(app, RULES)
-    result = app.test_cli_runner().invoke(args=["ratelimit", "rules"])
-    assert (result.exit_code, result.stdout.split()[0]) == (1, "rule")
-    assert result.stderr.startswith("problem: no route leads to routeless_flask.login, so @limit limits nothing")
+    result = app.test_cli_runner().invoke(args=["ratelimit", "check"])
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "routeless_flask")
+    assert "problem: no route leads to routeless_flask.login, so @limit limits nothing" in result.stdout
 
 
 def test_a_limit_that_is_unrouted_on_purpose(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,15 +236,15 @@ def test_cors_after_djangos_middleware_is_logged_at_the_start(log: Any) -> None:
 
 
 def test_the_command_of_django_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``manage.py ratelimit rules`` shows the rules, and then the problem."""
+    """``manage.py ratelimit check`` shows the rules, and then the problem."""
     module = module_of("routeless_django", "login")
     module.urlpatterns = []
     monkeypatch.setitem(sys.modules, "routeless_django", module)
     out = io.StringIO()
     urls = override_settings(ROOT_URLCONF="routeless_django")
-    with project(RULES), urls, pytest.raises(CommandError, match="no route leads to routeless_django"):
-        call_command("ratelimit", "rules", stdout=out)
-    assert out.getvalue().startswith("rule")
+    with project(RULES), urls, pytest.raises(CommandError, match="see the problems above"):
+        call_command("ratelimit", "check", stdout=out)
+    assert "problem: no route leads to routeless_django" in out.getvalue()
 
 
 # -- the event loop ----------------------------------------------------------------------------------------

@@ -385,21 +385,20 @@ def test_equal_options_are_equal_rules() -> None:
 @pytest.mark.parametrize(
     ("request_of", "reason"),
     [
-        (("GET", "/b", ""), "path: not /a"),
-        (("POST", "/a", ""), "method: not GET or HEAD"),
-        (("GET", "/a", "x"), "host: not example.com"),
-        (("GET", "/a", "example.com"), ""),
+        (("GET", "/b", "", {}), "path: not /a"),
+        (("POST", "/a", "", {}), "method: not GET or HEAD"),
+        (("GET", "/a", "x", {}), "host: not example.com"),
         (("GET", "/a", "example.com", {"ip": "10.1.2.3"}), "feature: region is missing, not DE"),
         (("GET", "/a", "example.com", {"ip": "192.0.2.7"}), "feature: ip is 192.0.2.7, not in 10.0.0.0/8"),
         (("GET", "/a", "example.com", {"ip": "10.1.2.3", "region": "DE"}), ""),
     ],
 )
 def test_the_first_condition_that_fails_is_the_reason(request_of: Any, reason: str) -> None:
-    """Without features only method, path and host are compared."""
+    """Method, path, host and features are compared in this order."""
     match = {"path": "/a", "methods": "GET", "host": "example.com", "ip": "10.0.0.0/8", "region": "DE"}
     rules = RuleSet([Rule(limits="5/minute", match=match)])
-    method, path, host, *features = request_of
-    assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, Destination(), {}, *features) == reason
+    method, path, host, features = request_of
+    assert Overview(rules, {}).why_not(rules.rules[0], method, path, host, Destination(), {}, features) == reason
 
 
 def test_an_algorithm_is_a_name_or_a_registered_class() -> None:

@@ -136,6 +136,9 @@ class Site:
         raise NotImplementedError
 
 
+FEATURES = ("--feature", "ip=192.0.2.7", "--feature", "user=ann", "--json")
+
+
 class ByCommand(Site):
     def __init__(self, name: str) -> None:
         self._name = f"precedence_sites:{name}_app"
@@ -145,10 +148,8 @@ class ByCommand(Site):
         return calls.ask(self._app, path, method, client)
 
     def explain(self, method: str, path: str) -> list[str]:
-        options = ("--feature", "ip=192.0.2.7", "--feature", "user=ann")
-        result = run_command("explain", "--app", self._name, method, path, *options, "--json")
-        rules = json.loads(result.stdout)["rules"]
-        found = [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules if rule["applies"]]
+        result = run_command("explain", "--app", self._name, method, path, *FEATURES)
+        found = applied_rules(result.stdout)
         assert result.exit_code == (not found)
         return found
 
@@ -166,10 +167,10 @@ class OfFlask(Site):
         return flask_calls.ask(self._app, path, method, client)
 
     def explain(self, method: str, path: str) -> list[str]:
-        return applied_rules(self._run("explain", method, path))
+        return applied_rules(self._run("explain", method, path, *FEATURES))
 
     def list_rules(self) -> str:
-        return self._run("rules")
+        return self._run("check")
 
     def _run(self, *words: str) -> str:
         return str(self._app.test_cli_runner().invoke(args=["ratelimit", *words]).stdout)
@@ -183,10 +184,10 @@ class OfDjango(Site):
         return self._project.ask(path, method, client)
 
     def explain(self, method: str, path: str) -> list[str]:
-        return applied_rules(self._run("explain", method, path))
+        return applied_rules(self._run("explain", method, path, *FEATURES))
 
     def list_rules(self) -> str:
-        return self._run("rules")
+        return self._run("check")
 
     def _run(self, *words: str) -> str:
         out = io.StringIO()
@@ -196,7 +197,8 @@ class OfDjango(Site):
 
 
 def applied_rules(output: str) -> list[str]:
-    return [" ".join(found) for found in re.findall(r"^applies +(\w+) .* (\d+)/minute", output, re.MULTILINE)]
+    rules = json.loads(output)["rules"]
+    return [f"{rule['rule']} {rule['limits'][0]['limit'].split('/')[0]}" for rule in rules if rule["applies"]]
 
 
 @contextmanager

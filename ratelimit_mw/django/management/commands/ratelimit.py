@@ -1,48 +1,58 @@
-"""The command ``manage.py ratelimit``: list the rules, and explain one request."""
+"""The command ``manage.py ratelimit``: the commands of ``cli/`` for this project."""
 
+import io
+import sys
+from argparse import Namespace
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
-from django.utils import translation
 
-from ....errors import RateLimitError
-from ....http.notes import notes_on_marks
-from ....rules.describe import Overview
-from ...limits import ProjectLimits, project_limits
+from ....cli import run_within
+from ....errors import MissingExtraError
 
 
 class Command(BaseCommand):  # type: ignore[misc] # Django has no types
-    help = "Show the rate limits of this project."
+    help = "Check and explain the rate limits of this project."
+    requires_system_checks = ()  # ``check`` shows them, as JSON, too
 
-    def add_arguments(self, parser: Any) -> None:
-        commands = parser.add_subparsers(dest="command", required=True)
-        commands.add_parser("rules", help="List the rules and the routes that they apply to.")
-        explain = commands.add_parser("explain", help="Show which rules apply to a request, and why the others do not.")
-        explain.add_argument("method", type=str.upper)
-        explain.add_argument("path")
-        explain.add_argument("--host", default="localhost", help="The host of the request.")
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        """Leave all words that Django does not know to the commands, so that ``--settings`` may have any place."""
+        parser = super().create_parser(prog_name, subcommand, add_help=False, allow_abbrev=False, **kwargs)
 
-    def handle(self, *_: Any, command: str, **options: Any) -> None:
-        try:
-            project = project_limits()
-            routes, limiter = project.routes().all, project.limits.limiter  # the routes add rules to the limiter
-            overview = Overview(limiter.rules, limiter.settings.overrides, routes)
-        except RateLimitError as error:
-            raise CommandError(str(error)) from None
-        if command == "rules":
-            self.stdout.write("\n".join(overview.table()))
-            root = getattr(settings.ROOT_URLCONF, "__name__", settings.ROOT_URLCONF)
-            for problem in notes_on_marks([root.partition(".")[0]]):
-                raise CommandError(problem)
-        else:
-            self._explain(project, overview, options["method"], options["path"], options["host"])
+        def parse_args(args: Any = None, namespace: Any = None) -> Namespace:
+            options, words = parser.parse_known_args(args, namespace)
+            options.args = words
+            return options  # type: ignore[no-any-return]
 
-    def _explain(self, project: ProjectLimits, overview: Overview, method: str, path: str, host: str) -> None:
-        language = translation.get_language_from_path(path) or settings.LANGUAGE_CODE
-        with translation.override(language):
-            route, params = project.routes().find(path)
-        lines, is_limited = overview.explain(method, path, host, route.destination(method), params)
-        self.stdout.write("\n".join(lines))
-        if not is_limited:
-            raise CommandError("no rule applies to this request")
+        parser.parse_args = parse_args
+        return parser
+
+    def print_help(self, prog_name: str, subcommand: str) -> None:
+        self.handle("--help")
+
+    def handle(self, *words: str, **options: Any) -> None:
+        messages = io.StringIO()
+        with redirect_stdout(options.get("stdout") or sys.stdout), redirect_stderr(messages):
+            code = _run(words)
+        if code:
+            raise CommandError(messages.getvalue().strip() or "see the problems above", returncode=code)
+        self.stderr.write(messages.getvalue(), ending="")
+
+
+def _run(words: tuple[str, ...]) -> int:
+    try:
+        return run_within("manage.py ratelimit", _open_project, words)
+    except MissingExtraError as error:
+        raise CommandError(str(error), returncode=2) from None
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of click, which may not be installed
+            raise CommandError(error.format_message(), returncode=error.exit_code) from None  # type: ignore[attr-defined]
+        raise
+
+
+def _open_project() -> Any:
+    from ...source import DjangoSource
+
+    return DjangoSource(settings.SETTINGS_MODULE or "settings")

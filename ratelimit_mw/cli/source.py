@@ -1,0 +1,63 @@
+"""The rules that a command shows: those of a settings file, or those of an application of any framework."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..asgi.request import ASGIRequest
+from ..http.notes import notes_on_marks
+from ..rules.describe import Overview, Route
+from ..rules.marks import Destination
+from ..rules.ruleset import RuleSet
+from ..settings import Settings, load_settings
+from ..stores import redacted_url
+
+
+class Routed(NamedTuple):
+    """The destination of a request: its path as rules see it, its route, and the features that the route gives."""
+
+    path: str
+    to: Destination = Destination()
+    params: Mapping[str, Any] = {}
+    features: Mapping[str, Any] = {}
+
+
+class Source:
+    """Rules with their title. Without ``routes`` they are those of a settings file.
+
+    ``package`` is the package of the application.
+    """
+
+    def __init__(
+        self, title: str, settings: Settings, rules: RuleSet, routes: Iterable[Route] | None = None, package: str = ""
+    ) -> None:
+        self.title = title
+        self.settings = settings
+        self.rules = rules
+        self.overview = Overview(rules, settings.overrides, routes)
+        self.package = package.partition(".")[0]
+
+    @classmethod
+    def from_file(cls, file: Path) -> "Source":
+        settings = load_settings(file)
+        rules = RuleSet(settings.rules, lists=settings.lists, secret=settings.secret)
+        return cls(f"{settings.source}, store {redacted_url(settings.store)}", settings, rules)
+
+    def rules_by_feature(self) -> dict[str, list[str]]:
+        """Return the features that the rules need, each with the names of its rules."""
+        users: dict[str, list[str]] = {}
+        for rule in self.rules.rules:
+            for name in dict.fromkeys((*rule.source.needs, *(["host"] if rule.source.matches.hosts else []))):
+                users.setdefault(name, []).append(rule.name)
+        return users
+
+    def route(self, request: ASGIRequest) -> Routed:
+        return Routed(request.sent_path)
+
+    def problems(self) -> Iterator[str]:
+        """Yield the mistakes of the application that only its routes show."""
+        return notes_on_marks([self.package])
+
+    def notes(self) -> Iterator[str]:
+        """Yield notes about the place of the limits in the application."""
+        yield from ()

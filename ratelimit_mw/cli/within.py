@@ -1,0 +1,24 @@
+"""The commands that a framework's own program offers for its application, such as ``flask ratelimit``."""
+
+from collections.abc import Callable
+from typing import Final
+
+from .check import check
+from .errors import HELP_OPTIONS, CommandGroup
+from .explain import explain
+from .source import Source
+
+_HELP: Final = """Check and explain the rate limits of this application.
+
+Results go to stdout, messages to stderr. Exit codes: 0 fine, 1 found something wrong, 2 misused.
+"""
+
+
+def group_within(program: str, open_app: Callable[[], Source]) -> CommandGroup:
+    """Return the commands for a program that knows the application. ``rules`` is another name of ``check``."""
+    group = CommandGroup(help=_HELP, context_settings=HELP_OPTIONS)
+    for name, command in (("check", check), ("explain", explain), ("rules", check)):
+        own = command.within(program, open_app)
+        own.hidden = name != command.name
+        group.add_command(own, name)
+    return group

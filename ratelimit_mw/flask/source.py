@@ -1,0 +1,37 @@
+"""The rules of a Flask application, as the commands of ``cli/`` show them."""
+
+from contextlib import suppress
+
+from flask import Flask
+from werkzeug.exceptions import HTTPException
+
+from ..asgi.request import ASGIRequest
+from ..cli.source import Routed, Source
+from ..keys.features import UNMATCHED
+from ..rules.marks import Destination
+from .commands import EXTENSION
+from .hooks import FlaskHooks, marks_for, routes_of
+from .request import route_template
+
+
+class FlaskSource(Source):
+    """The rules of the extension of an application. Raises ``ConfigError`` for a mistake in a decorator."""
+
+    def __init__(self, app: Flask, title: str) -> None:
+        hooks: FlaskHooks = app.extensions[EXTENSION]
+        self._app, self._views = app, hooks.read_views()
+        limits = hooks.limits
+        super().__init__(title, limits.settings, limits.limiter.rules, routes_of(app, self._views), app.import_name)
+
+    def route(self, request: ASGIRequest) -> Routed:
+        with suppress(HTTPException):
+            urls = self._app.url_map.bind(request.header("host") or "localhost")
+            rule, params = urls.match(request.native["path"], request.method, return_rule=True)
+            marks = marks_for(self._views[rule.endpoint], request.method, rule)
+            return Routed(request.sent_path, Destination(route_template(rule.rule), rule.endpoint, marks), params)
+        return Routed(request.sent_path, Destination(UNMATCHED))
+
+
+def open_source(app: Flask, title: str) -> Source | None:
+    """Return the rules of an application; None without the extension."""
+    return FlaskSource(app, title) if EXTENSION in app.extensions else None
