@@ -312,7 +312,7 @@ def test_a_rejection_of_the_throttle_is_not_cached() -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_passwords_cannot_be_tried_with_options(is_async: bool) -> None:
-    """REST framework authenticates before it answers OPTIONS: of 50 passwords, 5 are tried at 5/minute."""
+    """REST framework authenticates before it responds to OPTIONS: of 50 passwords, 5 are tried at 5/minute."""
     Login.Passwords.tried.clear()
     with project(one_rule("5/minute"), path("", Login.as_view()), is_async=is_async) as served:
         for number in range(50):

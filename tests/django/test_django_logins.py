@@ -1,4 +1,4 @@
-"""The login of Django's admin is limited by the name of the user, in whatever spelling a client sends it."""
+"""The login of Django's admin is limited by the name of the user, in every spelling that a client sends."""
 
 from __future__ import annotations
 

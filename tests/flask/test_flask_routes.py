@@ -181,6 +181,6 @@ def test_options_without_a_route_count() -> None:
 
 
 def test_a_rule_that_names_options_counts_those_of_flask() -> None:
-    """A rule that names the method applies to the OPTIONS that Flask answers, too."""
+    """A rule that names the method also applies when Flask itself responds to OPTIONS."""
     app = app_of(views={"/": limit("1/minute", match={"methods": "OPTIONS"})(hello)})
     assert statuses(app, method="OPTIONS") == [200, 429, 429]

@@ -1,4 +1,4 @@
-"""Two middlewares from one settings file: outside of authentication by IP address, inside by user."""
+"""Two middlewares with one settings file: the outer one counts by IP address, the inner one by user."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def around_starlette() -> Ask:
 
 
 def by_asgi() -> Ask:
-    """Three middlewares: the one in the middle decides nothing that another one does."""
+    """Three middlewares: each rule is decided once."""
 
     async def view(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse(" ".join(scope["state"]["ratelimit"].rules))(scope, receive, send)
@@ -132,7 +132,7 @@ def served(request: pytest.FixtureRequest) -> Ask:
 
 
 def test_failed_logins_are_limited_by_ip(served: Ask) -> None:
-    """Authentication rejects before the inner middleware, so the outer one counts: of 500 passwords 5 are tried."""
+    """Authentication rejects before the inner middleware, so the outer one counts: of 500 passwords, 5 are tried."""
     statuses = [served("POST", login("ann", f"guess {number}")).status_code for number in range(500)]
     assert statuses == [400] * 5 + [429] * 495
     assert len(TRIED) == 5

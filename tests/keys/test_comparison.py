@@ -1,4 +1,4 @@
-"""Spellings that an application may take for one value are one value. Types without a stable text are errors."""
+"""Spellings that an application may read as one value have one count. Types without a stable text are errors."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_blank_text_is_not_missing() -> None:
 
 
 def test_counts_and_deny_lists_take_every_spelling_and_allow_lists_one() -> None:
-    """A merged count is shared, a merged allow list would give rights away."""
+    """A merged spelling shares a count. On an allow list, it would give rights to another client."""
     settings = {
         "lists": {"allow": {"user": ["Root"]}, "deny": {"user": ["Mallory"]}},
         "rules": [{"limits": "1/minute", "key": "user", "per_key": {"Ann": "3/minute"}}],
@@ -291,7 +291,7 @@ class Reader:
     ],
 )
 def test_an_annotation_of_a_value_with_a_stable_text(annotation: Any) -> None:
-    """Types that may have such values are accepted, and so are annotations that do not tell."""
+    """Types that may have such values are accepted, and so are annotations without a type."""
     check_return(part_of("user"), returning(annotation))
 
 

@@ -83,7 +83,7 @@ def test_an_invalid_feature_name_is_rejected(name: Any, message: str) -> None:
 
 
 def test_any_word_can_be_the_name_of_your_own_feature() -> None:
-    """A name that is near to a built-in one is as good as any other."""
+    """A name that is similar to a built-in name is accepted like any other."""
     words = {f"{start}{name}{end}" for name in BUILT_IN for start in ("", "my_", "x") for end in ("", "s", "_id", "id")}
     words |= {
         "users_plan",

@@ -218,7 +218,7 @@ def test_a_wrong_width_is_an_error(part: str) -> None:
 
 
 def test_one_limiter_counts_by_two_widths() -> None:
-    """A client that takes a new address of its network for each request meets the limit of the network."""
+    """A client that uses a new address of its network for each request is limited by the rule of the network."""
     rules = [Rule(name="client", limits="2/minute"), Rule(name="network", key="ip/24/48", limits="5/minute")]
     for address in ("192.0.2.{}", "2001:db8:1:{}::/64"):
         limiter = Limiter(rules)

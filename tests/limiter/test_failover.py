@@ -86,7 +86,7 @@ def test_a_decision_that_is_over_is_forgotten() -> None:
 
 @both
 def test_a_rejection_by_the_store_holds_without_it(hit: Hit) -> None:
-    """A key that the store rejected has nothing left for its processes."""
+    """The processes allow nothing for a key that the store rejected."""
     store, clock = SharedStore(), ManualClock(1_000_000.0)
     settings = Settings(fleet_size=5, rejection_cache=0)
     other, mine = (Limiter([rule(None)], store, clock, settings) for _ in range(2))
@@ -101,7 +101,7 @@ def test_a_rejection_by_the_store_holds_without_it(hit: Hit) -> None:
 
 
 def test_a_second_outage_gives_no_second_share() -> None:
-    """What a process counted by itself stays counted when the store was there in between."""
+    """The counts of a process stay when the store was reachable in between."""
     store = SharedStore()
     mine = limiter(store, [rule(None, "10/hour")], fleet_size=2)
     allowed = []

@@ -1,4 +1,4 @@
-"""The number of processes, learned from the store, and their shares of the limits while the store is away."""
+"""The number of processes, learned from the store, and their shares of the limits during an outage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def url(request: pytest.FixtureRequest, redis_server: Server, tmp_path: Path) ->
 
 
 def process(store: str | Store, limits: str = "10/hour", **settings: Any) -> Limiter:
-    """A limiter as one of several processes has it."""
+    """The limiter of one of several processes."""
     opened = open_store(store, PATIENT) if isinstance(store, str) else store
     clock = None if isinstance(store, str) else ManualClock(1_000_000.0)
     return Limiter([Rule(name="api", limits=limits)], opened, clock, Settings(rejection_cache=0, **settings))
@@ -51,7 +51,7 @@ def size(limiter: Limiter) -> int:
 
 
 def announce(limiter: Limiter) -> None:
-    """Make the next call that of an announcement."""
+    """Let the next call announce the process."""
     assert limiter.breaker is not None
     limiter.breaker.fleet.due_at = 0.0
 
@@ -112,7 +112,7 @@ class WatchedStore(SharedStore):
 
 
 def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is due at once, with the next call, and then at intervals that double up to 30 s. It is in no verdict."""
+    """It is due with the next call, and then at intervals that double up to 30 s. No verdict contains it."""
     store = WatchedStore()
     now = 100.0
     for module in "fleet", "failover":
@@ -132,7 +132,7 @@ def test_an_announcement_is_one_more_hit_of_a_call(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_rejected_call_announces_nothing() -> None:
-    """All hits of a call are consumed, or none. Its process learns the number all the same."""
+    """A call consumes all its hits, or none. The process still learns the number."""
     store = WatchedStore()
     first, second = process(store, "1/hour"), process(store, "1/hour")
     assert first.hit(WHO)

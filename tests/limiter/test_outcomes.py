@@ -125,7 +125,7 @@ def way(request: pytest.FixtureRequest, loop: asyncio.Runner) -> Any:
 
 
 def rates(verdict: Verdict) -> list[tuple[str, int, int]]:
-    """Return what is left of each limit, and until when. Slots are held until the end of a request."""
+    """Return the rest and the reset of each limit. Slots are held until the end of a request."""
     return [(d.rule, d.remaining, d.reset_us) for d in verdict.decisions if not d.quota.concurrent]
 
 
@@ -166,7 +166,7 @@ def test_outcomes_without_the_store(policy: Any, way: Any, loop: asyncio.Runner)
 
 
 def test_concurrent_failures_reserve_first() -> None:
-    """Requests that have not ended hold their share. A peek in between shows it."""
+    """Requests that have not ended keep their cost. A peek in between shows it."""
     rate = limiter(rule("2/minute", **MARKED))
     first, second, third = (rate.hit(ANN) for _ in range(3))
     assert [bool(each) for each in (first, second, third)] == [True, True, False]

@@ -157,7 +157,7 @@ def test_settlements_in_any_order_leave_the_last_cost(limiter: Limiter, way: Any
 
 @pytest.mark.parametrize("form", ["asettle", "arefund", "aconclude", "part"])
 def test_a_cancelled_caller_still_settles(limiter: Limiter, loop: asyncio.Runner, form: str) -> None:
-    """Clients hang up at any moment. What was consumed in the end is settled all the same."""
+    """Clients disconnect at any moment. The consumed cost is still settled."""
 
     async def work(begun: asyncio.Event) -> None:
         verdict = await limiter.ahit(WHO)
@@ -200,7 +200,7 @@ def test_a_cancelled_caller_still_settles(limiter: Limiter, loop: asyncio.Runner
 
 @pytest.mark.parametrize("change", ["settle", "refund", "reset"])
 def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
-    """Where a loop runs, the part of a verdict is changed in a task, which ``aclose`` awaits."""
+    """On an event loop, a task changes the part of a verdict, and ``aclose`` awaits the task."""
     store = SharedStore()
     limiter = built(store)
 
@@ -219,7 +219,7 @@ def test_an_event_loop_does_not_wait_for_the_store(change: str) -> None:
 
 
 def test_an_outage_does_not_reach_the_caller(caplog: pytest.LogCaptureFixture) -> None:
-    """A store that is away cannot be settled or reset. The limiter logs it, and views go on."""
+    """An unreachable store cannot settle or reset. The limiter logs this, and views go on."""
     store = SharedStore()
     limiter = built(store)
 
@@ -252,7 +252,7 @@ def test_a_late_cost_keeps_the_outcome() -> None:
 
 
 def test_one_rule_needs_no_name(way: Any) -> None:
-    """Slots are no matter of cost, so a rule of slots does not make the rule of rates ambiguous."""
+    """Slots have no cost, so a rule with slots does not make the rule with rates ambiguous."""
     slots, rate = Rule(name="slots", key=[], limits="9 concurrent"), Rule(name="rate", key=[], limits="10/minute")
     limiter = Limiter([slots, rate], clock=ManualClock(1_000_000.0))
     verdict = way(limiter).hit({})
@@ -288,5 +288,5 @@ def test_a_request_of_two_limiters_is_settled_by_both(way: Any, rule: str) -> No
 
 
 def test_a_peek_without_the_key_is_an_empty_verdict() -> None:
-    """Nobody is signed in, so the one rule does not apply."""
+    """No user is signed in, so one rule does not apply."""
     assert not Limiter([Rule(name="user", key=["user"], limits="1/minute")]).peek({}).decisions

@@ -176,7 +176,7 @@ def test_a_slot_is_held_at_most_for_the_time_of_its_rule(store: Any, monkeypatch
 
 
 def test_a_slot_that_cannot_be_returned_in_time_is_returned_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is away when the time has passed."""
+    """The store is unreachable when the time has passed."""
     elapsed = 0
     monkeypatch.setattr(held_slots, "now_us", lambda: 1_767_268_820_000_000 + elapsed)
     store = SharedStore()

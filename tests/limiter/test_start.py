@@ -64,7 +64,7 @@ def hit_on_a_loop(limiter: Limiter) -> list[bool]:
 def test_first_decisions_of_a_process_open_the_store_once(
     hit_together: Callable[[Limiter], list[bool]], fails: bool
 ) -> None:
-    """All wait for the first one. A store that cannot be opened is left to the decisions, which may reach it."""
+    """All wait for the first start. If the store cannot be opened, the decisions call it."""
     store = SlowToOpen(fails)
     limiter = limiter_on(store)
     assert store.starts == 0, "an import does not wait for a store"
@@ -74,7 +74,7 @@ def test_first_decisions_of_a_process_open_the_store_once(
 
 
 def test_limiter_starts_once() -> None:
-    """Whoever asks for it: a server, a first decision, or both."""
+    """A server, a first decision, or both may start it."""
     store = SlowToOpen()
     limiter = limiter_on(store)
     limiter.start()

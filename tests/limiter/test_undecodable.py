@@ -31,7 +31,7 @@ class OwnWindow(FixedWindow):
 
 
 Damage = Callable[[Limiter, str], None]
-"""Puts something that is no state under a key."""
+"""Writes a value that is not a state under a key."""
 
 
 @pytest.fixture(params=["redis text", "redis list", "redis set", "memcached", "lmdb record", "lmdb log"])

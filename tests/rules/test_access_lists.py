@@ -96,7 +96,7 @@ def test_a_header_that_is_sent_twice_is_denied() -> None:
 
 
 def test_a_malformed_forwarded_element_is_denied_by_a_list_of_ip() -> None:
-    """The address cannot be told, so it may be one of the list."""
+    """The address is not known, so it may be on the list."""
     settings = {**SETTINGS, "trusted_proxies": ["10.0.0.1"], "forwarded_header": "forwarded"}
     transport = httpx.WSGITransport(WSGIMiddleware(wsgi_app, settings=settings), remote_addr="10.0.0.1")
     with httpx.Client(transport=transport, base_url="http://test") as client:

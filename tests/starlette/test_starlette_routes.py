@@ -34,7 +34,7 @@ def test_path_parameters_are_features() -> None:
 
 
 def test_options_count_where_starlette_does_not_answer_them() -> None:
-    """A route without OPTIONS is answered by Starlette with 405. A view that handles it is limited, as is a 404."""
+    """Starlette responds with 405 for a route without OPTIONS. A view that handles OPTIONS is limited, as is a 404."""
     routes = [Route("/get", hello, methods=["GET"]), Route("/all", hello, methods=["GET", "OPTIONS"])]
     for path, expected in {"/get": [405] * 3, "/all": [200, 200, 429], "/nowhere": [404, 404, 429]}.items():
         app = application([Mount("/in", routes=routes), *routes], Rule(name="all", limits="2/minute"))

@@ -112,7 +112,7 @@ def test_a_rule_is_refunded_or_reset_by_the_view(site: Site) -> None:
 
 
 def test_a_cost_is_settled_after_the_response(site: Site) -> None:
-    """A background task, and a task that outlives the request, settle later than the middleware."""
+    """A background task, and a task that ends after the request, settle later than the middleware."""
     tasks: list[asyncio.Task[None]] = []
     has_ended = asyncio.Event()
 

@@ -56,7 +56,7 @@ def test_wait_that_timed_out_counts_in_full(hands: Hands) -> None:
 
 
 def test_attempts_are_repeated_until_the_deadline(hands: Hands) -> None:
-    """A server that sends nothing gets five looks in its budget. One that replied meanwhile is heard."""
+    """A silent server is checked five times in its budget. A reply in the meantime is read."""
     clock = ThreadClock(BUDGET)
     asked: list[float] = []
 
@@ -105,7 +105,7 @@ def test_busy_loop_does_not_use_up_the_budget() -> None:
 
 
 def test_clock_stops_while_a_beat_is_late() -> None:
-    """A call that starts on a busy loop gets its whole budget, and not the time before it too."""
+    """A call that starts on a busy loop has its whole budget. The time before the call does not count."""
 
     async def test(clock: LoopClock) -> None:
         start = clock.time()
@@ -174,7 +174,7 @@ def test_block_that_gets_more_time_ends_later() -> None:
 
 
 def test_cancelling_from_outside_stays_a_cancellation() -> None:
-    """The client has gone away before the deadline."""
+    """The client disconnected before the deadline."""
 
     async def test(clock: LoopClock) -> None:
         async def wait() -> None:

@@ -46,7 +46,7 @@ def limiter_of(store: Store, clock: ManualClock, limits: str, rule: str = "") ->
 @pytest.mark.parametrize(("limits", "amount", "period"), [("1/minute", 1, 60), ("3/hour", 3, 3600), ("32/s", 32, 1)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_amount_holds_in_any_period(store: Store, limits: str, amount: int, period: int, seed: int) -> None:
-    """At random, in bursts, and on both sides of full minutes and hours, a period never sees more than the amount."""
+    """At random, in bursts, and around full minutes and hours, no period allows more than the amount."""
     chance, clock = random.Random(seed), ManualClock(NOON)
     limiter, now, allowed = limiter_of(store, clock, limits), NOON + chance.random() * period, []
     for _ in range(150 if amount < 32 else 400):

@@ -128,7 +128,7 @@ def test_no_part_of_a_password_shows(place: str, scheme: str, character: str) ->
 
 @pytest.mark.parametrize("address", ["redis://h/0#", "redis://h?password=Zm9vYg==", "unix:///run/a@b", "lmdb:///a@b"])
 def test_characters_that_are_no_mistake(address: str) -> None:
-    """An empty fragment, the padding of base64, and an @ in the path of a file."""
+    """An empty fragment, the padding of base64, and an @ in a file path."""
     open_store(address).close()
 
 
