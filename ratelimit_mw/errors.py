@@ -41,7 +41,7 @@ class ConfigError(RateLimitError, ValueError):
 class FeatureTypeError(ConfigError, TypeError):
     """The value of a feature has a type without a stable text, or lacks an attribute. The message never has the value.
 
-    A request raises it. Where an annotation shows the type, the application does not start: a ``ConfigError``.
+    It is raised in a request. When an annotation shows the type, the application does not start.
 
     Args:
         message: The problem, without its place.

@@ -238,7 +238,7 @@ def build_verdict(decisions: Sequence[Decision], consumed: bool = True, has_befo
 
 
 class EarlyVerdict(Exception):  # noqa: N818 - it is a result, not an error
-    """A list or a missing key has decided the request, so no store is asked. Never leaves the package."""
+    """A list or a missing key has decided the request, so no store is called. The package handles it itself."""
 
     def __init__(self, allowed: bool, limits: Sequence[Limit] = ()) -> None:
         super().__init__(allowed)

@@ -37,7 +37,7 @@ _WARNINGS: Final = {
         "Move it before RateLimitMiddleware.",
     ),
     "W006": (
-        "{} runs before RateLimitMiddleware: rules by IP address do not count what it rejects, such as failed logins.",
+        "{} runs before RateLimitMiddleware: rules by IP address do not count failed logins that it rejects.",
         "List RateLimitMiddleware before it, too. The two entries decide each rule once.",
     ),
     "W004": (

@@ -21,7 +21,7 @@ from .request import Request
 Read = Callable[[Request], Any]
 
 _MAX_PLANS: Final = 10_000
-_MAX_WATCHED: Final = 10_000  # requests; later ones have the cost of no check
+_MAX_WATCHED: Final = 10_000  # requests; later requests are not checked
 _MAX_ADDRESS: Final = 64
 _FAMILIES: Final[dict[str, Callable[[str], Read]]] = {
     "header": lambda name: lambda request: request.header(name),

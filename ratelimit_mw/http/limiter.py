@@ -112,7 +112,7 @@ class HttpLimiter:
         self.plan = rules.plan_for
 
     def settle_stated(self, verdict: Verdict) -> None:
-        """Leave the costs that were stated for the end of the response."""
+        """Keep the stated costs until the end of the response."""
 
     def forget(self, verdict: Verdict, rule: str) -> None:
         self.limiter.forget(verdict, rule)

@@ -91,7 +91,7 @@ class Request(Mapping[str, Any]):
 
     @property
     def host(self) -> Any:
-        """Normalized; ``INVALID`` for lines that differ or are no host, and without any: frameworks show one."""
+        """The normalized host; ``INVALID`` without ``Host``, for lines that differ, and for text that is no host."""
         return only_value(list(map(normalize_host, self.header_lines("host")))) or INVALID
 
     def header(self, name: str) -> Any:
@@ -205,7 +205,7 @@ def group_values(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]
 
 
 def only_value(values: list[Any]) -> Any:
-    """Return the value that all of them are, None without any, else ``INVALID``.
+    """Return the value when all values are equal, None when there are none, else ``INVALID``.
 
     A value with bytes that are not UTF-8 is ``INVALID``, too: frameworks replace them, or leave them escaped.
     """
