@@ -72,14 +72,19 @@ class DjangoRequest(WSGIRequest):
         return self.path
 
     def header_lines(self, name: str) -> list[str]:
-        """Return the lines that arrived. Under ASGI, ``META`` joins them and takes an underscore for a dash.
+        """Return the lines that arrived. Under ASGI, ``META`` joins them.
 
-        Cookies are read from the joined lines, as Django reads them.
+        Old releases of Django take an underscore in a name for a dash. Cookies are read from the joined lines, as
+        Django reads them.
         """
         scope = getattr(self.framework_request, "scope", None)
+        in_meta = super().header_lines(name)
         if scope is None or name == "cookie":
-            return super().header_lines(name)
-        return ASGIRequest(scope).header_lines(name)
+            return in_meta
+        sent = [
+            text.decode("latin-1") for other, text in scope["headers"] if other.replace(b"_", b"-") == name.encode()
+        ]
+        return sent if [",".join(sent)] == in_meta else ASGIRequest(scope).header_lines(name)
 
     def header_names(self) -> list[str]:
         scope = getattr(self.framework_request, "scope", None)

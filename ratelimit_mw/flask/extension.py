@@ -69,6 +69,7 @@ class RateLimiter:
         if EXTENSION in app.extensions:
             raise ConfigError(f"the application {app.name!r} has a RateLimiter already")
         hooks = app.extensions[EXTENSION] = FlaskHooks(app, self._build_limits(app))
+        app.url_value_preprocessors[None].insert(0, hooks.keep_parameters)
         app.before_request(hooks.decide)
         app.after_request(hooks.add_headers)
         app.teardown_request(hooks.end)

@@ -27,7 +27,7 @@ from ..rules.match import METHODS
 from ..rules.paths import deepen
 from ..settings.framework import SETTING, check_left_over
 from ..wsgi.request import VERDICT
-from .request import FlaskRequest, route_template
+from .request import SENT_PARAMS, FlaskRequest, route_template
 
 _UNMARKED: Final = ViewMarks()
 
@@ -54,10 +54,14 @@ class FlaskHooks:
         views = {endpoint: _marked_view(self._app, endpoint) for endpoint in self._app.view_functions}
         self.limits.adopt(marks for view in views.values() for marks in view.all())
         routes = routes_of(self._app, views)
-        if not self._app.url_value_preprocessors:  # these may add parameters
+        if not self._has_preprocessors():  # these may add parameters
             check_parameters(routes, self.limits.rules)
         check_routes(routes, self.limits.rules)
         return views
+
+    def _has_preprocessors(self) -> bool:
+        every = self._app.url_value_preprocessors.values()
+        return any(function != self.keep_parameters for functions in every for function in functions)
 
     def _current_views(self) -> dict[str, ViewMarksByMethod]:
         """Return the views, read again if there are others since the last request."""
@@ -69,6 +73,10 @@ class FlaskHooks:
                     log_notes(self.limits, None)
                 views = self._views
         return views  # type: ignore[return-value] # it was read
+
+    def keep_parameters(self, _endpoint: str | None, values: dict[str, Any] | None) -> None:
+        """Run when the route is found, before functions that remove a language or a tenant from its parameters."""
+        flask.request.environ[SENT_PARAMS] = dict(values or {})
 
     def decide(self) -> Any:
         """Run before the request. None lets it continue."""

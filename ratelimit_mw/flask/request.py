@@ -20,6 +20,10 @@ except ImportError:  # optional: an application may identify its users otherwise
 _PARAMETER: Final = re.compile(r"<(?:[a-zA-Z_]\w*(?:\(.*?\))?:)?([a-zA-Z_]\w*)>", re.ASCII)
 
 
+SENT_PARAMS: Final = "ratelimit_mw.flask.params"
+"""The key in the environ for the parameters of the path before any function of the application changed them."""
+
+
 class FlaskRequest(WSGIRequest):
     """A request over Flask's own, which is ``framework_request``."""
 
@@ -27,7 +31,8 @@ class FlaskRequest(WSGIRequest):
         super().__init__(request.environ)
         self.framework_request = request
         self.endpoint = UNMATCHED if request.url_rule is None else route_template(request.url_rule.rule)
-        self.path_params = request.view_args or {}
+        # Functions of the application may have removed parameters since the route was found, or added some.
+        self.path_params = {**(request.view_args or {}), **request.environ.get(SENT_PARAMS, {})}
         cached = vars(request)
         if cached.get("form") or cached.get("files"):
             self.parsed_body = Body.from_form(request.form.items(multi=True))

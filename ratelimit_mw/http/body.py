@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 from ..keys.email import normalized_email
 from ..keys.features import INVALID
 from .multipart import parse_fields
-from .request import MAX_FIELDS, Request, group_values, is_utf8, only_value
+from .request import MAX_FIELDS, Request, group_values, is_utf8, only_value, parse_pairs
 
 _JSON = re.compile(r"application/(?:[a-z0-9!#$&^_.+-]+\+)?json", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -91,7 +91,7 @@ class Body:
             return INVALID
 
     @cached_property
-    def _fields(self) -> dict[str, list[str | None]] | None:
+    def _fields(self) -> Mapping[str, list[Any]] | None:
         """The values of a form by name, with None for a file; None for a body that is not a form."""
         content: bytes = self._content  # type: ignore[assignment]
         if self._kind == _FORM:
@@ -122,16 +122,17 @@ def _parsed_body(request: Request, limit: int) -> Body:
     if body is None:
         headers = request.headers
         content = request.body(limit)
-        if content and headers.get("content-encoding", "identity").strip().lower() != "identity":
+        is_encoded = headers.get("content-encoding", "identity").strip().lower() != "identity"
+        if content and (is_encoded or len(request.header_lines("content-type")) > 1):
             content = INVALID
         body = request.parsed_body = Body(content, headers.get("content-type", ""))
     return body
 
 
-def _form_fields(content: bytes, charset: str = "utf-8") -> dict[str, list[str | None]] | None:
+def _form_fields(content: bytes, charset: str = "utf-8") -> Mapping[str, list[Any]] | None:
     try:
-        return group_values(parse_qsl(content.decode(charset), keep_blank_values=True, max_num_fields=MAX_FIELDS))
-    except ValueError:
+        return parse_pairs(content.decode(charset))
+    except UnicodeDecodeError:
         return None
 
 

@@ -103,6 +103,8 @@ class ClientIP:
         address = _parse(peer, ())
         if address is None or not address.is_private:
             return
+        if any(_parse(hop, ()) == address for hop in self._hops(lines) if hop is not INVALID):
+            return  # the server has read the header, so this is the client
         self._is_warned = True
         _log.warning(
             "a request from %s has the header %s, but %s is not one of trusted_proxies."

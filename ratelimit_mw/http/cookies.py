@@ -1,6 +1,7 @@
 """The cookies of a request. A cookie that parsers may read in different ways is INVALID.
 
-Parsers split at ``;``. Some split at spaces as well, some not within quotes, and some leave out what is malformed.
+Parsers split at ``;``. Some split at spaces or commas as well, some not within quotes, and some leave out what is
+malformed.
 """
 
 import re
@@ -9,10 +10,10 @@ from typing import Any, Final
 from ..keys.features import INVALID
 
 _NOT_PRINTABLE: Final = "".join(chr(code) for code in range(256) if not "!" <= chr(code) <= "~")
-_PLAIN = re.compile(r"[!#-:<-\[\]-~]*")
+_PLAIN = re.compile(r"[!#-+\--:<-\[\]-~]*")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _ESCAPE = re.compile(r"\\(?:([0-3][0-7]{2})|(.))")
-_AFTER_SPACE = re.compile(r"\s([^\s=\"]+)\s*+(?:=|\Z)")
+_INSIDE = re.compile(r"[\s,]([^\s,=\"]+)\s*+(?:=|\Z)")
 
 
 def parse_cookies(text: str) -> dict[str, list[Any]] | None:
@@ -31,7 +32,7 @@ def parse_cookies(text: str) -> dict[str, list[Any]] | None:
         name = sent_name.strip(_NOT_PRINTABLE)
         if name:
             cookies.setdefault(name, []).append(_text(value) if name == sent_name.strip(" \t") else INVALID)
-        for name in _AFTER_SPACE.findall(part.strip(_NOT_PRINTABLE)):
+        for name in _INSIDE.findall(part.strip(_NOT_PRINTABLE)):
             cookies.setdefault(name, []).append(INVALID)
     return cookies
 

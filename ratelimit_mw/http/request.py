@@ -121,19 +121,21 @@ class Request(Mapping[str, Any]):
 
     def query_field(self, name: str) -> Any:
         """Return a field of the query as a feature; ``INVALID`` where frameworks may show different values."""
-        return INVALID if self.query_values is None else only_value(self.query_values.get(name, []))
+        fields, others = self.query_values, self._split_query
+        if fields is None or others is None or fields.get(name) != others.get(name):
+            return INVALID
+        return only_value(fields.get(name, []))
 
     @cached_property
     def query_values(self) -> dict[str, list[str]] | None:
         """All values by name; None for more than ``MAX_FIELDS``, and for bytes that are not escaped."""
-        text = self.query_string
-        if not text.isascii():  # some frameworks decode these bytes as UTF-8, others as Latin-1
-            return None
-        try:
-            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-        except ValueError:
-            return None
-        return group_values(pairs)
+        # Some frameworks decode such bytes as UTF-8, others as Latin-1.
+        return parse_pairs(self.query_string) if self.query_string.isascii() else None
+
+    @cached_property
+    def _split_query(self) -> dict[str, list[str]] | None:
+        """As old parsers read the query, which split at ``;``, too."""
+        return parse_pairs(self.query_string.replace(";", "&")) if ";" in self.query_string else self.query_values
 
     def __getitem__(self, name: str) -> Any:
         return self.native[name]
@@ -194,6 +196,14 @@ def is_utf8(content_type: str) -> bool:
     """
     text = content_type.lower()
     return "charset" not in text or len(_UTF8_CHARSET.findall(text)) == text.count("charset")
+
+
+def parse_pairs(text: str) -> dict[str, list[str]] | None:
+    """Return all values of each field of a query or a form; None for too many fields."""
+    try:
+        return group_values(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS))
+    except ValueError:
+        return None
 
 
 def group_values(pairs: Iterable[tuple[str, _Value]]) -> dict[str, list[_Value]]:

@@ -20,6 +20,8 @@ INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
+DOTLESS_I: Final = "\u0131"
+"""Databases compare texts in capitals, and its capital is I. The same holds for i with a dot above, in lower case."""
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _DROPPED: Final = frozenset(("Cc", "Cf", "Mn", "Mc", "Me"))  # control and format characters, combining marks
 
@@ -41,7 +43,7 @@ def comparison_form(text: str) -> Any:
 def _folded(text: str) -> str:
     """Fold case twice: some marks fold to letters, and some symbols consist of capitals."""
     folded = _without_marks(_without_marks(text.casefold()).casefold())
-    return unicodedata.normalize("NFKC", folded).strip()
+    return unicodedata.normalize("NFKC", folded).replace(DOTLESS_I, "i").strip()
 
 
 def _without_marks(text: str) -> str:

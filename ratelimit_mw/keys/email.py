@@ -9,7 +9,7 @@ import unicodedata
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .comparison import INVISIBLE
+from .comparison import DOTLESS_I, INVISIBLE
 from .features import INVALID
 from .networks import Networks
 from .parts import part_of
@@ -71,8 +71,9 @@ def compared(part: str, values: frozenset[str] | Networks) -> frozenset[str] | N
 
 
 def _fold(text: str) -> str:
-    """Apply Unicode's NFKC_Casefold, which removes case, width, ligatures and invisible characters."""
+    """Apply Unicode's NFKC_Casefold, which removes case, width, ligatures and invisible characters. Fold every i."""
     text = unicodedata.normalize("NFKC", INVISIBLE.sub("", text)).casefold()
+    text = text.replace(DOTLESS_I, "i").replace("i\u0307", "i")
     return unicodedata.normalize("NFKC", INVISIBLE.sub("", text))
 
 

@@ -90,7 +90,10 @@ def parse_network(text: object) -> Network:
     """
     try:
         if isinstance(text, str):  # ipaddress would accept a number
-            return _network(text)
+            network = _network(text)
+            if _is_whole_tunnel(network):
+                raise ValueError(f"an address in {text} counts as the IPv4 address in it. Write IPv4 networks")
+            return network
         raise ValueError(f"got {text!r}")
     except ValueError as error:
         raise ConfigError(f'expected an IP address or a network such as "10.0.0.0/8": {error}') from None
@@ -151,7 +154,7 @@ def widened(client: str, ipv4_prefix: int, ipv6_prefix: int) -> str:
 
 
 def _network(text: str) -> Network:
-    """Parse a network. ``ValueError`` also for all addresses of a tunnel, which count as all of IPv4."""
+    """Parse a network, as IPv4 where it holds IPv4 addresses."""
     network = ipaddress.ip_network(text)
     if isinstance(network, IPv4Network):
         return network
@@ -163,11 +166,16 @@ def _network(text: str) -> Network:
         ipv4 = IPv4Network((int(embedding.ipv4(address)), bits), strict=False)
         if embedding.has_private:
             return ipv4
-        if bits == 0:
-            raise ValueError(f"an address in {text} counts as the IPv4 address in it. Write IPv4 networks")
-        if str(ipv4) not in _PRIVATE:
+        if bits and str(ipv4) not in _PRIVATE:
             return ipv4
     return IPv6Network((int(address), length))
+
+
+def _is_whole_tunnel(network: Network) -> bool:
+    """Return whether the addresses of a network are those of a tunnel, for more than one network of IPv4."""
+    return isinstance(network, IPv6Network) and any(
+        network.prefixlen <= embedding.start and network.subnet_of(embedding.network) for embedding in EMBEDDINGS
+    )
 
 
 @lru_cache(_KEPT)

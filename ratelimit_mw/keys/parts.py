@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final
+from urllib.parse import unquote
 from uuid import UUID
 
 from ..errors import ConfigError, FeatureTypeError
@@ -92,19 +93,22 @@ def part_of(text: str) -> Part:
     name, kind = _split(text)
     inside = _ATTRIBUTE.fullmatch(name)
     feature, attribute = (inside[1], inside[2]) if inside else (name.partition("/")[0], "")
-    exact, form, shape = partial(_exact, name), partial(_compared, name), "text"
+    exact: Callable[[Any], Any] = partial(_exact, name)
+    form: Callable[[Any], Any] | None = None  # where it is not the exact text
+    shape = ""
     if feature == "ip":
         exact, shape = partial(_client, name), "ip" if name == "ip" else ""
-    elif kind == _RAW:
-        shape = "exact"
-    elif feature in _NORMAL:
-        exact, shape = partial(_normal, name), ""
+    elif feature in _NORMAL and kind != _RAW:
+        exact = partial(_normal, name)
     elif kind in _KINDS:
-        exact, shape = partial(_canonical, name, _KINDS[kind]), ""
-    elif feature in _EXACT:
+        exact = partial(_canonical, name, _KINDS[kind])
+    elif kind == _RAW or feature in _EXACT:
         shape = "exact"
-    compared = form if shape == "text" else exact
-    return Part(text, name, feature, attribute, "" if attribute else shape, exact, compared)
+    elif feature.startswith("cookie:"):
+        form = partial(_unescaped, name)
+    else:
+        form, shape = partial(_compared, name), "text"
+    return Part(text, name, feature, attribute, "" if attribute else shape, exact, form or exact)
 
 
 def checked_part(text: object, in_key: bool = True) -> str:
@@ -186,6 +190,11 @@ def _compared(name: str, value: Any) -> Any:
     if type(value) is not str and (value := _exact(name, value)) is INVALID:
         return INVALID
     return comparison_form(value)
+
+
+def _unescaped(name: str, value: Any) -> Any:
+    """Compare a cookie as the frameworks show it that decode percent signs."""
+    return _compared(name, unquote(value) if isinstance(value, str) else value)
 
 
 def _canonical(name: str, kind: type, value: Any) -> Any:

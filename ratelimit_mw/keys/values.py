@@ -13,6 +13,7 @@ from .comparison import comparison_form
 from .features import INVALID
 
 _WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0*)?")
+_SPELLINGS: Final = ("true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0")
 EXPECTED: Final = "Return a str, int, bool, UUID, Enum, Decimal or bytes"
 
 
@@ -24,12 +25,13 @@ def text_of(name: str, value: object) -> Any:
     >>> text_of("user", 7), text_of("user", True), text_of("user", b"ann"), text_of("user", Decimal("7.0"))
     ('7', 'true', 'ann', '7')
     """
-    if text := _TEXTS.get(type(value)):
+    text = _TEXTS.get(type(value)) or next((text for kind, text in _TEXTS.items() if isinstance(value, kind)), None)
+    if text is None:
+        raise FeatureTypeError(_problem(name, type(value)))
+    try:
         return text(value)
-    for kind, text in _TEXTS.items():
-        if isinstance(value, kind):
-            return text(value)
-    raise FeatureTypeError(_problem(name, type(value)))
+    except (ValueError, ArithmeticError):  # more digits than Python writes
+        return INVALID
 
 
 def canonical(kind: type, text: str) -> Any:
@@ -47,7 +49,11 @@ def canonical(kind: type, text: str) -> Any:
 
 def check_type(name: str, kind: type) -> None:
     """Raise ``FeatureTypeError`` for a type of which no value can be one that features may have."""
-    if kind is not type(None) and not any(issubclass(kind, known) or issubclass(known, kind) for known in _TEXTS):
+    try:
+        is_known = kind is type(None) or any(issubclass(kind, known) or issubclass(known, kind) for known in _TEXTS)
+    except TypeError:  # a protocol that classes cannot be compared with
+        return
+    if not is_known:
         raise FeatureTypeError(_problem(name, kind))
 
 
@@ -93,6 +99,13 @@ def _whole(text: str) -> str:
     return str(int(match[1]))
 
 
+def _truth(text: str) -> str:
+    """Read the spellings that pydantic reads."""
+    if text not in _SPELLINGS:
+        raise ValueError(text)
+    return "true" if _SPELLINGS.index(text) % 2 == 0 else "false"
+
+
 _TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
     Enum: _enum,
     bool: lambda value: "true" if value else "false",
@@ -105,9 +118,10 @@ _TEXTS: Final[dict[type, Callable[[Any], Any]]] = {
     bytes: _bytes,
 }
 CANONICAL: Final[dict[type, Callable[[str], Any]]] = {
+    bool: _truth,
     int: _whole,
     UUID: lambda text: str(UUID(text)),
-    float: lambda text: repr(float(text)),
+    float: lambda text: repr(float(text) or 0.0),
     Decimal: lambda text: _decimal(Decimal(text)),
 }
 """The types of route parameters of which one value has many spellings."""

@@ -247,6 +247,14 @@ def one(request: Any) -> str:
     return "one"
 
 
+def test_several_content_types_make_the_body_invalid() -> None:
+    """One framework takes the first line, another the last."""
+    sent = [post((b"content-type", b"application/x-www-form-urlencoded"), client=(f"192.0.2.{i}", 1)) for i in range(3)]
+    app = with_middleware(Reader(), limits="1/minute")
+    statuses = [send_bare(app, scope, chunks(b'{"user": "%d"}' % i))[0]["status"] for i, scope in enumerate(sent)]
+    assert statuses == [200, 429, 429]
+
+
 def test_two_middlewares_read_once() -> None:
     """The inner middleware reuses the body of the outer one, and the application receives the body once."""
     app = Reader()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from django_calls import CLIENT, LOG, hello, one_rule, project
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import limit, limiter
+from ratelimit_mw.django.request import DjangoRequest
 
 TWICE = {"rules": [{"name": "api", "limits": "2/minute", **LOG}]}
 
@@ -98,6 +100,14 @@ def test_header_lines_are_read_as_they_arrived() -> None:
         application = ASGIHandler()
         statuses = [ask(application, headers=lines).status_code for lines, _ in requests]
     assert statuses == [status for _, status in requests]
+
+
+def test_lines_that_old_releases_of_django_join_are_read_alike() -> None:
+    """They take an underscore for a dash under ASGI, so the view sees both lines."""
+    headers = [(b"x-tier", b"e"), (b"x_tier", b"f")]
+    for seen, lines in (("e,f", ["e", "f"]), ("e", ["e"])):
+        native = SimpleNamespace(META={"HTTP_X_TIER": seen}, scope={"headers": headers})
+        assert DjangoRequest(native).header_lines("x-tier") == lines
 
 
 def test_overridden_settings_apply() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from enum import IntEnum
 from typing import Annotated
 from uuid import UUID
 
@@ -16,6 +17,10 @@ from ratelimit_mw import ConfigError, FeatureTypeError, Rule
 from ratelimit_mw.fastapi import RateLimit
 
 ID = "12345678-1234-5678-1234-567812345678"
+
+
+class Plan(IntEnum):
+    FREE = 7
 
 
 class User(BaseModel):
@@ -49,7 +54,11 @@ def by_parameter(name: str) -> Rule:
         (Annotated[int, Path(ge=1)], ["7", "07"]),
         (UUID, [ID, ID.upper(), ID.replace("-", "")]),
         (float, ["7", "7.0", "7.00", "70e-1"]),
+        (float, ["0.0", "-0.0"]),
         (Decimal, ["7", "7.0", "7.00"]),
+        (Plan, ["7", "007", "+7"]),
+        (bool, ["true", "1", "T", "on", "yes", "Y"]),
+        (bool, ["false", "0", "f", "off", "no", "n"]),
         (str, ["seven", "SEVEN", "seven%20", "s%C3%A9ven"]),
     ],
 )
@@ -79,6 +88,16 @@ def test_a_parameter_that_is_no_number_is_invalid() -> None:
     app = limited(FastAPI(), by_parameter("item"))
     app.get("/items/{item}", dependencies=[Depends(item_of)])(lambda: None)
     assert statuses(app, "/items/a", "/items/b", "/items/7", "/items/07") == [422, 429, 200, 429]
+
+
+def test_a_truth_value_that_is_none_is_invalid() -> None:
+    """FastAPI responds with 422 to all of them."""
+    app = limited(FastAPI(), by_parameter("item"))
+
+    @app.get("/items/{item}")
+    def view(item: bool) -> None: ...
+
+    assert statuses(app, "/items/2", "/items/maybe", "/items/on") == [422, 429, 200]
 
 
 def test_a_user_is_counted_by_an_attribute() -> None:

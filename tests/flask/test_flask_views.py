@@ -274,6 +274,18 @@ def test_parameters_come_from_paths_defaults_and_preprocessors() -> None:
     assert sites == [200, 200, 429]
 
 
+def test_a_parameter_counts_that_a_preprocessor_removes() -> None:
+    """Applications move the language or the tenant from the parameters to ``g``."""
+    api = Blueprint("api", "api", url_prefix="/<tenant>")
+    api.url_value_preprocessor(lambda endpoint, values: setattr(flask.g, "tenant", values.pop("tenant")))
+    api.add_url_rule("/login", "login", lambda: flask.g.tenant)
+    app = Flask("app")
+    limits = RateLimiter(app, settings={"rules": [{"name": "tenant", "key": ["path:tenant"], "limits": "1/minute"}]})
+    app.register_blueprint(api)
+    limits.check(app)
+    assert [ask(app, f"/{tenant}/login").status_code for tenant in "aab"] == [200, 429, 200]
+
+
 @pytest.mark.parametrize("target", [3, "view", functools.partial(hello)])
 def test_a_limit_on_another_object_is_an_error(target: Any) -> None:
     """Only functions, classes and blueprints can be limited, and a view cannot have a path of its own."""

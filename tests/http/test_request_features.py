@@ -15,6 +15,7 @@ from ratelimit_mw import ConfigError, Limiter, Rule
 from ratelimit_mw.asgi.middleware import RateLimitMiddleware
 from ratelimit_mw.asgi.request import ASGIRequest
 from ratelimit_mw.keys.features import INVALID
+from ratelimit_mw.keys.parts import part_of
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.wsgi.middleware import RateLimitMiddleware as WSGIMiddleware
 from ratelimit_mw.wsgi.request import WSGIRequest
@@ -41,12 +42,20 @@ def wsgi(query: str = "", **headers: str) -> WSGIRequest:
         ("b=1&b=2", "a", None),
         ("a=%C3%A9+x", "a", "\u00e9 x"),
         ("a=%ff", "a", INVALID),
+        ("a=1;b=2", "a", INVALID),
+        ("x=1;a=2", "a", INVALID),
+        ("a=1&x=1;2", "a", "1"),
+        ("a=1%3B2", "a", "1;2"),
+        ("a=1" + ";b" * 1000, "a", INVALID),
         ("%61=1", "a", "1"),
         ("", "a", None),
     ],
 )
 def test_a_query_field(query: str, name: str, value: object) -> None:
-    """Different values of one name are invalid: Starlette shows the last and Werkzeug the first, Falcon a list."""
+    """Different values of one name are invalid: Starlette shows the last and Werkzeug the first, Falcon a list.
+
+    A semicolon is a part of the value for these, and starts a field for WebOb.
+    """
     assert asgi(query.encode()).query_field(name) == wsgi(query).query_field(name) == value
 
 
@@ -105,6 +114,8 @@ def test_a_cookie_is_read_as_the_framework_reads_it(lines: list[str], cookies: d
             "x=1 sid=abc",
             "x=1\tsid = abc",
             "sid=a sid=a",
+            "sid=a,b",
+            "x=1,sid=abc",
         ),
     ],
 )
@@ -325,3 +336,11 @@ def test_a_path_that_other_middleware_has_changed_counts() -> None:
     assert wsgi(PATH_INFO="/a/b", RAW_URI="http://x/a%2Fb").sent_path == "/a/b"
     assert wsgi(PATH_INFO="/caf\xe9").sent_path == "/caf" + chr(0xDCE9)
     assert wsgi(PATH_INFO="/a", RAW_URI="/\u0142%2F").sent_path == "/a"
+
+
+@pytest.mark.parametrize("line", ["sid=%61bc", "sid=a%62c", "sid=ABC", 'sid="abc"'])
+def test_spellings_of_a_cookie_share_a_count(line: str) -> None:
+    """Some frameworks show a cookie without its percent signs. ``as raw`` compares it as sent."""
+    features = {"cookie:sid": asgi(headers=[(b"cookie", line.encode())]).cookie("sid")}
+    assert part_of("cookie:sid").compared(features) == "abc"
+    assert part_of("cookie:sid as raw").compared(features) == features["cookie:sid"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from functools import partial
-from typing import Annotated, Any, Literal, NewType
+from typing import Annotated, Any, Literal, NewType, Protocol
 from uuid import UUID
 
 import pytest
@@ -173,6 +173,7 @@ class Word(StrEnum):
     [
         *((7, "7"), (True, "true"), (False, "false"), (ID, str(ID)), (b"Ann", "Ann"), (b"\xff\x01", "ff01")),
         *((Plan.FREE, "free"), (Plan.PAIR, "PAIR"), (Level.LOW, "1"), (Word.ONE, "One")),
+        *(pytest.param(number, INVALID, id="long") for number in (10**5000, Decimal("1e1000000"))),
         *((Decimal("7.00"), "7"), (Decimal("-0"), "0"), (Decimal("1E+3"), "1E+3"), (Decimal("NaN"), INVALID)),
     ],
 )
@@ -191,6 +192,18 @@ def test_other_types_are_an_error_without_the_value(value: Any) -> None:
     assert isinstance(caught.value, ConfigError)
     assert isinstance(caught.value, TypeError)
     assert "ann" not in str(caught.value)
+
+
+class Named(Protocol):
+    name: str
+
+
+def test_a_protocol_as_an_annotation_is_left_to_the_request() -> None:
+    """Classes cannot be compared with it."""
+
+    def user() -> Named: ...  # type: ignore[empty-body]
+
+    check_return(part_of("user"), user)
 
 
 # -- attributes --------------------------------------------------------------------------------------------

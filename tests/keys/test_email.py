@@ -49,6 +49,8 @@ def test_every_spelling_of_an_email_address_is_one(text: str) -> None:
         ("caf\u00e9@example.com", "cafe\u0301@example.com"),
         ("a\u03c3@example.com", "a\u03c2@example.com"),
         ("a@fa\u00df.example", "a@xn--fa-hia.example"),
+        ("m\u0131ke@example.com", "mike@example.com"),  # dotless i: equal in capitals, as databases compare
+        ("m\u0130ke@gma\u0131l.example", "mike@gmail.example"),
         ("a@\u03b2\u03cc\u03bb\u03bf\u03c2.example", "a@xn--nxasmm1c.example"),
     ],
 )
@@ -60,7 +62,6 @@ def test_look_alikes_have_one_spelling(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("m\u0131ke@example.com", "mike@example.com"),  # dotless i: equal in capitals only
         ("ann+1@example.com", "ann@example.com"),
         ("a.nn@example.com", "ann@example.com"),
         ("ann@example.com", "ann@example.org"),
@@ -107,7 +108,12 @@ def test_the_length_is_bounded() -> None:
     assert normalized_email("a" * 1_000_000) is INVALID
 
 
-labels = st.text(st.characters(categories=["Ll", "Lo", "Nd"], max_codepoint=0x2FFF), min_size=1, max_size=20)
+# Dotless i counts as i, which IDNA keeps apart.
+labels = st.text(
+    st.characters(categories=["Ll", "Lo", "Nd"], max_codepoint=0x2FFF, exclude_characters="\u0131\u0307"),
+    min_size=1,
+    max_size=20,
+)
 
 
 @given(labels)

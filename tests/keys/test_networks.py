@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratelimit_mw import ConfigError, Limiter, Rule, load_settings
+from ratelimit_mw.http.client_ip import ip_key
 from ratelimit_mw.keys.key import KeyMaker, parse_key
 from ratelimit_mw.keys.networks import (
     Network,
@@ -59,12 +60,20 @@ def test_ten_thousand_random_networks_agree_with_a_comparison_of_each() -> None:
             assert (str(address) in listed) == any(address in one for one in collapsed)
 
 
-@pytest.mark.parametrize(
-    "client", ["", "unknown", "10.0.0.1/8", "10.0.0.256", "1" * 9999, "2002::/16", None, 167772161]
-)
+@pytest.mark.parametrize("client", ["", "unknown", "10.0.0.1/8", "10.0.0.256", "1" * 9999, None, 167772161])
 def test_a_text_that_is_no_ip_address_is_in_no_network(client: object) -> None:
     """Neither malformed text nor a number is a client."""
     assert client not in Networks(map(parse_network, ("0.0.0.0/0", "::/0")))
+
+
+def test_a_client_of_a_tunnel_that_holds_a_private_address_is_in_a_network() -> None:
+    """Its address is not unwrapped, so it counts as IPv6."""
+    client = ip_key("2001::f5ff:fffe")
+    assert client == "2001::/64"
+    assert client in Networks([parse_network("2000::/3")])
+    for network in ("2001::/64", "2002::/16"):
+        with pytest.raises(ConfigError, match="Write IPv4 networks"):
+            parse_network(network)
 
 
 def test_ipv4_and_ipv6_are_separate() -> None:

@@ -252,8 +252,10 @@ def _annotated(dependant: Any) -> Iterator[tuple[str, _Annotated]]:
         yield from _annotated(inner)
     for parameter in getattr(dependant, "path_params", ()):
         for kind in types_in(getattr(parameter.field_info, "annotation", None)):
-            if kind in CANONICAL:
-                yield parameter.alias, _Annotated(kind)
+            for known in CANONICAL:
+                if issubclass(kind, known):
+                    yield parameter.alias, _Annotated(known)
+                    break
 
 
 def _calls_of(dependant: Any) -> Iterator[object]:

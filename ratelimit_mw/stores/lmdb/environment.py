@@ -129,6 +129,9 @@ class Environment:
     def _map(self, size: int, sync: bool) -> lmdb.Environment:
         # Without spare transactions none is open at a fork. With a writable map a full disk would kill the process.
         # LMDB's own lock stays on, so that other programs can read and write the environment meanwhile.
+        for file in (self._folder / "data.mdb", self._folder / "lock.mdb"):
+            if file.is_symlink():  # LMDB would write into the file behind the link
+                raise StoreError(f"{self._name} failed: {file} is a symbolic link")
         return lmdb.open(
             str(self._folder), map_size=size, mode=0o700, sync=sync, metasync=sync, readahead=False, max_spare_txns=0
         )

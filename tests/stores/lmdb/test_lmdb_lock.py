@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from lmdb_kit import held_elsewhere
+from lmdb_kit import held_elsewhere, hit, limit_of, open_at
 
 from ratelimit_mw.errors import StoreError
 from ratelimit_mw.stores.budget import ThreadClock
@@ -114,4 +114,16 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "linked").symlink_to(victim)
     with pytest.raises(StoreError, match="linked"):
         acquire(FileLock(tmp_path / "linked"), 0.001)
+    assert victim.read_text() == "kept"
+
+
+@pytest.mark.parametrize("file", ["data.mdb", "lock.mdb"])
+def test_a_link_in_the_place_of_a_file_of_lmdb_is_refused(tmp_path: Path, file: str) -> None:
+    """LMDB itself would follow it."""
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "store").mkdir(mode=0o700)
+    (tmp_path / "store" / file).symlink_to(victim)
+    with pytest.raises(StoreError, match=f"{file} is a symbolic link"):
+        hit(open_at(tmp_path / "store"), limit_of("2/hour", "token-bucket"))
     assert victim.read_text() == "kept"
