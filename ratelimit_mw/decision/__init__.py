@@ -4,6 +4,7 @@ from .decision import BeforeHit as BeforeHit
 from .decision import Decision as Decision
 from .decision import Hit as Hit
 from .decision import SlotCost as SlotCost
+from .decision import build_denial as build_denial
 from .decision import count_hits as count_hits
 from .decision import make_hit as make_hit
 from .decision import name_slots as name_slots

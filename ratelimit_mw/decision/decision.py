@@ -47,7 +47,7 @@ class Decision:
     """The limit, key and cost that were decided. The store sets it."""
 
     unavailable: ClassVar[bool] = False
-    """True when the limit rejected because the store could not be reached (``on_store_error = "deny"``)."""
+    """True when the limit rejected because the store, or the function of the limits, gave no result."""
 
     @property
     def source(self) -> Limit:
@@ -104,6 +104,20 @@ class Decision:
             f"Decision(rule={self.rule!r}, quota='{self.quota}', allowed={self.allowed}, limit={self.limit},"
             f" remaining={self.remaining}, reset_after={self.reset_after}, retry_after={self.retry_after})"
         )
+
+
+class Denial(Decision):
+    """The rejection of a limit without a result of the store (``on_store_error = "deny"``) or of its function."""
+
+    __slots__ = ()
+    unavailable = True
+
+
+def build_denial(hit: tuple[Limit, str, int], now: int) -> Denial:
+    """Return the rejection of a hit, with a retry after a second."""
+    denial = Denial(False, 0, SECOND, SECOND, now)
+    denial.hit = hit
+    return denial
 
 
 class Hit(NamedTuple):

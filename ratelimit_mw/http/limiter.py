@@ -106,8 +106,9 @@ class HttpLimiter:
                     check_rule(rule.source, self.settings.ipv6_prefix, f'rule "{rule.name}"')
         # The reader comes first: a request under the new rules can then read their features.
         self.reader = self._build_reader(needs, routes=self._routes)
-        self.may_wait = self.limiter.waits or self.reader.may_await
-        """Whether a decision may wait, for the store or for a feature."""
+        looks_up = any(rule.looks_up for rule in rules.rules)
+        self.may_wait = self.limiter.waits or self.reader.may_await or looks_up
+        """Whether a decision may wait, for the store, for a feature or for limits."""
         self.rules = rules
         self.plan = rules.plan_for
 

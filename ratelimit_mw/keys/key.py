@@ -58,6 +58,7 @@ class KeyMaker:
         warn: Callable[[], None] = warn_of_unknown_ip,
     ) -> None:
         last = len(entries) - 1
+        self._parts = tuple(tuple(map(part_of, names)) for names in entries)
         self._entries = tuple((*_entry(names, endpoint, secret), i == last) for i, names in enumerate(entries))
         self._secret = secret
         self._warn = warn
@@ -84,6 +85,15 @@ class KeyMaker:
             return None if key is None else prefix + key
 
         return build
+
+    def values(self, features: Features) -> list[Any]:
+        """Return the value of each entry of a key that can be built: a text as it is, not its comparison form."""
+        chosen = []
+        for parts, (_, fallback, _) in zip(self._parts, self._entries, strict=True):
+            pairs = ((part, value) for part in parts if (value := part.value(features)) is not None)
+            part, value = next(pairs, (None, fallback and fallback[1]))
+            chosen.append(part.exact(value) if part is not None and type(value) is str else value)
+        return chosen
 
     def build(self, features: Features) -> str | None:  # noqa: C901 - on the path of every request, so one function
         """Build the key part; None when all alternatives of an entry are missing."""

@@ -15,8 +15,8 @@ from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from ..clock import SECOND, Clock
-from ..decision import Decision, Hit, count_hits
+from ..clock import Clock
+from ..decision import Decision, Hit, build_denial, count_hits
 from ..errors import RateLimitError, StateError, StoreError
 from ..forksafe import create_lock
 from ..receipt import Correction
@@ -29,7 +29,6 @@ from .tally import Tally
 if TYPE_CHECKING:
     from ..settings import Settings
 
-_RETRY_DENIED: Final = SECOND
 _MAX_LIMITS: Final = 10_000
 _LOG_EVERY: Final = 60.0  # seconds
 _log = logging.getLogger("ratelimit_mw")
@@ -131,13 +130,6 @@ class _Call:
             self._breaker.failures = 0
 
 
-class Denial(Decision):
-    """The rejection of a limit with ``on_store_error = "deny"``."""
-
-    __slots__ = ()
-    unavailable = True
-
-
 class FailoverStore(ChainLink):
     """Decides by the policy of each limit when its store cannot be reached. "local" counts in the store ``local``."""
 
@@ -234,9 +226,7 @@ class FailoverStore(ChainLink):
             if policy == "local":
                 local.append(hit)
             elif policy == "deny" and not hit.limit.shadow:
-                denial = Denial(False, 0, _RETRY_DENIED, _RETRY_DENIED, self.local.clock())
-                denial.hit = hit
-                denials.append(denial)
+                denials.append(build_denial(hit, self.local.clock()))
         return denials or self._decide_here(local, now, consume)
 
     def _decide_here(self, hits: Sequence[Hit], now: int | None, consume: bool) -> list[Decision]:

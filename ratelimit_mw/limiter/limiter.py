@@ -13,6 +13,7 @@ from ..decision import EarlyVerdict, Hit, Verdict, build_verdict, make_hit, name
 from ..errors import error_path
 from ..keys.features import Features
 from ..quota import checked_cost
+from ..rules.lookup import arun, run
 from ..rules.marks import Mark
 from ..rules.plan import Plan
 from ..rules.rule import Rule
@@ -125,12 +126,13 @@ class Limiter(Settlement):
 
     def _use(self, rules: RuleSet) -> None:
         """Check the limits of these rules and decide by them from now on."""
-        limits = [limit for rule in rules.rules for limit in rule.all_limits()]
-        for limit in limits:
-            with error_path(f"rule {limit.rule!r}"):
-                self._chain.check(limit)
+        for rule in rules.rules:
+            rule.check = self._chain.check
+            for limit in rule.all_limits():
+                with error_path(f"rule {limit.rule!r}"):
+                    rule.check(limit)
         self.rules = rules
-        if self._failover and self._leases is None and any(limit.lease for limit in limits):
+        if self._failover and self._leases is None and any(rule.may_lease for rule in rules.rules):
             self._failover.store = self._leases = QuotaLeases(self._failover.store, self._time, self._now)
 
     def match(self, features: Features) -> Plan:
@@ -204,6 +206,8 @@ class Limiter(Settlement):
         Raises:
             ConfigError: ``cost``, or the cost that a function returns, is not a whole number from 0 to 10**12.
         """
+        if plan.looks_up:
+            plan = run(plan.look_up(features, self._time()))
         if plan.single is not None and consume and self._memory is not None and not testmode.active:
             # The fast path: one limit in memory. No list of hits, and no other limit that must agree.
             limit, key_of, own_cost = plan.single
@@ -222,6 +226,8 @@ class Limiter(Settlement):
         self, plan: Plan, features: Features, cost: int | None = None, consume: bool = True, request: Any = None
     ) -> Verdict:
         """Async form of ``decide``."""
+        if plan.looks_up:
+            plan = await arun(plan.look_up(features, self._time()))
         if not self.waits:
             return self.decide(plan, features, cost, consume, request)
         hits = self._prepare(plan, features, cost, consume, request)
@@ -279,24 +285,3 @@ class Limiter(Settlement):
             1
         """
         return Slot(self, features, cost)
-
-    def reset(self, rule: str, features: Features) -> None:
-        """Forget all that is counted under one key of one rule.
-
-        Args:
-            rule: The name of the rule.
-            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
-
-        Raises:
-            ConfigError: There is no such rule, or a feature of its key is missing.
-            StoreError: The store could not be reached.
-        """
-        self._chain.forget(self._keys(rule, features))
-
-    async def areset(self, rule: str, features: Features) -> None:
-        """Async form of ``reset``."""
-        await self._chain.aforget(self._keys(rule, features))
-
-    def _keys(self, rule: str, features: Features) -> list[str]:
-        suffix = testmode.key_suffix if self._clock is None else ""
-        return [key + suffix for key in self.rules.keys(rule, features)]

@@ -11,11 +11,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..clock import Clock
 from ..decision import Decision, Verdict, build_verdict
 from ..errors import ConfigError, StoreError, suggestion
+from ..keys.features import Features
 from ..quota import checked_cost
 from ..receipt import Correction, PendingCorrection, Receipt, cost_due, refund_due
+from ..rules.lookup import Lookups, arun, run
 from ..stores import Store
+from ..testmode import testmode
 from .breaker import NotAskedError
 from .held_slots import HeldSlots
 from .outcomes import OutcomeWatch
@@ -33,6 +37,8 @@ class Settlement:
     rules: RuleSet
     waits: bool
     _chain: Store
+    _clock: Clock | None
+    _time: Clock
     _now: Callable[[], int | None]  # the time to give to the store, None for the store's own time
 
     def __init__(self) -> None:
@@ -102,6 +108,23 @@ class Settlement:
             with _logging_outage(rule):
                 self._chain.forget(keys)
 
+    def reset(self, rule: str, features: Features) -> None:
+        """Forget all that is counted under one key of one rule.
+
+        Args:
+            rule: The name of the rule.
+            features: The features of its key, for example ``{"ip": "192.0.2.7"}``.
+
+        Raises:
+            ConfigError: There is no such rule, or a feature of its key is missing.
+            StoreError: The store could not be reached.
+        """
+        self._chain.forget(run(self._keys(rule, features)))
+
+    async def areset(self, rule: str, features: Features) -> None:
+        """Async form of ``reset``."""
+        await self._chain.aforget(await arun(self._keys(rule, features)))
+
     def hold(self, verdict: Verdict) -> None:
         """Renew the slots of a verdict until ``conclude``; adapters use it.
 
@@ -152,6 +175,10 @@ class Settlement:
             await asyncio.wait(tasks)
         self._slots.close()
         await self._chain.aclose()
+
+    def _keys(self, name: str, features: Features) -> Lookups[list[str]]:
+        suffix = testmode.key_suffix if self._clock is None else ""
+        return [key + suffix for key in (yield from self.rules.keys(name, features, self._time()))]
 
     def _state_cost(self, verdict: Verdict, cost: int, rule: str | None) -> None:
         due = cost_due(checked_cost(cost))

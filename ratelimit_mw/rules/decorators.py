@@ -55,7 +55,7 @@ def limit(limits: Limits, **options: Unpack[RuleOptions]) -> Callable[[AnyView],
         >>> @limit("5/minute", key=["ip"])
         ... def login(request): ...
     """
-    place = _place("@limit", limits)
+    place = _place("@limit", limits, options)
     rule = _rule(limits, options, place)
     added: list[Mark] = []
 
@@ -86,7 +86,7 @@ def messages(
     Raises:
         ConfigError: An option is unknown or impossible. The message has file and line.
     """
-    place = _place("@messages", limits)
+    place = _place("@messages", limits, options)
     if over not in ("close", "drop"):
         raise ConfigError(f"expected 'close' or 'drop'; got {over!r}", "over", place)
     rule = _rule(limits, options, place)
@@ -154,10 +154,11 @@ def _rule(limits: Limits, options: RuleOptions, place: str) -> Rule:
     return rule
 
 
-def _place(of: str, limits: object) -> str:
-    if callable(limits):
+def _place(of: str, limits: object, options: RuleOptions) -> str:
+    if callable(limits) and not options:  # without parentheses, the limits would be the view
         name = name_of(limits) or repr(limits)
-        raise ConfigError(f'expected {of}("5/minute"), with its limits', of=f"{of} on {name}")
+        message = f'expected {of}("5/minute"), with its limits, or {of}(function, key=["user"])'
+        raise ConfigError(message, of=f"{of} on {name}")
     return f"{of} at {call_site()}"
 
 

@@ -10,6 +10,7 @@ from ..keys.features import Features
 from ..keys.host import normalize_host
 from .marks import Destination, Mark, MessageMark, ViewMarks
 from .match import Match
+from .names import name_of
 from .outcomes import as_json, texts_of
 from .plan import CompiledRule
 from .routed import PathPatterns
@@ -81,12 +82,12 @@ class Overview:
         """A rule for programs. ``per_key``, ``per`` and ``count_unless`` are present only when the rule has them."""
         source = rule.source
         tables = {name: {value: list(map(str, quotas)) for value, quotas in t.items()} for name, t in source.tables}
-        per_key = tables.pop("", None)
+        per_key = tables.pop("", None) or _function_name(source.options["per_key"])
         return {
             "name": rule.name,
             "match": _match(source.matches),
             "key": ["|".join(names) for names in source.entries],
-            "limits": [str(limit.quota) for limit in rule.limits],
+            "limits": _function_name(source.limits) or [str(limit.quota) for limit in rule.limits],
             **({"per_key": per_key} if per_key else {}),
             **({"per": tables} if tables else {}),
             "algorithm": algorithm_of(rule),
@@ -168,6 +169,8 @@ def describe_overrides(overrides: Mapping[str, Override]) -> Iterator[str]:
 
 def algorithm_of(rule: CompiledRule) -> str:
     """The algorithm as the rule names it, with its variant, such as "leaky-bucket (queue)"."""
+    if not rule.limits:  # those of a function
+        return str(name_of_spec(rule.source.algorithm))
     limit = rule.limits[0]
     name = limit.algorithm.name if limit.quota.concurrent else name_of_spec(limit.spec)
     return f"{name} ({limit.algorithm.variant})" if limit.algorithm.variant else name
@@ -180,12 +183,19 @@ def cost_of(rule: CompiledRule) -> str:
 
 
 def _limits(rule: CompiledRule) -> list[str]:
-    lines = [str(limit.quota) for limit in rule.limits]
+    options = rule.source.options
+    lines = [_function_name(rule.source.limits)] if not rule.limits else [str(limit.quota) for limit in rule.limits]
+    lines += [f"key: {own}"] if (own := _function_name(options["per_key"])) else []
     for name, table in rule.source.tables:
         shown = islice(table.items(), _SHOWN_VALUES)
         lines += [f"{name or 'key'} {value}: {_line(map(str, quotas))}" for value, quotas in shown]
         lines += [f"and {len(table) - _SHOWN_VALUES} more"] if len(table) > _SHOWN_VALUES else []
     return lines
+
+
+def _function_name(limits: object) -> str:
+    """The function that returns limits, as text; "" for limits that are not from a function."""
+    return f"{name_of(limits) or repr(limits)}()" if callable(limits) else ""
 
 
 def _match(match: Match) -> dict[str, list[str]]:

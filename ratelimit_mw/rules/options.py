@@ -2,7 +2,7 @@
 
 # Annotations are evaluated here, because msgspec reads them.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict
 
 from .. import algorithms
@@ -33,17 +33,20 @@ class AlgorithmTable(TypedDict, total=False):
 
 
 if TYPE_CHECKING:
-    Limits = str | Quota | Iterable[str | Quota] | tuple[int, int]
+    FixedLimits = str | Quota | Iterable[str | Quota] | tuple[int, int]
+    Limits = FixedLimits | Callable[..., FixedLimits | Awaitable[FixedLimits]]
+    FoundLimits = FixedLimits | None
+    LimitsOfKey = str | Mapping[str, FixedLimits] | Callable[[Any], FoundLimits | Awaitable[FoundLimits]]
     Match = Mapping[str, str | int | Iterable[str | int]]
     Algorithm = AlgorithmName | AlgorithmTable | type[algorithms.Algorithm]
     Cost = int | Callable[[Any], int]
 else:  # a file can hold no functions and no objects
-    Limits = str | Sequence[str]
+    FixedLimits = Limits = str | Sequence[str]
+    LimitsOfKey = str | Mapping[str, Limits]
     Match = Mapping[str, Limits]
     Algorithm = str | Mapping[str, Any]
     Cost = int
-LimitsByValue = Mapping[str, Limits]
-LimitsByFeature = Mapping[str, LimitsByValue]
+LimitsByFeature = Mapping[str, Mapping[str, FixedLimits]]
 
 
 Statuses = int | str | Sequence[int | str]
@@ -75,9 +78,10 @@ class RuleOptions(TypedDict, total=False):
     count_when: Annotated[CountWhen | None, option("Count only the requests with one of these outcomes.")]
     count_unless: Annotated[CountUnless | None, option("Count all requests but those with one of these outcomes.")]
     per_key: Annotated[
-        str | LimitsByValue, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
+        LimitsOfKey, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
     ]
     per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
+    limits_ttl: Annotated[str | float, option("How long limits from a function are kept, in Python.", "1m")]
     on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
     hold_at_most: Annotated[
         str | float | None, option("The longest time that a request holds a slot. Default: no limit.")

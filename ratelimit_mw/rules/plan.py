@@ -1,16 +1,24 @@
 """A ``Plan``: the rules that apply to a request, and the features they need. One per combination of rules; pure."""
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ..algorithms.limit import Limit
+from ..clock import SECOND
 from ..decision import EarlyVerdict, Hit, make_hit
+from ..errors import ConfigError
 from ..keys.features import INVALID, UNMATCHED, Features
 from ..keys.key import KeyMaker
 from ..keys.parts import part_of
 from ..quota import Quota, checked_cost
 from .access_lists import AccessLists
+from .lookup import LimitsLookup, Lookups
 from .rule import Rule
+
+_MAX_FOUND: Final = 10_000  # different results of functions
 
 
 class CompiledRule:
@@ -20,9 +28,18 @@ class CompiledRule:
         self.source = rule
         self.name = name
         self.shadow = rule.mode == "shadow"
-        self.limits = self._limits(rule.quotas)
+        self.check: Callable[[Limit], None] = lambda _: None
+        """The store's check of limits from a function."""
+        self.may_hold_slots = True
+        """Whether limits from a function may be concurrency limits."""
+        self.limits = self._build(rule.quotas)
+        self._found: dict[tuple[Quota, ...], tuple[Limit, ...]] = {}
+        self._of_key, self._of_rule = self._lookup("per_key"), self._lookup("limits")
+        self.looks_up = self._of_key is not None or self._of_rule is not None
+        self.placeholder = () if self.limits else (Limit(name, 0, Quota.exact(1, SECOND), "fixed-window", self.shadow),)
+        """Used for limits from a function that are not known."""
         self.tables = [
-            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._limits(q) for v, q in table.items()})
+            (tuple(map(part_of, (by,) if by else rule.entries[0])), {v: self._build(q) for v, q in table.items()})
             for by, table in rule.tables
         ]
         self.key = make_key(rule.entries, next(iter(rule.matches.paths), UNMATCHED))
@@ -30,18 +47,60 @@ class CompiledRule:
         self.rejects_missing = rule.when_missing == "reject" and not self.shadow
         self.fixed_cost = None if callable(rule.cost) else rule.cost
 
-    def _limits(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
+    def _build(self, quotas: Iterable[Quota]) -> tuple[Limit, ...]:
         rule = self.source
         options = (rule.algorithm, self.shadow, rule.statuses, rule.on_store_error, rule.lease_percent)
         return tuple(Limit(self.name, i, quota, *options) for i, quota in enumerate(quotas))
 
-    def limits_for(self, features: Features) -> tuple[Limit, ...]:
-        """The limits of a client: from ``per_key``, else from ``per``, else the limits of the rule.
+    def _lookup(self, option: str) -> LimitsLookup | None:
+        source, own = self.source, option == "per_key"
+        function = source.options.get(option, source.limits)
+        if not callable(function):
+            return None
+        effect = "it has the other limits of the rule" if own else "its requests are rejected with 503"
+        name = f"rule {self.name!r}: {option}"
+        return LimitsLookup(function, self._parse_own if own else self._parse, source.limits_ttl_us, name, effect)
+
+    def _parse_own(self, result: object) -> tuple[Limit, ...] | None:
+        return None if result is None else self._parse(result)
+
+    def _parse(self, result: object) -> tuple[Limit, ...]:
+        """Return the limits for the result of a function: the same objects for the same quotas."""
+        quotas = self.source.parse_limits(result)
+        limits = self._found.get(quotas)
+        if limits is None:
+            limits = self._build(quotas)
+            for limit in limits:
+                if limit.quota.concurrent and not self.may_hold_slots:
+                    raise ConfigError(f"{str(limit.quota)!r} cannot be used for messages")
+                self.check(limit)
+            if len(self._found) >= _MAX_FOUND:
+                self._found.clear()
+            self._found[quotas] = limits
+        return limits
+
+    def look_up(self, features: Features, now: int) -> Lookups[tuple[Limit, ...]]:
+        """Find the limits of a client, from functions too; none when a function failed that had to return them."""
+        values, limits = self.key.values(features), self.limits
+        if self._of_key is not None and (own := (yield from self._of_key.find(values, now))):
+            return own
+        if self._of_rule is not None:
+            limits = (yield from self._of_rule.find(values, now)) or ()
+        return self.limits_for(features, limits)
+
+    def with_limits(self, limits: tuple[Limit, ...]) -> CompiledRule:
+        """Return the rule with these limits for all clients."""
+        rule = copy.copy(self)
+        rule.limits, rule.tables, rule.looks_up = limits, [], False
+        return rule
+
+    def limits_for(self, features: Features, limits: tuple[Limit, ...] | None = None) -> tuple[Limit, ...]:
+        """The limits of a client: from ``per_key``, else from ``per``, else ``limits``, by default the rule's.
 
         An invalid feature may have any value, so it gets the smallest limits.
         """
         smallest: list[tuple[Limit, ...]] = []
-        limits = self.limits
+        limits = self.limits if limits is None else limits
         for parts, table in self.tables:
             texts = (part.written(features) for part in parts)
             text = next((text for text in texts if text is not None), None)
@@ -50,10 +109,16 @@ class CompiledRule:
             elif text is not None and (found := table.get(text)):
                 limits = found
                 break
-        return min((limits, *smallest), key=_rate) if smallest else limits
+        return min(filter(None, (limits, *smallest)), key=_rate) if smallest else limits
 
     def all_limits(self) -> list[Limit]:
-        return [*self.limits, *(limit for _, table in self.tables for limits in table.values() for limit in limits)]
+        """The limits of all clients, as far as they are known."""
+        groups = (*(limits for _, table in self.tables for limits in table.values()), *self._found.values())
+        return [*self.limits, *(limit for limits in groups for limit in limits)]
+
+    @property
+    def may_lease(self) -> bool:
+        return any(limit.lease for limit in self.all_limits()) or (self.looks_up and self.source.lease_percent > 0)
 
     @property
     def never_fitting(self) -> list[Limit]:
@@ -77,20 +142,41 @@ class Plan:
         self.needs = tuple(dict.fromkeys((*listed, *(name for rule in rules for name in rule.source.needs))))
         self.limits = tuple(limit for rule in rules for limit in rule.limits)
         every = [limit for rule in rules for limit in rule.all_limits()]
-        self.has_slots = any(limit.quota.concurrent for limit in every)
+        self.looks_up = any(rule.looks_up for rule in rules)
+        """Whether limits come from functions. They may then be of any kind. See ``look_up``."""
+        self._found: dict[tuple[tuple[Limit, ...], ...], Plan] = {}
+        self.has_slots = self.looks_up or any(limit.quota.concurrent for limit in every)
         self.counts_outcomes = any(rule.source.statuses is not None for rule in rules)
         self.needs_settlement = self.has_slots or self.counts_outcomes
         self.ends_with_body = self.has_slots or any(rule.source.is_marked for rule in rules)
-        self.may_delay = any(limit.algorithm.delays for limit in every)
+        self.may_delay = self.looks_up or any(limit.algorithm.delays for limit in every)
         self.single = self._single()
 
     def _single(self) -> tuple[Limit, Callable[[Features], str | None], int] | None:
-        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.counts_outcomes:
+        if len(self.rules) != 1 or len(self.limits) != 1 or self.lists or self.counts_outcomes or self.looks_up:
             return None
         rule, limit = self.rules[0], self.limits[0]
         if rule.tables or rule.shadow or rule.where or rule.rejects_missing or rule.fixed_cost is None:
             return None
         return limit, rule.key.with_prefix(limit.prefix), rule.fixed_cost
+
+    def look_up(self, features: Features, now: int) -> Lookups[Plan]:
+        """Find the limits of a client that come from functions, and return the plan with them."""
+        if self.lists is not None and self.lists.allows(features) is not None:
+            return self
+        limits = []
+        for rule in self.rules:
+            applies = rule.looks_up and (rule.where is None or rule.where(features))
+            is_needed = applies and rule.key.build(features) is not None
+            limits.append((yield from rule.look_up(features, now)) if is_needed else rule.limits)
+        key = tuple(limits)
+        if (plan := self._found.get(key)) is None:
+            if len(self._found) >= _MAX_FOUND:
+                self._found.clear()
+            pairs = zip(self.rules, limits, strict=True)
+            rules = [rule.with_limits(found) if rule.looks_up else rule for rule, found in pairs]
+            plan = self._found[key] = Plan(rules, self.lists)
+        return plan
 
     def hits(self, features: Features, cost: int | None = None, request: Any = None) -> list[Hit]:
         """Build one hit for each limit that applies. ``EarlyVerdict`` when a list or a missing key decides."""
@@ -103,11 +189,16 @@ class Plan:
             key = rule.key.build(features)
             if key is None:
                 if rule.rejects_missing:
-                    raise EarlyVerdict(False, rule.limits)
+                    raise EarlyVerdict(False, rule.limits or rule.placeholder)
                 continue
+            limits = rule.limits_for(features) if rule.tables else rule.limits
+            if not limits:
+                if rule.shadow:
+                    continue
+                raise EarlyVerdict(False, rule.placeholder, unavailable=True)
             rule_cost = rule.fixed_cost if cost is None else cost
             if rule_cost is None:
                 rule_cost = checked_cost(rule.source.cost(features if request is None else request))  # type: ignore[operator]
-            for limit in rule.limits_for(features) if rule.tables else rule.limits:
+            for limit in limits:
                 hits.append(make_hit((limit, limit.prefix + key, rule_cost)))  # noqa: PERF401 - twice as fast as extend
         return hits

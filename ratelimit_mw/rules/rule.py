@@ -51,10 +51,11 @@ class Rule:
     when_missing: str = field(compare=False)
     mode: str = field(compare=False)
     on_store_error: str | None = field(compare=False)
-    quotas: tuple[Quota, ...] = field(compare=False)
+    quotas: tuple[Quota, ...] = field(compare=False)  # empty for limits from a function
     entries: tuple[tuple[str, ...], ...] = field(compare=False)
     matches: Match = field(compare=False)
     tables: Tables = field(compare=False)
+    limits_ttl_us: int = field(compare=False)
     hold_us: int | None = field(compare=False)
     unrouted: bool = field(compare=False)
     lease_percent: int = field(compare=False)
@@ -85,19 +86,34 @@ class Rule:
             "unrouted": ("unrouted", _flag),
             "hold_at_most": ("hold_us", lambda value: None if value is None else _hold(value)),
             "lease": ("lease_percent", self._lease_percent),
+            "limits_ttl": ("limits_ttl_us", parse_duration),
         }
         with error_path("algorithm"):
             checked_spec(self.algorithm)
         with error_path("limits"):
-            self.__dict__["quotas"] = self._quotas(self.limits)
+            self.__dict__["quotas"] = () if callable(self.limits) else self.parse_limits(self.limits)
         for name, (attribute, parse) in parsers.items():
             with error_path(name):
                 self.__dict__[attribute] = parse(options[name])
         self.__dict__["is_marked"] = is_marked(self.options.get("count_when"))
         self.__dict__["tables"] = self._tables(options["per_key"], options["per"])
+        for name, value in (("limits", self.limits), ("per_key", options["per_key"])):
+            with error_path(name):
+                if callable(value):
+                    checked_call(value, *(f"the value of {'|'.join(names)!r}" for names in self.entries))
 
-    def _quotas(self, limits: object) -> tuple[Quota, ...]:
-        """Parse quotas, and build their limits to find a burst or a period that does not fit the algorithm."""
+    def parse_limits(self, limits: object) -> tuple[Quota, ...]:
+        """Parse quotas, and build their limits, because a burst or a period may not fit the algorithm. Internal.
+
+        Args:
+            limits: Limits in any form that a rule takes, except a function.
+
+        Returns:
+            The quotas.
+
+        Raises:
+            ConfigError: The limits cannot be parsed, or the algorithm of the rule cannot have them.
+        """
         quotas = parse_quotas(limits)
         for i, quota in enumerate(quotas):
             with error_path(f"[{i}]"):
@@ -109,7 +125,8 @@ class Rule:
         if per_key and len(self.entries) != 1:
             raise ConfigError("per_key needs a key of one part. Use per, or a rule of its own", "per_key")
         names = [name for entry in self.entries for name in entry]
-        tables = [("", self._limits_by_value("per_key", per_key, *names))] if per_key else []
+        has_table = per_key and not callable(per_key)
+        tables = [("", self._limits_by_value("per_key", per_key, *names))] if has_table else []
         for name, limits in _table("per", per).items():
             with error_path("per"):
                 part = checked_part(name, in_key=False)
@@ -122,7 +139,7 @@ class Rule:
         others: dict[str, tuple[Quota, ...]] = {}
         for value, quotas in _table(path, table).items():
             with error_path(f"{path}[{value!r}]"):
-                limits[str(value)] = self._quotas(quotas)
+                limits[str(value)] = self.parse_limits(quotas)
                 for part in parts:
                     others |= dict.fromkeys(spellings(part, str(value)), limits[str(value)])
         return {**others, **limits}

@@ -13,7 +13,8 @@ from ..keys.host import normalize_host
 from ..keys.key import KeyMaker, warn_of_unknown_ip
 from ..keys.secret import NO_SECRET, Secret
 from .access_lists import AccessLists
-from .marks import NOWHERE, Destination, Mark, ViewMarks
+from .lookup import Lookups
+from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
 from .names import printable
 from .plan import CompiledRule, Plan
 from .routed import PathPatterns
@@ -52,6 +53,8 @@ class RuleSet:
         rules += [_override(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
         make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
         self.rules = [CompiledRule(rule, name, make_key) for rule, name in zip(rules, names, strict=True)]
+        for mark, rule in zip(marks, self.rules[len(rules) - len(marks) :], strict=True):
+            rule.may_hold_slots = not isinstance(mark, MessageMark)
         self.by_name = dict(zip(names, self.rules, strict=True))
         compiled = zip(self.rules, places, strict=True)
         _check_unique((limit.policy, place) for rule, place in compiled for limit in rule.limits)
@@ -99,7 +102,7 @@ class RuleSet:
         except KeyError:
             return self._find_plan(key, to or NOWHERE, method, path, host, request)
 
-    def keys(self, name: str, features: Features) -> list[str]:
+    def keys(self, name: str, features: Features, now: int) -> Lookups[list[str]]:
         """Return all keys that a rule can count these features under; ``ConfigError`` when it has none."""
         rule = self.by_name.get(printable(name))
         if rule is None:
@@ -108,7 +111,11 @@ class RuleSet:
         if key is None:
             entries = ["|".join(names) for names in rule.source.entries]
             raise ConfigError(f"the key of rule {name!r} needs {entries!r}; got {sorted(features)}")
-        return list(dict.fromkeys(limit.prefix + key for limit in rule.all_limits()))
+        if rule.looks_up:
+            yield from rule.look_up(features, now)  # then their periods are known, which the keys have
+        if limits := rule.all_limits():
+            return list(dict.fromkeys(limit.prefix + key for limit in limits))
+        raise ConfigError(f"the limits of rule {name!r} are not known, because their function failed")
 
     def require_complete(self) -> RuleSet:
         """Return the rule set; ``ConfigError`` when the settings override a rule that no decorator has."""

@@ -29,7 +29,7 @@ RULE = {"limits": "5/minute"}
         ({"limits": ["5/minute", "x"]}, ": limits[1]: cannot parse quota 'x'"),
         ({"limits": 5}, ': limits: expected AMOUNT/PERIOD, for example "5/minute", or a list of them; got 5'),
         ({"limits": [5]}, ': limits[0]: expected AMOUNT/PERIOD, for example "5/minute"; got 5'),
-        ({"limit": "5/minute"}, ": limit: unknown field. Did you mean 'limits'?"),
+        ({"limit": "5/minute"}, ": limit: unknown field. Did you mean 'limits' or 'limits_ttl'?"),
         ({"name": "a b"}, ": name: expected 1 to 200 printable"),
         ({"name": 5}, ": name: expected 1 to 200 printable ASCII characters without spaces; got 5"),
         ({"match": {"ip": [5]}}, ": match.ip: expected an IP address or a network"),

@@ -1,0 +1,230 @@
+"""Limits that a function returns for the values of a key. The result is checked, and kept for ``limits_ttl``.
+
+A rule asks for limits with a generator, which yields a ``LimitsCall`` whenever the function must be called. ``run`` and
+``arun`` make the calls. Requests that need the same limits at the same time wait for one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from hashlib import blake2b
+from inspect import isawaitable, iscoroutine
+from time import monotonic
+from traceback import extract_tb
+from typing import Any, Final, NamedTuple, TypeVar
+
+from ..algorithms.limit import Limit
+from ..clock import SECOND
+from ..errors import ConfigError
+from ..forksafe import create_lock
+from ..keys.parts import LONGEST
+
+Result = TypeVar("Result")
+_Limits = tuple[Limit, ...]
+Lookups = Generator["LimitsCall", _Limits | None, Result]
+
+_MAX_VALUES: Final = 10_000
+_RETRY: Final = SECOND  # after an error, in microseconds
+_LONGEST: Final = 5.0  # seconds that a request waits for a call
+_LOG_EVERY: Final = 60.0  # seconds
+_log = logging.getLogger("ratelimit_mw")
+
+
+class _Known(NamedTuple):
+    """The limits of one value, None without any, and the time until which they are not looked up again."""
+
+    limits: _Limits | None
+    until: int
+
+
+class LimitsLookup:
+    """The function of a rule, and its results. Bounded: two generations of values.
+
+    Args:
+        function: Returns limits for the values of a key, one for each of its entries. It may be async.
+        parse: Returns the limits of a result. It raises ``ConfigError`` for a result that cannot work.
+        kept_us: How long a result is kept.
+        name: The rule and the option, for messages.
+        otherwise: The effect of an error on a client whose limits are not known, for messages.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        parse: Callable[[Any], _Limits | None],
+        kept_us: int,
+        name: str,
+        otherwise: str,
+    ) -> None:
+        self.function, self.parse = function, parse
+        self._kept_us = kept_us
+        self._name, self._otherwise = name, otherwise
+        self._young: dict[object, _Known] = {}
+        self._old: dict[object, _Known] = {}
+        self._calls: dict[object, LimitsCall] = {}
+        self.tasks: set[asyncio.Future[None]] = set()
+        self._lock = create_lock(self, "_lock", threading.Lock, LimitsLookup._after_fork)
+        self._logs_at = 0.0
+
+    def _after_fork(self, _intact: bool) -> None:
+        self._calls = {}  # they belong to threads of the parent
+
+    def find(self, values: Sequence[Any], now: int) -> Lookups[_Limits | None]:
+        """Find the limits of the values of a key at ``now``; None when the function returned None, or failed."""
+        key = tuple(map(_cached_as, values))
+        known = self._young.get(key)
+        if known is not None and self._is_fresh(known, now):
+            return known.limits
+        with self._lock:
+            known, call = self._young.get(key) or self._old.get(key), self._calls.get(key)
+            if known is not None and self._is_fresh(known, now):
+                return known.limits
+            if call is None or call.is_late:
+                call = self._calls[key] = LimitsCall(self, key, values, now, known and known.limits)
+            elif known is not None:
+                return known.limits  # another request looks them up again
+        return (yield call)
+
+    def _is_fresh(self, known: _Known, now: int) -> bool:
+        return now < known.until <= now + max(self._kept_us, _RETRY)  # a clock may be turned back
+
+    def keep(self, call: LimitsCall, limits: _Limits | None, span: int) -> None:
+        """Keep the result of a call, and hand it to the requests that wait for it."""
+        with self._lock:
+            if len(self._young) >= _MAX_VALUES // 2:
+                self._old, self._young = self._young, {}
+            self._young[call.key] = _Known(limits, call.now + span)
+            if self._calls.get(call.key) is call:
+                del self._calls[call.key]
+        call.future.set_result(limits)
+
+    def succeed(self, call: LimitsCall, result: object) -> None:
+        self.keep(call, self.parse(result), self._kept_us)
+
+    def fail(self, call: LimitsCall, reason: str) -> None:
+        """Keep the last limits of the value for a moment, so that not every request waits for an error."""
+        self.keep(call, call.last, _RETRY)
+        if (now := monotonic()) >= self._logs_at:
+            self._logs_at = now + _LOG_EVERY
+            effect = f"The last limits of a client stay in force. Without any, {self._otherwise}"
+            _log.error("%s: no limits from the function (%s). %s", self._name, reason, effect)
+
+
+class LimitsCall:
+    """One call of the function of a rule. The first request to wait makes it; later ones share its result.
+
+    The call goes on when a request that waits for it is cancelled. An async function has ``_LONGEST`` to return.
+    """
+
+    def __init__(
+        self, lookup: LimitsLookup, key: object, values: Sequence[Any], now: int, last: _Limits | None
+    ) -> None:
+        self.key, self.now, self.last = key, now, last
+        self.future: Future[_Limits | None] = Future()
+        self.future.set_running_or_notify_cancel()
+        self._lookup, self._values = lookup, values
+        self._turn = threading.Lock()
+        self._late_at = monotonic() + _LONGEST
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the function hangs, or its event loop has stopped. The next request then makes another call."""
+        return monotonic() >= self._late_at
+
+    def wait(self) -> _Limits | None:
+        """Return the limits."""
+        if self._turn.acquire(blocking=False):
+            with self._ending():
+                result = self._lookup.function(*self._values)
+                self._lookup.succeed(self, _run_alone(result) if isawaitable(result) else result)
+        try:
+            return self.future.result(_LONGEST)
+        except TimeoutError:
+            return self.last
+
+    async def await_(self) -> _Limits | None:
+        """Async form of ``wait``."""
+        if self._turn.acquire(blocking=False):
+            task = asyncio.ensure_future(self._make())
+            self._lookup.tasks.add(task)  # an event loop holds its tasks weakly
+            task.add_done_callback(self._lookup.tasks.discard)
+        future = asyncio.wrap_future(self.future)
+        try:
+            await asyncio.wait([future], timeout=_LONGEST)
+            return future.result() if future.done() else self.last
+        finally:
+            future.cancel()
+
+    async def _make(self) -> None:
+        with self._ending():
+            result = self._lookup.function(*self._values)
+            self._lookup.succeed(self, await _in_time(result) if isawaitable(result) else result)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End the call in any case, also when its thread or its event loop ends."""
+        try:
+            yield
+        except Exception as error:
+            self._lookup.fail(self, _reason(error))
+        finally:
+            if not self.future.done():
+                self._lookup.fail(self, "it was interrupted")
+
+
+def run(lookups: Lookups[Result]) -> Result:
+    """Return the result of lookups, and make their calls."""
+    try:
+        call = next(lookups)
+        while True:
+            call = lookups.send(call.wait())
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def arun(lookups: Lookups[Result]) -> Result:
+    """Async form of ``run``."""
+    try:
+        call = next(lookups)
+        while True:
+            call = lookups.send(await call.await_())
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _in_time(result: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(_LONGEST):
+        return await result
+
+
+def _run_alone(result: Any) -> Any:
+    """Await a result in an event loop of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_in_time(result))
+    if iscoroutine(result):
+        result.close()
+    raise ConfigError("the function is async. On an event loop, use the async methods of the limiter, such as ahit")
+
+
+def _cached_as(value: Any) -> object:
+    """The value, or the digest of a long text, with its type: ``1`` and ``True`` are equal, but have other limits."""
+    if isinstance(value, str | bytes) and len(value) > LONGEST:
+        text = value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")
+        return type(value), blake2b(text, digest_size=16).digest()
+    return type(value), value
+
+
+def _reason(error: Exception) -> str:
+    """The problem without the text of other errors, which may hold personal data."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    frames = (frame for frame in extract_tb(error.__traceback__) if frame.filename != __file__)
+    place = next((f" at {frame.filename}:{frame.lineno}" for frame in frames), "")
+    return f"{type(error).__name__}{place}"
