@@ -30,6 +30,13 @@ from ..wsgi.request import VERDICT
 from .request import SENT_PARAMS, FlaskRequest, route_template
 
 _UNMARKED: Final = ViewMarks()
+_ON_THE_WAY: Final = (
+    "full_dispatch_request",
+    "preprocess_request",
+    "dispatch_request",
+    "make_default_options_response",
+)
+"""The methods of an application that Flask calls for ``OPTIONS``."""
 
 
 class FlaskHooks:
@@ -82,7 +89,7 @@ class FlaskHooks:
         """Run before the request. None lets it continue."""
         native: flask.Request = flask.request._get_current_object()  # type: ignore[attr-defined]
         view = self._current_views().get(native.endpoint or "")
-        marks = _UNMARKED if view is None else marks_for(view, native.method, native.url_rule)
+        marks = _UNMARKED if view is None else marks_for(self._app, view, native.method, native.url_rule)
         request = FlaskRequest(native)
         environ = request.native
         plan = self.limits.plan(request, destination(request.endpoint, native.endpoint or "", marks))
@@ -162,18 +169,25 @@ def _marked_view(app: Flask, endpoint: str) -> ViewMarksByMethod:
     return ViewMarksByMethod(view, [app, *blueprints])
 
 
-def marks_for(view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
+def marks_for(app: Flask, view: ViewMarksByMethod, method: str, rule: Any) -> ViewMarks:
     """Return the marks for a request to a URL rule. Flask may respond to ``OPTIONS`` by itself."""
     marks = view.by_method.get(method) or view.common  # for_method, without a call
     is_automatic = method == "OPTIONS" and getattr(rule, "provide_automatic_options", False)
-    return replace(marks, answers_options=True) if is_automatic else marks
+    return replace(marks, answers_options=True) if is_automatic and _runs_no_other_code(app) else marks
+
+
+def _runs_no_other_code(app: Flask) -> bool:
+    """Return whether Flask alone runs before its response to ``OPTIONS``, without functions that may authenticate."""
+    cls = app.__class__  # also through the proxy current_app
+    is_own = all(getattr(cls, name) is getattr(Flask, name) for name in _ON_THE_WAY)
+    return is_own and sum(map(len, app.before_request_funcs.values())) == 1  # that of this package
 
 
 def routes_of(app: Flask, views: Mapping[str, ViewMarksByMethod]) -> list[Route]:
     routes = []
     for rule in app.url_map.iter_rules():
         if view := views.get(rule.endpoint):
-            by_method = {method: marks_for(view, method, rule) for method in sorted(rule.methods or METHODS)}
+            by_method = {method: marks_for(app, view, method, rule) for method in sorted(rule.methods or METHODS)}
             template = route_template(rule.rule)
             deep = {name for name, converter in rule._converters.items() if not converter.part_isolating}
             routes.append(Route(template, by_method, rule.arguments, rule.endpoint, deepen(template, deep)))

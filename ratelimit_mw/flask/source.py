@@ -27,7 +27,7 @@ class FlaskSource(Source):
         with suppress(HTTPException):
             urls = self._app.url_map.bind(request.header("host") or "localhost")
             rule, params = urls.match(request.native["path"], request.method, return_rule=True)
-            marks = marks_for(self._views[rule.endpoint], request.method, rule)
+            marks = marks_for(self._app, self._views[rule.endpoint], request.method, rule)
             return Routed(request.sent_path, Destination(route_template(rule.rule), rule.endpoint, marks), params)
         return Routed(request.sent_path, Destination(UNMATCHED))
 

@@ -1,14 +1,18 @@
 """The layers of an application: middleware that keeps the next layer as an attribute, and the application inside."""
 
+import re
 from collections.abc import Iterator
+from types import MethodType
 from typing import Any, Final
 
 from .limiter import HttpLimiter
 
 _MAX_LAYERS: Final = 64
-_INSIDE: Final = ("app", "wsgi_app", "application", "__self__")
+_INSIDE: Final = ("middleware_stack", "app", "wsgi_app", "application", "__self__")
 """The names under which layers keep the next one. A bound method such as ``wsgi_app`` is one of its object."""
 _EXTENSION: Final = "ratelimit_mw"
+_OF_FRAMEWORKS: Final = re.compile(r"(?:starlette|fastapi)\.(?!middleware\.(?:authentication|base)\b)")
+"""The modules of layers that run no code of an application."""
 
 
 def layers_of(app: Any) -> Iterator[Any]:
@@ -34,3 +38,9 @@ def has_inner(limits: HttpLimiter, app: Any) -> bool:
         if isinstance(inner, HttpLimiter) and limits.is_same(inner.limiter):
             return True
     return False
+
+
+def runs_no_other_code(app: Any) -> bool:
+    """Return whether all layers down to the router are the framework's own, CORS for example."""
+    layers = (layer for layer in layers_of(app) if not isinstance(layer, MethodType))
+    return all(_OF_FRAMEWORKS.match(type(layer).__module__) for layer in layers)

@@ -15,7 +15,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.vary import vary_on_headers
 from django.views.generic import TemplateView
-from django_calls import ahello, hello, one_rule, project, still
+from django_calls import MIDDLEWARE, SESSIONS, ahello, hello, one_rule, project, still
 
 from ratelimit_mw import ConfigError
 from ratelimit_mw.django import RateLimitMiddleware, exempt, limit
@@ -171,6 +171,39 @@ def test_options_that_reach_other_code_count(view: Any, is_async: bool) -> None:
     """A function, a decorator, a method of your own: each may check a password, so OPTIONS counts."""
     with project(one_rule(), path("", view), is_async=is_async) as served:
         assert served.statuses(method="OPTIONS") == [200, 200, 429]
+
+
+def inner(get_response: Any) -> Any:
+    """Middleware that may check a password."""
+    return lambda request: get_response(request)
+
+
+class Outer:
+    """Middleware that may check a password just before the view."""
+
+    def __init__(self, get_response: Any) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: Any) -> Any:
+        return self.get_response(request)
+
+    def process_view(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (SESSIONS, [], [200] * 3),
+        ([f"{__name__}.inner"], ["django.middleware.common.CommonMiddleware"], [200] * 3),
+        ([], [f"{__name__}.inner"], [200, 200, 429]),
+        ([f"{__name__}.Outer"], [], [200, 200, 429]),
+        (MIDDLEWARE, [], [200, 200, 429]),
+    ],
+)
+def test_options_count_where_other_middleware_runs_before(before: Any, after: Any, expected: list[int]) -> None:
+    """Middleware between the limits and the view may check a password, so OPTIONS counts."""
+    with project(one_rule(), path("", Items.as_view()), middleware=[*before, *MIDDLEWARE, *after]) as served:
+        assert served.statuses(method="OPTIONS") == expected
 
 
 def test_functions_with_the_same_name_do_not_share_a_limit() -> None:

@@ -175,6 +175,23 @@ def test_options_count_where_flask_does_not_answer_them(options: Any, expected: 
     assert statuses(app, method="OPTIONS") == expected
 
 
+class OwnFlask(Flask):
+    def preprocess_request(self) -> Any:
+        return super().preprocess_request()
+
+
+@pytest.mark.parametrize("app", [OwnFlask("app"), Flask("app")])
+def test_options_count_where_other_code_runs_before(app: Flask) -> None:
+    """A function before requests may check a password, so the OPTIONS that Flask answers count."""
+    RateLimiter(app, limiter=one_rule())
+    pages = Blueprint("pages", "app")
+    if type(app) is Flask:
+        pages.before_request(lambda: None)
+    pages.add_url_rule("/", view_func=hello)
+    app.register_blueprint(pages)
+    assert statuses(app, method="OPTIONS") == [200, 200, 429]
+
+
 def test_options_without_a_route_count() -> None:
     """No route responds to the request, so it counts as any other 404."""
     assert statuses(app_of(one_rule()), "/nowhere", method="OPTIONS") == [404, 404, 429]

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from calls import ask, http_scope, send_bare
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette_apps import application, asynchronous, hello, statuses
@@ -44,6 +47,51 @@ def test_options_count_where_starlette_does_not_answer_them() -> None:
         assert statuses(mounted, *[f"/in{path}"] * 3, method="OPTIONS") == expected
     named = Rule(name="all", limits="2/minute", match={"methods": "OPTIONS"})
     assert statuses(application(routes, named), *["/get"] * 3, method="OPTIONS") == [405, 405, 429]
+
+
+class Passing:
+    """Middleware that may check a password."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+class OwnRoute(Route):
+    async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        await super().handle(scope, receive, send)
+
+
+async def dispatch(request: Any, call_next: Any) -> Any:
+    return await call_next(request)
+
+
+GET = Route("/", hello, methods=["GET"])
+PASSING = [Middleware(Passing)]
+LIMITER = Middleware(RateLimitMiddleware, settings={"rules": [{"name": "all", "limits": "2/minute"}]})
+
+
+@pytest.mark.parametrize(
+    ("route", "inside", "expected"),
+    [
+        (GET, [Middleware(CORSMiddleware)], [405] * 3),
+        (GET, PASSING, [405, 405, 429]),
+        (GET, [Middleware(BaseHTTPMiddleware, dispatch=dispatch)], [405, 405, 429]),
+        (GET, [*PASSING, LIMITER], [405, 405, 429]),
+        (OwnRoute("/", hello, methods=["GET"]), [], [405, 405, 429]),
+        (Mount("", routes=[GET]), [], [405] * 3),
+        (Mount("", routes=[GET], middleware=PASSING), [], [405, 405, 429]),
+        (Mount("", Router([GET], middleware=PASSING)), [], [405, 405, 429]),
+        (Mount("", Starlette(routes=[GET], middleware=PASSING)), [], [405, 405, 429]),
+    ],
+    ids=["cors", "middleware", "function", "two stages", "route", "mount", "in a mount", "in a router", "application"],
+)
+def test_options_count_where_other_code_runs_before(route: Any, inside: list[Middleware], expected: list[int]) -> None:
+    """Middleware between the limits and the router may check a password, so OPTIONS counts."""
+    app = Starlette(routes=[route], middleware=[LIMITER, *inside])
+    assert statuses(app, *["/"] * 3, method="OPTIONS") == expected
 
 
 def test_path_parameters_without_routes_are_an_error() -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...errors import MissingMiddlewareError, add_hint
-from ...http.layers import has_inner
+from ...http.layers import has_inner, runs_no_other_code
 from ...http.limiter import HttpLimiter
 from ...http.notes import log_notes
 from ...http.route_checks import check_parameters, check_routes
@@ -36,8 +36,11 @@ class RouteIndex:
 
     handler: RejectionHandler | None = None
 
-    def __init__(self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None]) -> None:
+    def __init__(
+        self, app: Any, is_outermost: bool, adopt: Callable[[RouteReader], None], is_direct: bool = False
+    ) -> None:
         self._app = app
+        self._is_direct = is_direct
         self._is_outermost = is_outermost
         self._adopt = adopt
         self.differences = 0
@@ -45,7 +48,7 @@ class RouteIndex:
         self._read()
 
     def _read(self) -> None:
-        reader = RouteReader(self._app)
+        reader = RouteReader(self._app, self._is_direct)
         self._adopt(reader)
         self.reader = reader
         self._cached: dict[tuple[str, str, str | None], RouteMatch] = {}
@@ -169,7 +172,7 @@ class RouteIndexes:
         app = application_behind(scope.get("app")) or application_behind(self._app)
         for root, is_outermost in ((outermost, True), (app, outermost is None)):
             if root is not None:
-                index = RouteIndex(root, is_outermost, partial(_adopt, self._limits))
+                index = RouteIndex(root, is_outermost, partial(_adopt, self._limits), runs_no_other_code(self._app))
                 if app is None or index.reader.contains(app):
                     index.handler = find_handler(app)
                     return index

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from ...errors import ConfigError
+from ...http.layers import runs_no_other_code
 from ...http.views import ViewMarksByMethod
 from ...keys.annotations import types_in
 from ...keys.features import UNMATCHED
@@ -36,7 +37,7 @@ _WITHIN_SEGMENT: Final = {"StringConvertor", "IntegerConvertor", "FloatConvertor
 def application_behind(app: Any) -> Any:
     """Return the Starlette application or router inside of middleware; None where there is none."""
     for _ in range(_MAX_DEPTH):
-        if app is None or (_is_of_framework(type(app)) and isinstance(getattr(app, "routes", None), list)):
+        if app is None or (_is_of_framework(*type(app).__mro__) and isinstance(getattr(app, "routes", None), list)):
             return app
         app = getattr(app, "app", None)
     return None
@@ -46,7 +47,7 @@ def application_behind(app: Any) -> Any:
 class _Location:
     """The location of a router: its template, its parameters, the applications passed, the routers above, its name.
 
-    ``paths`` is a pattern that matches at least the start of its paths.
+    ``paths`` is a pattern that matches at least the start of its paths. ``is_direct``: no other code runs before.
     """
 
     prefix: str = ""
@@ -55,24 +56,24 @@ class _Location:
     above: tuple[int, ...] = ()
     name: str = ""
     paths: str = ""
+    is_direct: bool = False
 
 
 class RouteReader:
     """The routes of an application. Raises ``ConfigError`` for marks that cannot work where they are.
 
     ``lists`` grow when routes are added. ``owners`` are the routers and applications read, with their prefixes.
-    ``nodes`` are all routes with a view, or with an application that cannot be read.
+    ``nodes`` are all routes with a view, or with an application that cannot be read. ``is_direct``: see ``_Location``.
     """
 
-    def __init__(self, app: object) -> None:
+    def __init__(self, app: object, is_direct: bool) -> None:
         self.lists: list[list[Any]] = []
         self.owners: list[tuple[str, Any]] = []
         self.nodes: list[RouteNode] = []
         self.limits: list[DependencyLimit] = []
         self.by_host = False
-        self.has_fallback = False
-        """Whether a path without a route may have a response."""
-        self.top = self._tree(app, _Location(), NO_ROUTE)
+        self.has_fallback = False  # whether a path without a route may have a response
+        self.top = self._tree(app, _Location(is_direct=is_direct), NO_ROUTE)
         _read_marks(self.nodes)
 
     def contains(self, app: object) -> bool:
@@ -131,6 +132,7 @@ class RouteReader:
             {**entry.param_convertors, **dict(_annotated(getattr(entry, "dependant", None)))},
             location.parameters.union(entry.param_convertors) - ({"path"} if is_mount and not host else set()),
             custom,
+            location.is_direct and custom is None and _is_own(route, "handle"),
             is_mount,
             name=location.name + (getattr(entry, "name", None) or ""),
             paths=location.paths + ("/**" if host else _paths_of(entry)),
@@ -151,7 +153,9 @@ class RouteReader:
         passed = (*location.passed, entry.app)
         name = f"{node.name}:" if getattr(entry, "name", None) else location.name
         paths = node.paths.removesuffix("/**").removesuffix("/{path:path}")
-        below = _Location(node.endpoint.removesuffix(_REST), node.parameters, passed, location.above, name, paths)
+        is_direct = node.answers_options and owner is _router_of(owner) and runs_no_other_code(entry.app)
+        prefix = node.endpoint.removesuffix(_REST)
+        below = _Location(prefix, node.parameters, passed, location.above, name, paths, is_direct)
         node.below = self._tree(owner, below, RouteMatch(NO_ROUTE.endpoint, target=entry.app, passed=passed))
         return True
 
@@ -178,8 +182,7 @@ def _custom_match(entry: Any, route: Any) -> CustomMatch | None:
     """Return a function that asks a route of a foreign class, as the framework does; None for the frameworks' own."""
     as_made = getattr(entry, "original_route", None) is route
     matching = route if as_made else entry
-    owner = next(cls for cls in type(matching).__mro__ if "matches" in vars(cls))
-    if hasattr(entry, "param_convertors") and owner.__module__.partition(".")[0] in _FRAMEWORKS:
+    if hasattr(entry, "param_convertors") and _is_own(matching, "matches"):
         return None
 
     def match(scope: Scope) -> int:
@@ -192,8 +195,13 @@ def _custom_match(entry: Any, route: Any) -> CustomMatch | None:
     return match
 
 
-def _is_of_framework(cls: type) -> bool:
-    return any(base.__module__.partition(".")[0] in _FRAMEWORKS for base in cls.__mro__)
+def _is_own(route: object, method: str) -> bool:
+    """Return whether a method of a route is the framework's, not that of a foreign class."""
+    return _is_of_framework(next(cls for cls in type(route).__mro__ if method in vars(cls)))
+
+
+def _is_of_framework(*classes: type) -> bool:
+    return any(cls.__module__.partition(".")[0] in _FRAMEWORKS for cls in classes)
 
 
 def _router_of(owner: Any) -> Any:

@@ -103,6 +103,8 @@ class RouteNode:
     parameters: frozenset[str] = frozenset()
     """The names of all parameters of the route, including those of its mounts."""
     custom_match: CustomMatch | None = None
+    answers_options: bool = False
+    """Whether only the framework's own code runs for a method that the route does not have."""
     is_mount: bool = False
     below: RouteTree | None = None
     name: str = ""
@@ -154,7 +156,7 @@ class RouteNode:
             match = RouteMatch(
                 self.endpoint,
                 self.name,
-                _PARTIAL_MARKS,
+                _PARTIAL_MARKS if self.answers_options else None,
                 ends=not self.is_mount,
                 target=self.target,
                 passed=self.passed,
