@@ -50,7 +50,12 @@ def _problems(
 
 
 def _with_methods(routes: Iterable[Route], methods: Collection[str]) -> bool:
-    """Return whether a route has one of the methods. A route with all usual methods has the others, too."""
+    """Return whether a route has one of the methods. A route with all usual methods has the others, too.
+
+    Frameworks respond to ``OPTIONS`` on every route.
+    """
+    if "OPTIONS" in methods:
+        return True
     wanted = {*methods, "GET"} if "HEAD" in methods else methods
     return any(not route.views.keys().isdisjoint(wanted) or {*METHODS} <= route.views.keys() for route in routes)
 

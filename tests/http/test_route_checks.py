@@ -59,6 +59,8 @@ LOGIN, ITEM = route("/login", "GET", "HEAD", name="auth.login"), route("/items/{
         ({"view": "auth.login"}, ""),
         ({"view": ""}, ""),
         ({"methods": ["GET"]}, ""),
+        ({"methods": ["OPTIONS"]}, ""),
+        ({"path": "/login", "methods": ["OPTIONS"]}, ""),
         ({"region": "DE"}, ""),
         ({"path": ["/login", "/logn"]}, "match.path: no route has the path '/logn'. Did you mean '/login'?"),
         ({"path": "/zzz/**"}, "match.path: no route has the path '/zzz/**'."),
