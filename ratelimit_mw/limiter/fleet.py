@@ -74,8 +74,13 @@ class Fleet:
         return [*hits, self._hit]
 
     def learn(self, decisions: Sequence[Decision]) -> list[Decision]:
-        """Return the decisions without the decision on the announcement. A rejected call has announced nothing."""
+        """Return the decisions without the decision on the announcement. A rejected call has announced nothing.
+
+        A rejected announcement does not show the number of processes.
+        """
         *others, announced = decisions
+        if not announced.allowed:
+            return others
         if all(decision.allowed or decision.shadow for decision in others):
             self._is_announced = True
             self.due_at = monotonic() + self._interval

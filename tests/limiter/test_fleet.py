@@ -151,6 +151,25 @@ def test_a_rejected_call_announces_nothing() -> None:
     assert size(third) == 1
 
 
+class RejectingStore(SharedStore):
+    """A store that rejects each call, as Memcached does when the call loses all of its races."""
+
+    def apply(self, hits: Sequence[Hit], now: int | None = None, consume: bool = True) -> list[Decision]:
+        decisions = super().apply(hits, now, consume=False)
+        for decision in decisions:
+            decision.allowed, decision.remaining = False, 0
+        return decisions
+
+
+def test_an_announcement_that_was_rejected_shows_no_number() -> None:
+    """It has no rest, which would be a fleet of 10,001 processes."""
+    limiter = process(RejectingStore())
+    assert not limiter.hit(WHO)
+    assert not limiter.hit(WHO)
+    assert limiter.breaker is not None
+    assert limiter.breaker.fleet._learned == 0
+
+
 @pytest.mark.parametrize("lacks_slots", [False, True])
 def test_a_number_that_is_given_or_cannot_be_learned_is_not_announced(lacks_slots: bool) -> None:
     """``fleet_size`` is not compared with the store. A store of your own may have no slots."""

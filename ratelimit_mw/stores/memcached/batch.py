@@ -11,8 +11,9 @@ from typing import Final
 
 from ...decision import Decision
 from ..budget import LoopClock
+from .races import RacingCall, pause
 from .record import StepContext
-from .steps import RacingCall, Steps, attempt, pause
+from .steps import Steps, attempt
 
 _MAX_CALLS: Final = 256  # calls per batch: they keep the event loop busy for a few milliseconds
 

@@ -4,119 +4,31 @@ An attempt reads all keys, decides, and writes all keys in one round trip. Where
 is undone and the call is decided again. A call that loses all races is rejected: a store that replies has not failed.
 """
 
-import asyncio
 import logging
-import random
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeVar
 
-from ...algorithms.limit import Limit
-from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog, TieredWindow
+from ...algorithms.window_log import TieredWindow
 from ...decision import Decision, Hit, decide_all
-from ...errors import ConfigError, StateError, StoreError
+from ...errors import StateError
 from ...quota import MAX_PERIOD
 from ...receipt import Correction
 from .client.protocol import STORED, KeyCommands, KeyReply, ProtocolError, command, write
 from .keys import expiry
-from .record import MAX_ENTRIES, LogRecord, Record, StepContext, load, state_error
+from .races import LOGS, Races, RacingCall
+from .record import LogRecord, Record, StepContext, load, state_error
 from .tier_record import TieredRecord
 
 T = TypeVar("T")
 
-_DECIDING: Final = 0.7  # The part of the time budget for attempts. The rest undoes the last one.
 _CORRECTING: Final = 0.9  # Corrections have nothing to undo.
 _MAX_FORGOTTEN: Final = 500  # keys per round trip
-_MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses again to the clients that do not wait.
-_RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
-_LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
-_RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.fromkeys(_LOGS, LogRecord)}
+_RECORDS: Final[dict[type, type[Record]]] = {TieredWindow: TieredRecord, **dict.fromkeys(LOGS, LogRecord)}
 _TIERED: Final = re.compile(rf"[^|]*\|[^|]*\|{TieredWindow.name}\.")  # the prefix of a key: format, rule, algorithm
 _log = logging.getLogger("ratelimit_mw")
-
-
-class Races:
-    """The lost races of a call. Another attempt is made while it can end within a part of the time budget."""
-
-    tokens: Sequence[bytes] = ()  # the keys at which a thread takes its turn after a lost race
-
-    def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
-        self.time = context.time
-        self.due = context.due
-        self.last = context.due - (1 - part) * context.timeout
-        self.lost = lost
-        self._longest = 0.0
-
-    def lose(self, seconds: float) -> None:
-        """Note a lost race that took ``seconds``. The next one may take as long."""
-        self.lost += 1
-        self._longest = max(self._longest, seconds)
-
-    @property
-    def has_time(self) -> bool:
-        return self.time() + self._longest < self.last
-
-
-class RacingCall(Races):
-    """The hits of one request, and their decisions: final ones when ``is_done``."""
-
-    finished: asyncio.Future[None] | None = None  # ends the wait in a batch
-
-    def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:
-        super().__init__(context, _DECIDING)
-        self.hits = hits
-        self.tokens = [context.names.token(hit.key) for hit in hits]
-        self.explicit_now = explicit_now
-        self.decisions: list[Decision] = []
-        self.error: StoreError | None = None
-        self.is_done = False
-        for hit in hits:
-            check_entries(hit.limit)
-
-    def fail(self, error: Exception) -> None:
-        """End the call, unless it is done. A timeout after a lost race is no error, because the server did reply."""
-        if not self.is_done and not (self.lost and isinstance(error.__cause__ or error, TimeoutError)):
-            self.error, self.is_done = as_store_error(error), True
-
-    def result(self) -> list[Decision]:
-        """Return the final decisions, or the rejection of a call that lost all of its races."""
-        if not self.is_done and not self.lost:
-            self.fail(TimeoutError())
-        if self.error is not None:
-            raise self.error
-        if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
-            return self.decisions
-        for decision in self.decisions:
-            if decision.allowed:
-                decision.allowed, decision.remaining, decision.delay_us = False, 0, 0
-                decision.retry_us, decision.reset_us = _RETRY, max(_RETRY, decision.reset_us)
-        return self.decisions
-
-
-def check_entries(limit: Limit) -> None:
-    """Raise ``ConfigError`` for a log with more entries than one value may have."""
-    if limit.limit > MAX_ENTRIES and type(limit.algorithm) in _LOGS:
-        raise ConfigError(
-            f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
-            ' Use algorithm = "tiered-window"'
-        )
-
-
-def pause() -> float:
-    """Return seconds, at random so that racing clients do not meet again."""
-    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
-
-
-def as_store_error(error: Exception) -> StoreError:
-    if isinstance(error, StoreError):
-        return error
-    if isinstance(error, TimeoutError):
-        return StoreError("Memcached did not reply within the time budget")
-    verb = " replied" if isinstance(error, ProtocolError) else ""
-    kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
-    return StoreError(f"Memcached{verb}: {kind}{error}")
 
 
 Steps = Generator[list[KeyCommands] | Races, list[KeyReply], T]
@@ -174,7 +86,9 @@ def attempt(calls: Sequence[RacingCall], context: StepContext, consume: bool = T
     for call in one.calls:
         call.is_done = lost.keys().isdisjoint(call.tokens)
         if not call.is_done:
-            own = [each for token in call.tokens if lost.get(token, True) for each in one.writes.get(token, ())]
+            call.keep_all_but(lost)
+            tokens = dict.fromkeys(call.tokens)  # two hits may have one key
+            own = [each for token in tokens if lost.get(token, True) for each in one.writes.get(token, ())]
             decided = {id(decision) for decision in call.decisions}
             undone += [Correction.refund(each) for each in own if id(each) in decided]
     if undone:

@@ -28,8 +28,9 @@ from .client.aconnection import MemcachedConnections
 from .client.connection import MemcachedPool
 from .client.servers import MemcachedAccess, MemcachedServer, Rendezvous, parse_servers
 from .keys import KeyNames
+from .races import Races, RacingCall, as_store_error, check_entries, pause
 from .record import StepContext
-from .steps import Races, RacingCall, Steps, T, as_store_error, check_entries, pause
+from .steps import Steps, T
 
 _LOCKS: Final = 64  # keys share these locks
 _MAX_GENERATIONS: Final = 10_000  # keys whose generation is kept in this process

@@ -150,6 +150,45 @@ def test_a_lost_race_is_decided_again(memcached_server: Server) -> None:
         store.close()
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("spec", ["fixed-window", "tiered-window"])
+def test_a_hit_after_a_look_at_its_key_is_undone_once(memcached_server: Server, way: str, spec: str) -> None:
+    """A request whose outcome decides whether it counts also looks at the key without its cost."""
+    limit, raced = limit_of("9/minute", spec), limit_of("1000/minute", "gcra")
+    meddlings = [True]
+    with opened(memcached_server) as other:
+        other.apply([hit(limit, 5)], NOW)
+        meddle = lambda: meddlings and meddlings.pop() and other.apply([hit(raced)], NOW)  # noqa: E731
+        handle = WAYS[way](Meddling(memcached_server, PATIENT, meddle))
+        assert [d.remaining for d in handle.apply([hit(limit, 0), hit(limit), hit(raced)], NOW)] == [4, 3, 998]
+        assert other.apply([hit(limit, 0)], NOW)[0].remaining == 3
+        handle.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("spec", ["gcra", "tiered-window"])
+@pytest.mark.parametrize("races", [1, 1_000_000])
+def test_a_lost_race_of_a_shadow_limit_rejects_nothing(
+    memcached_server: Server, way: str, spec: str, races: int
+) -> None:
+    """The other limits keep their decisions. The shadow limit is decided again, alone, while there is time."""
+    amount = 2 if spec == "tiered-window" else 1_000_000
+    limit, shadow = limit_of("9/minute"), limit_of(f"{amount}/minute", spec, shadow=True)
+    left = iter(range(races))
+    with opened(memcached_server) as other:
+        other.apply([hit(shadow)], NOW)
+        meddle = lambda: next(left, None) is not None and other.apply([hit(shadow)], NOW)  # noqa: E731
+        handle = WAYS[way](Meddling(memcached_server, 900_000, meddle))
+        handle.apply([hit(limit, 0)], NOW)
+        for remaining in (8, 7):
+            decisions = handle.apply([hit(shadow), hit(limit), hit(shadow, 0)], NOW)
+            assert [d.source for d in decisions] == [shadow, limit, shadow]
+            assert (decisions[1].allowed, decisions[1].remaining) == (True, remaining)
+        counted = amount - other.apply([hit(shadow, 0)], NOW)[0].remaining
+        assert counted == (2 if amount == 2 else 4) if races == 1 else counted > 1
+        handle.close()
+
+
 def test_a_thread_without_its_turn_in_time_is_rejected(memcached_server: Server) -> None:
     """A thread that has lost a race waits for its turn, but no longer than its time budget."""
     limit = limit_of("100/minute")

@@ -1,0 +1,118 @@
+"""``RacingCall``: the hits of one request, and the attempts that lost a race with another client. No I/O.
+
+A lost race of a shadow limit alone rejects nothing. The other limits of the request keep their decisions.
+"""
+
+import asyncio
+import random
+from collections.abc import Container, Sequence
+from typing import Final
+
+from ...algorithms.limit import Limit
+from ...algorithms.window_log import RejectionCountingLog, SlidingWindowLog
+from ...decision import Decision, Hit
+from ...errors import ConfigError, StoreError
+from .client.protocol import ProtocolError
+from .record import MAX_ENTRIES, StepContext
+
+DECIDING: Final = 0.7
+"""The part of the time budget for attempts. The rest undoes the last one."""
+LOGS: Final = (SlidingWindowLog, RejectionCountingLog)
+_MAX_PAUSE: Final = 0.0005  # Seconds. After a longer pause the loser loses again to the clients that do not wait.
+_RETRY: Final = 100_000  # Microseconds: the retry time of a call that lost all of its races.
+
+
+class Races:
+    """The lost races of a call. Another attempt is made while it can end within a part of the time budget."""
+
+    tokens: Sequence[bytes] = ()  # the keys at which a thread takes its turn after a lost race
+
+    def __init__(self, context: StepContext, part: float, lost: int = 0) -> None:
+        self.time = context.time
+        self.due = context.due
+        self.last = context.due - (1 - part) * context.timeout
+        self.lost = lost
+        self._longest = 0.0
+
+    def lose(self, seconds: float) -> None:
+        """Note a lost race that took ``seconds``. The next one may take as long."""
+        self.lost += 1
+        self._longest = max(self._longest, seconds)
+
+    @property
+    def has_time(self) -> bool:
+        return self.time() + self._longest < self.last
+
+
+class RacingCall(Races):
+    """The hits of one request, and their decisions: final ones when ``is_done``."""
+
+    finished: asyncio.Future[None] | None = None  # ends the wait in a batch
+
+    def __init__(self, context: StepContext, hits: Sequence[Hit], explicit_now: int | None) -> None:
+        super().__init__(context, DECIDING)
+        self.hits = hits
+        self.tokens = [context.names.token(hit.key) for hit in hits]
+        self.explicit_now = explicit_now
+        self.decisions: list[Decision] = []
+        self._kept: list[Decision] = []
+        self.error: StoreError | None = None
+        self.is_done = False
+        for hit in hits:
+            check_entries(hit.limit)
+
+    def fail(self, error: Exception) -> None:
+        """End the call, unless it is done. A timeout after a lost race is no error, because the server did reply."""
+        if not self.is_done and not (self.lost and isinstance(error.__cause__ or error, TimeoutError)):
+            self.error, self.is_done = as_store_error(error), True
+
+    def keep_all_but(self, lost: Container[bytes]) -> None:
+        """Keep the decisions if only shadow limits have lost a race. From now on the call decides those alone."""
+        again = [pair for pair in zip(self.hits, self.tokens, strict=True) if pair[1] in lost]
+        if all(hit.limit.shadow for hit, _ in again):
+            self._kept = self._all_decisions()
+            self.hits, self.tokens = [hit for hit, _ in again], [token for _, token in again]
+
+    def _all_decisions(self) -> list[Decision]:
+        newest = {id(decision.hit): decision for decision in self.decisions}
+        return [newest.get(id(decision.hit), decision) for decision in self._kept] or self.decisions
+
+    def result(self) -> list[Decision]:
+        """Return the final decisions, or the rejection of a call that lost all of its races."""
+        if self._kept:
+            return self._all_decisions()
+        if not self.is_done and not self.lost:
+            self.fail(TimeoutError())
+        if self.error is not None:
+            raise self.error
+        if self.is_done or any(not each.allowed and not each.shadow for each in self.decisions):
+            return self.decisions
+        for decision in self.decisions:
+            if decision.allowed:
+                decision.allowed, decision.remaining, decision.delay_us = False, 0, 0
+                decision.retry_us, decision.reset_us = _RETRY, max(_RETRY, decision.reset_us)
+        return self.decisions
+
+
+def check_entries(limit: Limit) -> None:
+    """Raise ``ConfigError`` for a log with more entries than one value may have."""
+    if limit.limit > MAX_ENTRIES and type(limit.algorithm) in LOGS:
+        raise ConfigError(
+            f"sliding-window-log keeps at most {MAX_ENTRIES} entries per key on Memcached; got '{limit.quota}'."
+            ' Use algorithm = "tiered-window"'
+        )
+
+
+def pause() -> float:
+    """Return seconds, at random so that racing clients do not meet again."""
+    return random.uniform(0, _MAX_PAUSE)  # noqa: S311 - it is no secret
+
+
+def as_store_error(error: Exception) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, TimeoutError):
+        return StoreError("Memcached did not reply within the time budget")
+    verb = " replied" if isinstance(error, ProtocolError) else ""
+    kind = "" if isinstance(error, (OSError, ProtocolError)) else f"{type(error).__name__}: "
+    return StoreError(f"Memcached{verb}: {kind}{error}")
