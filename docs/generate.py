@@ -31,6 +31,7 @@ LINKS: Final = {
     "trusted_proxies": "[features](features.md#the-clients-ip-address)",
     "headers": "[headers](headers.md)",
     "lists": "[lists](#lists)",
+    "defaults": "[defaults](#defaults)",
     "email_field": "[features](features.md#bodies)",
     "region_database": "[features](features.md#region)",
     "secret": "[features](features.md#keeping-people-out-of-the-store)",

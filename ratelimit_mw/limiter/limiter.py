@@ -121,8 +121,7 @@ class Limiter(Settlement):
         self._use(self._compile_rules().require_complete())
 
     def _compile_rules(self) -> RuleSet:
-        settings = self.settings
-        return RuleSet(self._own_rules, self._marks, settings.overrides, settings.lists, settings.secret)
+        return RuleSet(self._own_rules, self._marks, **self.settings.of_rule_set)
 
     def _use(self, rules: RuleSet) -> None:
         """Check the limits of these rules and decide by them from now on."""

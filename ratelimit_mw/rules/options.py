@@ -55,7 +55,7 @@ Statuses = int | str | Sequence[int | str]
 class CountWhen(TypedDict, total=False):
     """Which responses count."""
 
-    status: Annotated[Statuses, option('Statuses that count: `401`, or a class such as `"4xx"`.')]
+    status: Annotated[Statuses, option('Statuses that count: `401`, a class such as `"4xx"`, or `"any"`.')]
     marked: Annotated[bool, option('Count the requests that your view marks: `verdict["login"].count()`.')]
 
 
@@ -65,24 +65,41 @@ class CountUnless(TypedDict):
     status: Annotated[Statuses, option('Statuses that do not count: `302`, or a class such as `"2xx"`.')]
 
 
+KeyOption = Annotated[str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"])]
+AlgorithmOption = Annotated[Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT)]
+CountWhenOption = Annotated[CountWhen | None, option("Count only the requests with one of these outcomes.")]
+OnStoreErrorOption = Annotated[
+    OnStoreError | None, option("The action without the store. Default: as in the settings.")
+]
+
+
+class RuleDefaults(TypedDict, total=False):
+    """The options of the rules and decorators that do not set them."""
+
+    key: KeyOption
+    algorithm: AlgorithmOption
+    count_when: CountWhenOption
+    on_store_error: OnStoreErrorOption
+
+
 class RuleOptions(TypedDict, total=False):
     """The options of a rule, except its limits."""
 
     name: Annotated[str | None, option("The name in headers and commands. Default: `rule-1`, or `module.view`.")]
-    key: Annotated[str | Sequence[str], option('Features to count by. `"user|ip"`: the user, else the IP.', ["ip"])]
+    key: KeyOption
     match: Annotated[Match, option("The requests that the rule applies to. Default: every request.", {})]
-    algorithm: Annotated[Algorithm, option('A name, or a table such as `{name = "gcra"}`.', algorithms.DEFAULT)]
+    algorithm: AlgorithmOption
     cost: Annotated[Cost, option("The cost of one request. In Python, also a function of the request.", 1)]
     when_missing: Annotated[Literal["skip", "reject"], option("The action for a request without the key.", "skip")]
     mode: Annotated[Literal["enforce", "shadow"], option('`"shadow"` decides, but never rejects.', "enforce")]
-    count_when: Annotated[CountWhen | None, option("Count only the requests with one of these outcomes.")]
+    count_when: CountWhenOption
     count_unless: Annotated[CountUnless | None, option("Count all requests but those with one of these outcomes.")]
     per_key: Annotated[
         LimitsOfKey, option("Limits by the value of the key, as a table or a file. The key has one part.", {})
     ]
     per: Annotated[LimitsByFeature, option("Limits by feature and value. They replace `limits`.", {})]
     limits_ttl: Annotated[str | float, option("How long limits from a function are kept, in Python.", "1m")]
-    on_store_error: Annotated[OnStoreError | None, option("The action without the store. Default: as in the settings.")]
+    on_store_error: OnStoreErrorOption
     hold_at_most: Annotated[
         str | float | None, option("The longest time that a request holds a slot. Default: no limit.")
     ]

@@ -19,6 +19,8 @@ def counted_statuses(count_when: object) -> frozenset[int] | None:
     table = _table(count_when, ("status", "marked"), "{status = [401, 403]} or {marked = true}")
     if is_marked(table) and "status" not in table:
         return frozenset()
+    if table["status"] == "any":
+        return None
     return _statuses(table)
 
 

@@ -20,7 +20,7 @@ from ..quota import Quota, checked_cost, parse_duration, parse_quotas
 from .declaration import check_names, checked_call, defaults_of, document, one_of
 from .match import Match
 from .names import checked_rule_name
-from .options import LIMITS_MEANING, Limits, RuleOptions
+from .options import LIMITS_MEANING, Limits, RuleDefaults, RuleOptions
 from .outcomes import counted_statuses, is_marked, without_statuses
 
 _DEFAULTS: Final = defaults_of(RuleOptions)
@@ -45,6 +45,7 @@ class Rule:
 
     limits: Limits
     options: RuleOptions  # all of them, also those with their default
+    given: RuleOptions = field(compare=False)
     name: str | None = field(compare=False)
     algorithm: Any = field(compare=False)
     cost: int | Callable[[Any], int] = field(compare=False)
@@ -65,7 +66,7 @@ class Rule:
     def __init__(self, *, limits: Limits, **options: Unpack[RuleOptions]) -> None:
         check_names(options, _DEFAULTS)
         every = {**_DEFAULTS, **options}
-        self.__dict__.update(every, limits=limits, options=every)
+        self.__dict__.update(every, limits=limits, options=every, given=options)
         try:
             self._parse(every)
         except ConfigError as error:
@@ -169,6 +170,12 @@ class Rule:
     def __repr__(self) -> str:
         options = {name: value for name, value in self.options.items() if value != _DEFAULTS[name]}
         return f"Rule({', '.join(f'{name}={value!r}' for name, value in {'limits': self.limits, **options}.items())})"
+
+
+def with_defaults(rule: Rule, defaults: RuleDefaults) -> Rule:
+    """Return the rule with these options in the place of those that it was not given."""
+    added: dict[str, Any] = {name: value for name, value in defaults.items() if name not in rule.given}
+    return Rule(**{"limits": rule.limits, **added, **rule.given}) if added else rule
 
 
 def _cost(cost: object) -> object:

@@ -16,9 +16,10 @@ from .access_lists import AccessLists
 from .lookup import Lookups
 from .marks import NOWHERE, Destination, Mark, MessageMark, ViewMarks
 from .names import printable
+from .options import RuleDefaults
 from .plan import CompiledRule, Plan
 from .routed import PathPatterns
-from .rule import Rule
+from .rule import Rule, with_defaults
 
 _MAX_CACHED: Final = 10_000
 _MAX_CACHED_TEXT: Final = 256
@@ -41,6 +42,7 @@ class RuleSet:
         overrides: Mapping[str, Override] | None = None,
         lists: AccessLists | None = None,
         secret: Secret = NO_SECRET,
+        defaults: RuleDefaults | None = None,
     ) -> None:
         rules, overrides = checked_rules(rules), overrides or {}
         everywhere = len(rules)
@@ -50,7 +52,8 @@ class RuleSet:
         _check_unique(zip(names, places, strict=True))
         self._marked = names[len(rules) :]
         self._unused = {name: override for name, override in overrides.items() if name not in self._marked}
-        rules += [_override(mark.rule, name, overrides) for mark, name in zip(marks, self._marked, strict=True)]
+        rules = [with_defaults(rule, defaults or {}) for rule in rules]
+        rules += [_marked_rule(*each, overrides, defaults or {}) for each in zip(marks, self._marked, strict=True)]
         make_key = functools.partial(KeyMaker, secret=secret, warn=functools.cache(warn_of_unknown_ip))
         self.rules = [CompiledRule(rule, name, make_key) for rule, name in zip(rules, names, strict=True)]
         for mark, rule in zip(marks, self.rules[len(rules) - len(marks) :], strict=True):
@@ -215,13 +218,20 @@ def _places(count: int, overrides: Mapping[str, Override]) -> list[str]:
     return [f"rules[{i}]" for i in range(count + len(overriding)) if i not in overriding][:count]
 
 
-def _override(rule: Rule, name: str, overrides: Mapping[str, Override]) -> Rule:
-    """A decorator's rule, with the options that the settings override."""
+def _marked_rule(mark: Mark, name: str, overrides: Mapping[str, Override], defaults: RuleDefaults) -> Rule:
+    """A decorator's rule, with the options that the settings override, and with their defaults."""
+    rule = mark.rule
+    if isinstance(mark, MessageMark):  # messages have no outcomes
+        defaults = {**defaults, "count_when": None}
     if name not in overrides:
-        return rule
+        try:
+            return with_defaults(rule, defaults)
+        except ConfigError as error:
+            place = f"the limit on {mark.view}, with the defaults of the settings"
+            raise ConfigError(error.message, error.path, place) from None
     override = overrides[name]
     with error_path(f"rules[{override.position}]"):
-        rule = Rule(**{"limits": rule.limits, **rule.options, **override.options})
+        rule = Rule(**{"limits": rule.limits, **defaults, **rule.given, **override.options})
         if field := rule.matches.place:
             raise ConfigError(
                 f"the view of {name!r} has the {field} of its route. Remove match.{field}", f"match.{field}"

@@ -15,7 +15,7 @@ from ..rules.access_lists import AccessLists
 from ..rules.client_checks import check_lists, check_rule
 from ..rules.declaration import check_names, defaults_of, hints_of
 from ..rules.names import printable
-from ..rules.options import RuleSettings
+from ..rules.options import RuleDefaults, RuleSettings
 from ..rules.rule import Rule
 from ..rules.ruleset import Override, RuleSet
 from ..stores import check_store_url
@@ -39,7 +39,9 @@ from .values import (
 __all__ = ["HttpOptions", "Settings", "SettingsDict", "SettingsSource", "load_settings", "schema"]
 
 _DEFAULTS: Final = defaults_of(SettingsDict)
+_OF_RULE_SET: Final = ("overrides", "lists", "secret", "defaults")
 _RULE_FIELDS: Final = hints_of(RuleSettings)
+_SHARED_FIELDS: Final = hints_of(RuleDefaults)
 
 
 @dataclass(frozen=True, init=False)
@@ -52,6 +54,8 @@ class Settings:
     rules: tuple[Rule, ...]
     overrides: Mapping[str, Override]
     """The rules that change a decorator's rule, by the name of that rule."""
+    defaults: RuleDefaults
+    """The options of the rules and decorators that do not set them."""
     store: str = field(repr=False)  # may hold a password
     trusted_proxies: tuple[str, ...]
     forwarded_header: str
@@ -81,6 +85,11 @@ class Settings:
         check_names(values, names, "setting")
         defaults = vars(load_settings({})) if len(values) < len(names) else {}
         self.__dict__.update({**defaults, **values})
+
+    @property
+    def of_rule_set(self) -> dict[str, Any]:
+        """The settings that a ``RuleSet`` takes, besides the rules."""
+        return {name: getattr(self, name) for name in _OF_RULE_SET}
 
 
 SettingsFile = str | PathLike[str] | SettingsDict
@@ -143,6 +152,7 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
     check_table(data)
     options = {**_DEFAULTS, **data}
     parsers: dict[str, Callable[[Any], Any]] = {
+        "defaults": _defaults,
         "trusted_proxies": checked_proxies,
         "ipv6_prefix": partial(whole_number, most=128),
         "nat64_prefixes": nat64_prefixes,
@@ -166,12 +176,22 @@ def _settings(data: Any, folder: Path, source: str) -> Settings:
         with error_path(name):
             options[name] = parse(options[name])
     check_lists(options["lists"], options["ipv6_prefix"])
-    rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"])
+    rules, overrides = _rules(options.pop("rules"), folder, options["ipv6_prefix"], options["defaults"])
     secret = secret_of(options.pop("secret"), options.pop("secret_file"), options.pop("keyed"), folder)
     return Settings(rules=rules, overrides=overrides, secret=secret, source=source, **options)
 
 
-def _rules(tables: Any, folder: Path, ipv6_prefix: int) -> tuple[tuple[Rule, ...], dict[str, Override]]:
+def _defaults(table: Any) -> RuleDefaults:
+    """The options of all rules, each of which a rule could have."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f'expected a table such as {{key = "user|ip"}}; got {table!r}')
+    check_names(table, _SHARED_FIELDS, "default")
+    return Rule(limits="1/s", **table).given
+
+
+def _rules(
+    tables: Any, folder: Path, ipv6_prefix: int, defaults: RuleDefaults
+) -> tuple[tuple[Rule, ...], dict[str, Override]]:
     """The rules, and the rules that override options of a decorator's rule."""
     if not isinstance(tables, list | tuple):
         raise ConfigError(f"expected a list of tables, [[rules]] in TOML; got {tables!r}", "rules")
@@ -183,7 +203,7 @@ def _rules(tables: Any, folder: Path, ipv6_prefix: int) -> tuple[tuple[Rule, ...
             if (overridden := options.pop("overrides", None)) is None:
                 if "limits" not in options:
                     raise ConfigError("a rule needs limits, unless it has overrides", "limits")
-                rules.append(Rule(**options))
+                rules.append(Rule(**{**defaults, **options}))
                 check_rule(rules[-1], ipv6_prefix)
                 continue
             if not isinstance(overridden, str):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypedDict
 
 from ..rules.declaration import option
-from ..rules.options import OnStoreError, RuleSettings
+from ..rules.options import OnStoreError, RuleDefaults, RuleSettings
 
 Duration = str | float
 Values = Mapping[str, str | Sequence[str]]
@@ -50,6 +50,7 @@ class SettingsDict(HttpOptions, total=False):
     """All settings, as in a settings file."""
 
     rules: Annotated[Sequence[RuleSettings], option("The rules. All rules that match a request apply together.", [])]
+    defaults: Annotated[RuleDefaults, option("Options of the rules and decorators that do not set them.", {})]
     store: Annotated[str, option("The URL of the store that keeps the counts.", "memory://")]
     on_store_error: Annotated[OnStoreError, option("Without the store: allow, reject, or count by process.", "local")]
     store_timeout: Annotated[Duration, option("The longest time that a call may wait for a shared store.", "50ms")]

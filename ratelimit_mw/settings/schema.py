@@ -11,7 +11,7 @@ from ..errors import ConfigError, error_path
 from ..rules.declaration import check_names, hints_of
 from .options import SettingsDict
 
-_CHECKED_LATER: Final = ("rules", "lists")
+_CHECKED_LATER: Final = ("rules", "lists", "defaults")
 _MAY_BE_SECRET: Final = ("secret", "store")
 _INDEX = re.compile(r"`\$\[(\d+)\]`$")
 _SCHEMA_FIELD: Final = {"type": "string", "description": "The address of this schema, for editors. Not read."}

@@ -1,0 +1,124 @@
+"""``[defaults]``: the options of rules and decorators that do not set them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from ratelimit_mw import ConfigError, Limiter, Rule, SettingsDict, load_settings
+from ratelimit_mw.flask import RateLimiter, limit
+from ratelimit_mw.rules.decorators import make_mark, messages
+from ratelimit_mw.rules.marks import marks_of
+
+DEFAULTS: SettingsDict = {
+    "defaults": {
+        "key": ["user|ip"],
+        "algorithm": "token-bucket",
+        "on_store_error": "deny",
+        "count_when": {"status": "4xx"},
+    }
+}
+
+
+def options_of(limiter: Limiter, name: str) -> tuple[Any, ...]:
+    source = limiter.rules.by_name[name].source
+    return source.entries, source.algorithm, source.on_store_error, source.statuses and min(source.statuses)
+
+
+FROM_DEFAULTS = ((("user", "ip"),), "token-bucket", "deny", 400)
+OWN: Any = {"key": ["ip"], "algorithm": "sliding-window", "on_store_error": None, "count_when": None}
+FROM_OWN = ((("ip",),), "sliding-window", None, None)
+
+
+def test_rules_of_the_settings_have_the_defaults() -> None:
+    """A rule keeps what it sets, also where the value is the package's own default."""
+    rules: Any = [{"name": "a", "limits": "5/minute burst 2"}, {"name": "b", "limits": "5/minute", **OWN}]
+    limiter = Limiter.from_settings({**DEFAULTS, "rules": rules})
+    assert options_of(limiter, "a") == FROM_DEFAULTS
+    assert options_of(limiter, "b") == FROM_OWN
+
+
+def test_rules_in_python_have_the_defaults_of_their_settings() -> None:
+    """A limiter applies the defaults of its settings to every rule."""
+    rules = [Rule(name="a", limits="5/minute"), Rule(name="b", limits="5/minute", **OWN)]
+    limiter = Limiter(rules, settings=load_settings(DEFAULTS))
+    assert options_of(limiter, "a") == FROM_DEFAULTS
+    assert options_of(limiter, "b") == FROM_OWN
+    assert limiter.rules.by_name["b"].source is rules[1]
+
+
+def test_decorators_have_the_defaults_below_their_own_options_and_overrides() -> None:
+    """An override in the file comes first, then the decorator, then the defaults."""
+    overrides: Any = [{"overrides": "a", "limits": "9/minute"}, {"overrides": "b", "on_store_error": "allow"}]
+    limiter = Limiter.from_settings({**DEFAULTS, "rules": overrides})
+    marks = [
+        make_mark("5/minute", {"name": "a"}, "shop.a"),
+        make_mark("5/minute", {"name": "b", **OWN}, "shop.b"),
+        make_mark("5/minute", {}, "shop.c"),
+    ]
+    limiter.adopt(marks)
+    assert options_of(limiter, "a") == options_of(limiter, "shop.c") == FROM_DEFAULTS
+    assert str(limiter.rules.by_name["a"].source.quotas[0]) == "9/minute"
+    assert options_of(limiter, "b") == (*FROM_OWN[:2], "allow", None)
+
+
+def test_messages_have_no_outcome_by_default() -> None:
+    """``count_when`` does not apply to the messages of a WebSocket, the other defaults do."""
+    limiter = Limiter.from_settings(DEFAULTS)
+    limiter.adopt(marks_of(messages("5/minute", name="talk")(lambda: None)).every)
+    assert options_of(limiter, "talk") == (*FROM_DEFAULTS[:3], None)
+
+
+def test_a_rule_can_count_every_request_again() -> None:
+    """TOML has no null, so ``status = "any"`` replaces the ``count_when`` of the defaults."""
+    rules: Any = [{"name": "all", "limits": "5/minute", "count_when": {"status": "any"}}]
+    assert options_of(Limiter.from_settings({**DEFAULTS, "rules": rules}), "all") == (*FROM_DEFAULTS[:3], None)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({"keys": ["ip"]}, "defaults.keys: unknown default. Did you mean 'key'?"),
+        ({"limits": "5/minute"}, "defaults.limits: unknown default. Expected one of key, algorithm,"),
+        ({"key": ["ip", 5]}, "defaults.key[1]: expected a feature"),
+        ({"algorithm": "gcr"}, "defaults.algorithm: unknown algorithm 'gcr'"),
+        (["key"], "defaults: expected a table such as {key = \"user|ip\"}; got ['key']"),
+    ],
+)
+def test_a_mistake_in_the_defaults_names_its_place(defaults: Any, message: str) -> None:
+    """Defaults are checked by themselves, before any rule has them."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"defaults": defaults})
+    assert str(caught.value).startswith(message)
+
+
+def test_a_mistake_in_a_file_has_its_line(tmp_path: Path) -> None:
+    """As in every other table."""
+    file = tmp_path / "r.toml"
+    file.write_text('headers = []\n[defaults]\nkey = ["ip"]\nalgorithm = "x"\n')
+    with pytest.raises(ConfigError, match=rf"^{file}:4: defaults\.algorithm: unknown algorithm"):
+        load_settings(file)
+
+
+def test_a_default_that_a_rule_cannot_have_is_an_error() -> None:
+    """The error names the rule, or the view of the decorator."""
+    pair: SettingsDict = {"defaults": {"key": ["user", "ip"]}}
+    tables: Any = {"per_key": {"ann": "9/minute"}}
+    with pytest.raises(ConfigError, match=r'^rules\[0\] "a": per_key: per_key needs a key of one part'):
+        load_settings({**pair, "rules": [{"name": "a", "limits": "5/minute", **tables}]})
+    limiter = Limiter.from_settings(pair)
+    place = "the limit on shop.view, with the defaults of the settings: per_key: per_key needs a key of one part"
+    with pytest.raises(ConfigError, match=f"^{place}"):
+        limiter.adopt([make_mark("5/minute", tables, "shop.view")])
+
+
+def test_a_view_is_limited_by_the_default_key() -> None:
+    """Requests of one user from two addresses share a count."""
+    app = Flask("shop")
+    app.add_url_rule("/", "home", limit("1/minute")(lambda: "hello"))
+    RateLimiter(app, {"defaults": {"key": "header:x-user"}})
+    client = app.test_client()
+    asked = [(user, ip) for user in ("ann", "bob") for ip in ("192.0.2.1", "192.0.2.2")]
+    codes = [client.get("/", headers={"X-User": user}, environ_base={"REMOTE_ADDR": ip}) for user, ip in asked]
+    assert [response.status_code for response in codes] == [200, 429, 200, 429]
