@@ -39,10 +39,10 @@ class MiddlewareSource(Source):
     def route(self, request: ASGIRequest) -> Routed:
         if self._index is None:
             return super().route(request)
-        scope = {**request.native, **self._scope}
-        to, params = self._index.describe(ASGIRequest(scope))
+        request = ASGIRequest({**request.native, **self._scope})
+        to, params = self._index.describe(request)
         if to.endpoint == UNMATCHED and request.method == "GET":  # it may be the handshake of a WebSocket
-            to, params = self._index.describe(ASGIRequest({**scope, "type": "websocket"}))
+            to, params = self._index.describe(ASGIRequest({**request.native, "type": "websocket"}))
         return Routed(request.sent_path, to, params)
 
     def notes(self) -> Iterator[str]:

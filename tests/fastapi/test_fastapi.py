@@ -17,7 +17,7 @@ from shared_store import SharedStore
 
 from ratelimit_mw import Limiter, Rule
 from ratelimit_mw.errors import MissingExtraError, MissingMiddlewareError
-from ratelimit_mw.fastapi import RateLimitExceeded, exempt, limit
+from ratelimit_mw.fastapi import RateLimitExceeded, RateLimitMiddleware, exempt, limit
 from ratelimit_mw.testing import ManualClock
 from ratelimit_mw.testmode import limits_off
 
@@ -206,6 +206,15 @@ def test_the_root_path_is_no_part_of_the_route() -> None:
     limited(app)
     paths = ["/api/v1/items/1", "/items/2", "/api/v1/items/3"]
     assert [send_bare(app, http_scope(path=p, root_path="/api/v1"))[0]["status"] for p in paths] == [200, 200, 429]
+
+
+@pytest.mark.filterwarnings("ignore:.*root_path")  # deprecated in later versions of FastAPI
+def test_the_root_path_of_an_application_is_no_part_of_the_route() -> None:
+    """A middleware around FastAPI knows the root path that FastAPI has for itself."""
+    app = FastAPI(root_path="/api")
+    app.get("/login")(limit("3/minute", name="view")(lambda: "in"))
+    outside = RateLimitMiddleware(app, limiter=Limiter([Rule(name="r", limits="2/minute", match={"path": "/login"})]))
+    assert [ask(outside, path).status_code for path in ("/login", "/api/login", "/api/login")] == [200, 200, 429]
 
 
 def test_fastapi_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

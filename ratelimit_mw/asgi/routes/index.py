@@ -41,6 +41,8 @@ class RouteIndex:
     ) -> None:
         self._app = app
         self._is_direct = is_direct
+        self._root: str = getattr(app, "root_path", "")
+        """The root path that FastAPI sets when it is called, in place of the server's."""
         self._is_outermost = is_outermost
         self._adopt = adopt
         self.differences = 0
@@ -69,6 +71,8 @@ class RouteIndex:
         return True
 
     def find(self, request: ASGIRequest) -> RouteMatch:
+        if self._root and "app" not in request.native:
+            request.native = {**request.native, "root_path": self._root}
         scope = request.native
         root, path = self._place(scope)
         host = _host_for_routes(request) if self.reader.by_host else ""
