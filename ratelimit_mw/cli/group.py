@@ -8,6 +8,7 @@ from .check import check
 from .demo.command import demo
 from .errors import HELP_OPTIONS, CommandGroup
 from .explain import explain
+from .init import init
 from .output import command, print_json
 from .replay import replay
 
@@ -27,5 +28,5 @@ def schema() -> None:
     print_json(settings_schema())
 
 
-for _command in (check, demo, explain, replay, schema):
+for _command in (check, demo, explain, init, replay, schema):
     ratelimit_mw.add_command(_command)

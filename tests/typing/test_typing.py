@@ -11,23 +11,25 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+EXAMPLES = ROOT / "examples"
 _BLOCK = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# The functions of examples are untyped, as an application's are. All their calls of this package are checked.
-_UNTYPED = (
-    "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators,"
-    " allow-any-generics, allow-subclassing-any, no-warn-return-any, no-warn-unused-ignores\n"
-)
+_ACCEPTED = ("accepted.py", "handlers.py")
+# The functions of most applications are untyped, and Django has no types. All calls of this package are checked.
+_UNTYPED = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-subclassing-any\n"
 
 pytestmark = pytest.mark.slow  # one run of mypy over all frameworks takes 10 s
 
 
 def write_examples(folder: Path) -> None:
-    """Write each Python block of README and docs to a file named by its page and line."""
+    """Write each Python block of README and docs to a file named by its page and line, and each example."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         text = page.read_text()
         for block in _BLOCK.finditer(text):
             line = text.count("\n", 0, block.start()) + 1
             (folder / f"{page.stem.replace('-', '_')}_{line}.py").write_text(_UNTYPED + block[1])
+    for path in (*EXAMPLES.glob("*.py"), *EXAMPLES.glob("migrating/*_after.py")):
+        text = path.read_text().replace("from users import", "from example_users import")
+        (folder / f"example_{path.name}").write_text(_UNTYPED + text)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The errors of one run of mypy --strict over all files."""
     folder = tmp_path_factory.mktemp("typing")
     write_examples(folder)
-    for name in ("accepted.py", "rejected.py"):
+    for name in (*_ACCEPTED, "rejected.py"):
         (folder / name).write_text((HERE / name).read_text())
     options = ["--strict", "--ignore-missing-imports", "--follow-imports=silent", "--disable-error-code=import-untyped"]
     command = [sys.executable, "-m", "mypy", "--config-file=", "--no-error-summary", *options]
@@ -49,13 +51,13 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_right_uses_are_accepted(errors: list[str]) -> None:
-    """Decorators, dependencies, rules, settings and middlewares with right options have no errors."""
-    assert [error for error in errors if error.startswith("accepted.py")] == []
+    """Decorators, dependencies, rules, settings and middlewares with right options, and handlers, have no errors."""
+    assert [error for error in errors if error.startswith(_ACCEPTED)] == []
 
 
-def test_the_examples_of_the_docs_are_accepted(errors: list[str]) -> None:
-    """What a reader copies has no errors of types."""
-    assert [error for error in errors if not error.startswith(("accepted.py", "rejected.py"))] == []
+def test_the_examples_are_accepted(errors: list[str]) -> None:
+    """The blocks of README and docs, and the examples, which a reader copies, have no errors of types."""
+    assert [error for error in errors if not error.startswith((*_ACCEPTED, "rejected.py"))] == []
 
 
 def test_each_mistake_is_rejected(errors: list[str]) -> None:

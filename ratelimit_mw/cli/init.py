@@ -1,0 +1,58 @@
+"""``ratelimit-mw init``: write a settings file with comments, to start with."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from ..rules.declaration import defaults_of, meanings_of
+from ..settings import SettingsDict
+from .output import command, print_text
+
+_TEMPLATE: Final = Path(__file__).with_name("starter.toml")
+_PLACE: Final = "# settings\n"
+"""The place of the settings in the template."""
+_EXAMPLES: Final[dict[str, Any]] = {
+    "trusted_proxies": ["127.0.0.1"],
+    "region_database": "GeoLite2-Country.mmdb",
+    "region_header": "cf-ipcountry",
+    "exempt": ["/health", "/static/**"],
+    "secret": "at least 16 characters",
+    "secret_file": "secret.txt",
+    "fleet_size": 4,
+}
+"""Values for settings without a default, and for those whose default shows nothing."""
+
+
+def starter(name: str) -> str:
+    """Return the text of a settings file with this name. All settings are in it, with their meanings and defaults."""
+    defaults, meanings = defaults_of(SettingsDict) | _EXAMPLES, meanings_of(SettingsDict)
+    lines = [_line(setting, default, meanings[setting]) for setting, default in defaults.items() if setting != "rules"]
+    template = _TEMPLATE.read_text(encoding="utf-8").replace("ratelimit.toml", name)
+    return template.replace(_PLACE, "".join(lines))
+
+
+def _line(setting: str, value: Any, meaning: str) -> str:
+    shown = f" = {json.dumps(value)}" if value is not None else ""
+    return f"# {setting}{shown}  # {meaning}\n"
+
+
+def _toml_name(_ctx: click.Context, _param: click.Parameter, path: Path) -> Path:
+    if path.suffix != ".toml":
+        raise click.BadParameter(f"expected a name that ends with .toml; got {path.name!r}")
+    if path.exists():
+        raise click.BadParameter(f"{path.name} exists. Remove it, or write another name")
+    return path
+
+
+@command("ratelimit-mw init", "ratelimit-mw init settings/ratelimit.toml")
+@click.argument("file", default="ratelimit.toml", type=click.Path(path_type=Path), callback=_toml_name)
+def init(file: Path) -> None:
+    """Write a settings file with comments to FILE, by default ratelimit.toml.
+
+    The file contains one rule for all requests, more rules as comments, and all settings with their defaults. An
+    existing file is never changed: the exit code is then 2.
+    """
+    file.write_text(starter(file.name), encoding="utf-8")
+    print_text(f"{file} is written. Next: ratelimit-mw check {file}")

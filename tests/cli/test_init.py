@@ -1,0 +1,81 @@
+"""``init``: the file that it writes is valid, and so is each of its comments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command_line import run
+
+from ratelimit_mw import Settings, load_settings
+from ratelimit_mw.cli.init import starter
+
+TEXT = starter("ratelimit.toml")
+SETTINGS = re.findall(r"^# (\w+ = .*)$", TEXT.partition("[[rules]]")[0], re.MULTILINE)
+RULES = [block for block in TEXT.split("\n\n") if "# [[rules]]" in block]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.txt").write_text("a secret of 16 characters")
+    return tmp_path
+
+
+def loaded(text: str) -> Settings:
+    Path("changed.toml").write_text(text)
+    return load_settings("changed.toml")
+
+
+def test_the_file_is_valid_and_never_replaced() -> None:
+    """The command writes a file that `check` accepts. A second run exits with 2 and changes nothing."""
+    first = run("init")
+    assert (first.exit_code, first.stdout) == (
+        0,
+        "ratelimit.toml is written. Next: ratelimit-mw check ratelimit.toml\n",
+    )
+    assert run("check", "ratelimit.toml").exit_code == 0
+    Path("ratelimit.toml").write_text("changed")
+    again = run("init")
+    assert (again.exit_code, Path("ratelimit.toml").read_text()) == (2, "changed")
+    assert "ratelimit.toml exists. Remove it, or write another name" in again.stderr
+
+
+@pytest.mark.parametrize("line", SETTINGS)
+def test_each_setting_may_be_turned_on(line: str) -> None:
+    """Each setting in a comment is valid as it is written."""
+    if not line.startswith("region_database"):  # the test has no such file
+        loaded(TEXT.replace(f"# {line}", line))
+
+
+@pytest.mark.parametrize("block", RULES)
+def test_each_rule_may_be_turned_on(block: str) -> None:
+    """Each rule in a comment is valid without the comment signs."""
+    comment, *lines = block.splitlines()
+    text = TEXT.replace(block, "\n".join([comment, *(line.removeprefix("# ") for line in lines)]))
+    assert len(loaded(text).rules) == 2
+
+
+def test_all_rules_may_be_turned_on_at_once() -> None:
+    """The rules in comments do not depend on each other."""
+    assert len(RULES) == 4
+    head, mark, rules = TEXT.partition("[[rules]]")
+    on = re.sub(r"^# (?=\[\[|\w+ = )", "", rules, flags=re.MULTILINE)
+    assert len(loaded(head + mark + on).rules) == 5
+
+
+def test_the_file_has_every_setting() -> None:
+    """A new setting is in the file without a change of the command."""
+    assert [line.split()[0] for line in SETTINGS][:2] == ["trusted_proxies", "forwarded_header"]
+    assert max(map(len, TEXT.splitlines())) <= 130
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("ratelimit.json", "expected a name that ends with .toml; got 'ratelimit.json'"), ("a/b.toml", "No such file")],
+)
+def test_other_names_are_errors(name: str, message: str) -> None:
+    """The file is TOML, which has comments, and its folder exists."""
+    result = run("init", name)
+    assert (result.exit_code, message in result.stderr) == (2 if name.endswith("json") else 1, True)
